@@ -1,0 +1,1 @@
+"""The ground floor: instants, clocks, ids, durations and errors. No I/O, no rules."""

@@ -1,0 +1,36 @@
+"""Ids and tokens. Everything here is from a secure source; nothing derives from time or machine."""
+
+import os
+import re
+import uuid
+from typing import Final
+
+JOB_ID: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}\Z", re.ASCII)
+"""What a timer's own id may look like."""
+
+_UID = re.compile(r"[0-9a-f]{32}\Z", re.ASCII)
+
+
+def new_uid() -> str:
+    """Make 32 hex digits: the uid of a run, a callback token, a trace id."""
+    return os.urandom(16).hex()
+
+
+def new_uuid() -> str:
+    """Make a UUID string for queue jobs, leases and timer jobs."""
+    return str(uuid.UUID(bytes=os.urandom(16), version=4))
+
+
+def new_token() -> int:
+    """Make a fencing token: 62 random bits, so that it fits a signed 64-bit column and never repeats in practice."""
+    return int.from_bytes(os.urandom(8), "big") >> 2 or 1
+
+
+def new_prefixed(prefix: str) -> str:
+    """Make `job_…`, `aud_…` and the like: the prefix and 24 hex digits."""
+    return f"{prefix}_{os.urandom(12).hex()}"
+
+
+def is_uid(text: str) -> bool:
+    """Tell whether the text has the form of a uid."""
+    return _UID.match(text) is not None

@@ -1,0 +1,73 @@
+"""The Caller: one HTTP attempt, from a request to a reply, with no opinion about retries or success.
+
+Callback style on purpose: a future and a task per call cost more than the call's own bookkeeping.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+
+from ksana.base.instant import Micros
+
+ReplyKind = Literal["answered", "timeout", "unreachable", "refused", "aborted"]
+"""answered: a complete HTTP answer came. timeout: the deadline or the connect deadline passed. unreachable: DNS, connect,
+TLS, reset, or an answer that is not HTTP. refused: the egress rules forbid the address; nothing was sent. aborted: we
+ended it ourselves."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One attempt to make. Headers are complete and checked: no CR, LF or NUL, none of the forbidden names."""
+
+    method: str
+    url: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+    timeout_us: Micros = 10_000_000
+    connect_timeout_us: Micros = 5_000_000
+    follow_redirects: int = 0
+    max_body: int | None = 65_536
+    """Bytes of the answer kept; the rest is read, within the deadline, and dropped. None keeps all up to a hard cap."""
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """Milliseconds from the start of the attempt to the end of each phase; 0 where a phase did not happen."""
+
+    dns_ms: float = 0.0
+    connect_ms: float = 0.0
+    tls_ms: float = 0.0
+    first_byte_ms: float = 0.0
+    total_ms: float = 0.0
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What came of it. `error` is one clear line unless kind is answered."""
+
+    kind: ReplyKind
+    timing: Timing
+    status: int | None = None
+    body: bytes = b""
+    truncated: bool = False
+    retry_after: str | None = None
+    """The Retry-After header as it came."""
+    error: str | None = None
+
+
+class Call(Protocol):
+    """A call in flight."""
+
+    def abort(self) -> None:
+        """End it now; `done` is called with kind aborted, soon. Nothing happens if it is over already."""
+        ...
+
+
+class Caller(Protocol):
+    """Makes calls on the running event loop. Not thread-safe."""
+
+    def call(self, request: Request, done: Callable[[Reply], None]) -> Call:
+        """Start an attempt. `done` is called exactly once, on the loop, never from inside `call` itself."""
+        ...
+
+    def close(self) -> None:
+        """Abort what is in flight (each `done` is still called) and free the sockets."""
+        ...

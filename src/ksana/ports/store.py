@@ -1,0 +1,228 @@
+"""The Store: durable truth, reached by transaction functions and nothing else.
+
+`await store.transact(fn, *args)` runs `fn(tx, *args)` and answers what it returned, once that is durable. `fn` is a plain
+synchronous function: it reads and writes through `tx`, never awaits, never does I/O of its own, and may be run more than
+once (a deadlock, a lost connection, a neighbour's failure), so its only effect is through `tx` and its return value.
+
+What every store guarantees:
+
+- **Atomic.** All of `fn`'s writes, events and rollups happen, or none.
+- **Durable before answered.** When `transact` returns, the writes survive a kill -9 and a power cut.
+- **Isolated failures.** Functions that wait are committed together. If one raises, its writes are undone and it alone sees
+  the exception; its neighbours are neither failed nor undone.
+- **No guessing.** If the connection is lost while committing, the store finds out whether the commit happened before it
+  answers; it never runs `fn` again when it did.
+- **Guarded.** Every `*_if_*` method is one `UPDATE … WHERE` on the state it expects and answers whether it happened.
+- **Its own clock.** `tx.now` is the store's clock, read inside the transaction: leases and claims are judged by it.
+
+`store.read(fn, *args)` is the read-only twin on other connections: a consistent snapshot, no writes.
+When the store cannot be reached or cannot write, both raise StoreDownError, soon, and nothing took effect.
+"""
+
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import msgspec
+
+from ksana.base.instant import Instant
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One row of `scheduler_events`: a state change, or a decision not to act with its reason."""
+
+    id: int
+    ts: Instant
+    entity_type: str
+    entity_id: str
+    type: str
+    data: msgspec.Raw
+    """A JSON object."""
+
+
+class Events(Protocol):
+    """The append-only log. Rows are written in bulk at the end of the transaction, in the order of the calls."""
+
+    def append(self, entity_type: str, entity_id: str | int, event_type: str, data: dict[str, Any] | None = None) -> None:
+        """Record a fact of this transaction, at `tx.now`."""
+        ...
+
+    def list_after(
+        self,
+        after: int,
+        limit: int,
+        entity_type: str | None = None,
+        entity_id: str | None = None,
+        event_type: str | None = None,
+    ) -> list[Event]:
+        """Read events with a greater id, in the order of ids. Rows of this very transaction are not seen."""
+        ...
+
+    def latest_id(self) -> int:
+        """The greatest id, 0 if there is none."""
+        ...
+
+    def purge(self, before: Instant, limit: int) -> int:
+        """Remove up to `limit` events older than `before`; answer how many."""
+        ...
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """One running (or dead) server process."""
+
+    id: str
+    host: str
+    version: str
+    started_at: Instant
+    alive_at: Instant
+    lease_until: Instant
+    stopped_at: Instant | None
+    outage_from: Instant | None
+    """When nobody else was alive at its start: since when. The outage ends at started_at."""
+
+
+class Instances(Protocol):
+    """Who runs. An instance's lease covers everything it holds: it renews one row, not one per run."""
+
+    def register(self, instance_id: str, host: str, version: str, lease_us: int, sole: bool) -> Instance:
+        """Enter a new instance at `tx.now`. With no other instance alive the gap since the last sign of life is recorded
+        as an outage. `sole` says that the store admits one server only, so every other instance is dead for certain."""
+        ...
+
+    def renew_if_registered(self, instance_id: str, lease_us: int) -> bool:
+        """Sign of life: alive_at = tx.now, lease_until = tx.now + lease_us."""
+        ...
+
+    def stop(self, instance_id: str) -> None:
+        """Record an orderly end."""
+        ...
+
+    def list_instances(self) -> list[Instance]:
+        """All known instances, newest first."""
+        ...
+
+    def list_outages(self, since: Instant) -> list[tuple[Instant, Instant]]:
+        """Spans in which no instance was alive that ended after `since`."""
+        ...
+
+    def purge(self, before: Instant, limit: int) -> int:
+        """Forget instances that ended before; their outages go with them."""
+        ...
+
+
+class Locks(Protocol):
+    """`scheduler_locks`: named leases for chores that one instance should do at a time. An optimisation, never safety."""
+
+    def take(self, name: str, owner: str, ttl_us: int) -> bool:
+        """Take or extend the lock if it is free, expired or ours."""
+        ...
+
+    def drop(self, name: str, owner: str) -> None:
+        """Give it back if it is ours."""
+        ...
+
+
+class Rollups(Protocol):
+    """Counts per time bucket, written with what they count. Nothing ever scans history for a statistic."""
+
+    def add(self, metric: str, key: str = "", count: int = 1, total: float = 0.0) -> None:
+        """Add to the bucket of `tx.now` (one minute wide)."""
+        ...
+
+    def list_buckets(self, metric: str, key: str, since: Instant, until: Instant) -> list[tuple[Instant, int, float]]:
+        """(bucket start, count, total) in [since, until), oldest first."""
+        ...
+
+    def purge(self, before: Instant, limit: int) -> int:
+        """Remove up to `limit` buckets that began before."""
+        ...
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """An API key as stored: only the hash of its secret."""
+
+    id: str
+    name: str
+    secret_hash: str
+    scopes: tuple[str, ...]
+    created_at: Instant
+    revoked_at: Instant | None
+    last_used_at: Instant | None
+
+
+class Keys(Protocol):
+    """API keys (X19)."""
+
+    def insert(self, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]) -> ApiKey: ...
+
+    def list_keys(self) -> list[ApiKey]: ...
+
+    def revoke_if_live(self, key_id: str) -> bool: ...
+
+    def touch(self, key_id: str) -> None: ...
+
+
+class Tx(Protocol):
+    """What a transaction function is given."""
+
+    @property
+    def now(self) -> Instant:
+        """The store's clock."""
+        ...
+
+    @property
+    def events(self) -> Events: ...
+
+    @property
+    def instances(self) -> Instances: ...
+
+    @property
+    def locks(self) -> Locks: ...
+
+    @property
+    def rollups(self) -> Rollups: ...
+
+    @property
+    def keys(self) -> Keys: ...
+
+
+class StoreHealth(msgspec.Struct, frozen=True):
+    """How the store fares, for /readyz and /metrics."""
+
+    ok: bool
+    reason: str | None
+    commits: int
+    transactions: int
+    retries: int
+
+
+class Store(Protocol):
+    """The seam. See the module's text for what it promises."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, secrets masked; for SQLite the full path."""
+        ...
+
+    @property
+    def sole(self) -> bool:
+        """Whether one server at most can be on this store (SQLite, JSON)."""
+        ...
+
+    async def transact(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `fn(tx, *args)` durably."""
+        ...
+
+    async def read(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `fn(tx, *args)` on a snapshot, read-only."""
+        ...
+
+    def health(self) -> StoreHealth:
+        """Tell how it fares, without touching the database."""
+        ...
+
+    async def close(self) -> None:
+        """Commit what waits, then close."""
+        ...
