@@ -1,0 +1,1 @@
+"""Durable truth. Adapters of `ports.store`; only `boot` names them."""

@@ -1,0 +1,132 @@
+-- The house's own statements: events, instances, locks, rollups, keys, commit marks.
+
+-- name: append_event
+-- Append one fact.
+INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
+VALUES (:ts, :entity_type, :entity_id, :event_type, :data_json)
+
+-- name: list_events
+-- Events after an id, in the order of ids.
+-- filter entity_type: AND entity_type = :entity_type
+-- filter entity_id: AND entity_id = :entity_id
+-- filter event_type: AND event_type = :event_type
+SELECT id, ts, entity_type, entity_id, event_type, data_json
+FROM scheduler_events
+WHERE id > :after {filters}
+ORDER BY id
+LIMIT :limit
+
+-- name: latest_event_id
+-- The newest event's id, 0 in an empty log.
+SELECT COALESCE(MAX(id), 0) FROM scheduler_events
+
+-- name: list_old_events
+-- The oldest events, if they are older than asked; ids grow with time, so this reads one end of the table.
+SELECT id FROM (SELECT id, ts FROM scheduler_events ORDER BY id LIMIT :limit) AS oldest WHERE ts < :before ORDER BY id
+
+-- name: delete_events_to
+-- Remove a span of old events; the age is checked again.
+DELETE FROM scheduler_events WHERE id >= :first AND id <= :last AND ts < :before
+
+-- name: last_sign_of_life
+-- When an instance last gave a sign of life, and until when the longest lease runs.
+SELECT MAX(alive_at), MAX(CASE WHEN stopped_at IS NULL THEN lease_until END) FROM instances
+
+-- name: end_other_instances
+-- On a store that admits one server, every other instance is dead for certain: end its lease now.
+UPDATE instances SET lease_until = alive_at WHERE id <> :id AND stopped_at IS NULL AND lease_until > alive_at
+
+-- name: insert_instance
+-- Enter a new instance.
+INSERT INTO instances (id, host, version, started_at, alive_at, lease_until, stopped_at, outage_from)
+VALUES (:id, :host, :version, :started_at, :alive_at, :lease_until, :stopped_at, :outage_from)
+
+-- name: renew_instance
+-- Sign of life. Guard: not stopped. By the store's clock, in the statement.
+UPDATE instances SET alive_at = {now}, lease_until = {now} + :lease_us WHERE id = :id AND stopped_at IS NULL
+
+-- name: stop_instance
+-- An orderly end: the lease ends with it.
+UPDATE instances SET stopped_at = {now}, alive_at = {now}, lease_until = {now} WHERE id = :id AND stopped_at IS NULL
+
+-- name: list_instances
+-- All known instances, newest first.
+SELECT id, host, version, started_at, alive_at, lease_until, stopped_at, outage_from
+FROM instances ORDER BY started_at DESC, id
+
+-- name: list_outages
+-- Spans in which nobody was alive.
+SELECT outage_from, started_at FROM instances WHERE outage_from IS NOT NULL AND started_at > :since ORDER BY started_at
+
+-- name: list_old_instances
+-- Instances that ended long ago.
+SELECT id FROM instances WHERE lease_until < :before AND alive_at < :before ORDER BY alive_at LIMIT :limit
+
+-- name: delete_instance
+-- Forget one.
+DELETE FROM instances WHERE id = :id
+
+-- name: extend_lock
+-- Take or extend a lock that exists. Guard: ours or expired, by the store's clock.
+UPDATE scheduler_locks SET owner_id = :owner_id, expires_at = {now} + :ttl_us
+WHERE lock_name = :lock_name AND (owner_id = :owner_id OR expires_at <= {now})
+
+-- name: enter_lock
+-- Enter a lock nobody has named before.
+{insert_ignore} scheduler_locks (lock_name, owner_id, expires_at) VALUES (:lock_name, :owner_id, {now} + :ttl_us)
+{on_conflict_ignore}
+
+-- name: drop_lock
+-- Give a lock back. Guard: ours.
+DELETE FROM scheduler_locks WHERE lock_name = :lock_name AND owner_id = :owner_id
+
+-- name: add_to_bucket
+-- Add to one minute's count.
+INSERT INTO rollups (metric, entry, bucket_at, n, total) VALUES (:metric, :entry, :bucket_at, :count, :total)
+{upsert metric, entry, bucket_at} n = rollups.n + {excluded n}, total = rollups.total + {excluded total}
+
+-- name: list_buckets
+-- One metric's minutes, oldest first.
+SELECT bucket_at, n, total FROM rollups
+WHERE metric = :metric AND entry = :entry AND bucket_at >= :since AND bucket_at < :until
+ORDER BY bucket_at
+
+-- name: list_old_buckets
+-- The oldest minutes.
+SELECT bucket_at FROM rollups WHERE bucket_at < :before ORDER BY bucket_at LIMIT :limit
+
+-- name: delete_bucket
+-- Forget one minute.
+DELETE FROM rollups WHERE bucket_at = :bucket_at
+
+-- name: insert_key
+-- A new API key; only the hash of its secret.
+INSERT INTO api_keys (id, name, secret_hash, scopes, created_at) VALUES (:id, :name, :secret_hash, :scopes, :at)
+
+-- name: list_keys
+-- All keys, oldest first.
+SELECT id, name, secret_hash, scopes, created_at, revoked_at, last_used_at FROM api_keys ORDER BY created_at, id
+
+-- name: revoke_key
+-- Revoke. Guard: still live.
+UPDATE api_keys SET revoked_at = {now} WHERE id = :id AND revoked_at IS NULL
+
+-- name: touch_key
+-- Remember when a key was last used.
+UPDATE api_keys SET last_used_at = {now} WHERE id = :id
+
+-- name: enter_mark
+-- A writer's row for commit marks.
+{insert_ignore} commit_marks (writer, mark, at) VALUES (:writer, :mark, :at) {on_conflict_ignore}
+
+-- name: set_mark
+-- Mark this batch, in its own transaction.
+UPDATE commit_marks SET mark = :mark, at = :at WHERE writer = :writer
+
+-- name: get_mark
+-- Which batch of the writer was committed last; waits for a transaction still at it.
+SELECT mark FROM commit_marks WHERE writer = :writer {for_update}
+
+-- name: delete_old_marks
+-- Writers that are long gone.
+DELETE FROM commit_marks WHERE at < :before

@@ -1,0 +1,47 @@
+"""`rollups`: counts per minute, gathered per batch so that a busy minute costs one row write per commit."""
+
+from typing import Any
+
+from ksana.base.instant import MINUTE, Instant
+from ksana.store.sql.session import Session
+
+
+class SqlRollups:
+    """Gathers counts and adds them to their buckets."""
+
+    __slots__ = ("_bucket_at", "_gathered", "_session")
+
+    def __init__(self, session: Session, now: Instant) -> None:
+        self._session = session
+        self._bucket_at = now - now % MINUTE
+        self._gathered: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def add(self, metric: str, key: str = "", count: int = 1, total: float = 0.0) -> None:
+        before = self._gathered.get((metric, key))
+        self._gathered[metric, key] = (count, total) if before is None else (before[0] + count, before[1] + total)
+
+    def list_buckets(self, metric: str, key: str, since: Instant, until: Instant) -> list[tuple[Instant, int, float]]:
+        rows = self._session.all("house.list_buckets", metric=metric, entry=key, since=since, until=until)
+        return [(row[0], int(row[1]), float(row[2])) for row in rows]
+
+    def purge(self, before: Instant, limit: int) -> int:
+        rows = self._session.all("house.list_old_buckets", before=before, limit=limit)
+        for bucket_at in sorted({row[0] for row in rows}):
+            self._session.run("house.delete_bucket", bucket_at=bucket_at)
+        return len(rows)
+
+    def mark(self) -> dict[tuple[str, str], tuple[int, float]]:
+        """A copy of what is gathered; empty and cheap for most functions."""
+        return dict(self._gathered) if self._gathered else {}
+
+    def reset(self, mark: dict[Any, Any]) -> None:
+        """Go back to the copy."""
+        self._gathered = mark
+
+    def flush(self) -> None:
+        """Add what was gathered to the buckets, in one order everywhere so that two writers cannot deadlock on them."""
+        for (metric, key), (count, total) in sorted(self._gathered.items()):
+            self._session.run(
+                "house.add_to_bucket", metric=metric, entry=key, bucket_at=self._bucket_at, count=count, total=total
+            )
+        self._gathered = {}

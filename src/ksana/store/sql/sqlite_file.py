@@ -1,0 +1,157 @@
+"""The SQLite file itself: is it ours, is it whole, who serves it, and with which durability it is opened.
+
+A file that is not ours, or is damaged, is refused with what was found, and never touched.
+"""
+
+import contextlib
+import os
+import sqlite3
+import struct
+import sys
+from pathlib import Path
+from typing import IO, Final
+
+from ksana.base.clock import Clock
+from ksana.base.errors import SetupError
+
+APPLICATION_ID: Final = 0x4B53414E
+"""`KSAN`, in the file's header."""
+
+_MAGIC: Final = b"SQLite format 3\x00"
+_PRAGMAS: Final = (
+    "synchronous = FULL",  # NORMAL loses acknowledged rows in a power cut
+    "temp_store = MEMORY",
+    "cache_size = -65536",
+    "mmap_size = 268435456",
+    "busy_timeout = 5000",  # the CLI may write keys beside the server
+    "wal_autocheckpoint = 4000",
+    "journal_size_limit = 67108864",
+)
+
+
+def connect(path: str, clock: Clock, read_only: bool) -> sqlite3.Connection:
+    """Open a connection with our pragmas and the store clock as a function of SQL."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
+    connection.create_function("ksana_now", 0, clock.now)
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+    if sys.platform == "darwin":  # fsync on macOS does not reach the platter
+        connection.execute("PRAGMA fullfsync = 1").fetchall()
+        connection.execute("PRAGMA checkpoint_fullfsync = 1").fetchall()
+    if read_only:
+        connection.execute("PRAGMA query_only = 1").fetchall()
+    return connection
+
+
+def prepare(path: str, clock: Clock) -> None:
+    """Check an existing file; make a new one ours, in WAL mode, before anything else is written."""
+    if path == ":memory:" or path.startswith("file:"):
+        return
+    file = Path(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not file.exists() or file.stat().st_size == 0
+    except OSError as error:
+        raise SetupError(f"cannot use {path} as the store: {error.strerror or error}") from None
+    if not is_new:
+        _examine(file)
+    try:
+        with contextlib.closing(connect(path, clock, read_only=False)) as connection:
+            if is_new:
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            if mode != "wal":
+                raise SetupError(f"{path}: this file system does not carry SQLite's WAL mode (got {mode})")
+            # After a failed fsync the kernel may hold pages it will not write again; rewriting them into the main file
+            # and starting a fresh log makes what comes next stand on synced ground.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        raise SetupError(f"{path} cannot be opened as a Ksana store: {error}. The file was left as it is.") from None
+
+
+def _examine(file: Path) -> None:
+    with file.open("rb") as stream:
+        header = stream.read(100)
+    if not header.startswith(_MAGIC):
+        raise SetupError(
+            f"{file} is not a SQLite database: it begins with {header[:16]!r}. The file was left as it is; "
+            "point KSANA_STORE at another one."
+        )
+    if len(header) < 100:
+        raise SetupError(f"{file} is damaged: its header is cut short. The file was left as it is.")
+    (application_id,) = struct.unpack(">i", header[68:72])
+    if application_id != APPLICATION_ID:
+        raise SetupError(
+            f"{file} is a SQLite database of another program: it holds {_tables(file)}. The file was left as it is; "
+            "point KSANA_STORE at another one."
+        )
+    wal = file.with_name(file.name + "-wal")
+    page_size, pages = struct.unpack(">H", header[16:18])[0] or 65536, struct.unpack(">I", header[28:32])[0]
+    page_size = 65536 if page_size == 1 else page_size
+    expected = page_size * pages
+    if file.stat().st_size < expected and (not wal.exists() or wal.stat().st_size == 0):
+        raise SetupError(
+            f"{file} is damaged: it should have {expected} bytes and has {file.stat().st_size}. The file was left as it "
+            "is; restore a backup."
+        )
+    _tables(file)
+
+
+def _tables(file: Path) -> str:
+    uri = f"{file.resolve().as_uri()}?mode=ro&immutable=1"
+    try:
+        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+    except sqlite3.DatabaseError as error:
+        raise SetupError(f"{file} is damaged: {error}. The file was left as it is; restore a backup.") from None
+    names = [str(row[0]) for row in rows]
+    if not names:
+        return "no tables"
+    return "the tables " + ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+
+
+class ServeLock:
+    """One `ksana serve` per file: an advisory lock beside it, gone with the process however it ends."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path + ".lock"
+        self._stream: IO[str] | None = None
+
+    def take(self) -> None:
+        """Take it or refuse to start, naming the holder."""
+        stream = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held for the life of the process
+        try:
+            _lock(stream)
+        except OSError:
+            stream.seek(0)
+            holder = stream.read(64).strip() or "unknown"
+            stream.close()
+            raise SetupError(
+                f"another ksana serve (pid {holder}) is on this store already: {self._path.removesuffix('.lock')}. "
+                "One server per SQLite or JSON file; for several use MySQL or PostgreSQL."
+            ) from None
+        stream.seek(0)
+        stream.truncate()
+        stream.write(str(os.getpid()))
+        stream.flush()
+        self._stream = stream
+
+    def drop(self) -> None:
+        """Give it back."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(stream: IO[str]) -> None:
+        stream.seek(1 << 20)  # past the text, which stays readable to the one refused
+        msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _lock(stream: IO[str]) -> None:
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,0 +1,102 @@
+"""Named SQL statements, read from `queries/<surface>.sql` and compiled once per dialect.
+
+A statement is headed by `-- name: verb_noun` and a sentence that says what it does and what guards it. Parameters are
+written `:name`. The three databases share the text; what differs hides behind a handful of macros in braces, which the
+dialect answers. An optional condition is declared above the statement, `-- filter state: AND state = :state`, and goes where
+`{filters}` stands, so that lists with many filters need neither string building nor conditions that defeat an index.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from typing import Final
+
+_NAME = re.compile(r"^-- name: (\w+)\s*$")
+_FILTER = re.compile(r"^-- filter (\w+): (.+)$")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+_MACRO = re.compile(r"\{(\w+)(?:[: ]([^}]*))?\}")
+_WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE", "WITH_WRITE")
+
+
+class Statement:
+    """One statement in the words of one dialect."""
+
+    __slots__ = ("_filters", "_text", "_variants", "is_write", "name", "sql")
+
+    def __init__(self, name: str, text: str, filters: Mapping[str, str]) -> None:
+        self.name = name
+        self.is_write = text.lstrip().upper().startswith(_WRITES)
+        self._text = text
+        self._filters = filters
+        self._variants: dict[tuple[str, ...], str] = {}
+        self.sql = self.with_filters(())
+
+    def with_filters(self, wanted: Iterable[str]) -> str:
+        """The text with the named conditions put in; the rest are left out."""
+        key = tuple(wanted)
+        sql = self._variants.get(key)
+        if sql is None:
+            parts = [self._filters[name] for name in key]
+            sql = self._variants[key] = self._text.replace("{filters}", " ".join(parts))
+        return sql
+
+    @property
+    def filter_names(self) -> frozenset[str]:
+        """The conditions it knows."""
+        return frozenset(self._filters)
+
+
+class Macros:
+    """A dialect's answers: what a macro in braces stands for, and how a parameter is written."""
+
+    def __init__(self, words: Mapping[str, str], parameter: str, keeps_where: bool, escapes_percent: bool) -> None:
+        self._words = words
+        self._parameter = parameter
+        self._keeps_where = keeps_where
+        self._escapes_percent = escapes_percent
+
+    def render(self, text: str) -> str:
+        """Put the dialect's words into a statement or a piece of schema."""
+        if self._escapes_percent:
+            text = text.replace("%", "%%")
+        text = _PARAMETER.sub(lambda match: self._parameter.format(match[1]), text)
+        return _MACRO.sub(self._word, text)
+
+    def render_schema(self, text: str) -> str:
+        """The same for DDL, which has no parameters."""
+        return _MACRO.sub(self._word, text)
+
+    def _word(self, match: re.Match[str]) -> str:
+        name, argument = match[1], match[2]
+        if name == "filters":
+            return match[0]
+        if name == "where":  # a partial index, where the database has such a thing
+            return f"WHERE {argument}" if self._keeps_where else ""
+        return self._words[name].format(argument or "")
+
+
+def load_statements(macros: Macros) -> dict[str, Statement]:
+    """Read every statement of the package, as `<surface>.<name>`."""
+    found: dict[str, Statement] = {}
+    for file in sorted(resources.files("ksana.store.sql").joinpath("queries").iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".sql"):
+            surface = file.name.removesuffix(".sql")
+            for name, text, filters in _split(file.read_text("utf-8")):
+                rendered = {key: macros.render(part) for key, part in filters.items()}
+                found[f"{surface}.{name}"] = Statement(f"{surface}.{name}", macros.render(text), rendered)
+    return found
+
+
+def _split(source: str) -> Iterable[tuple[str, str, dict[str, str]]]:
+    name: str | None = None
+    lines: list[str] = []
+    filters: dict[str, str] = {}
+    for line in [*source.splitlines(), "-- name: end"]:
+        if heading := _NAME.match(line):
+            if name is not None:
+                yield name, "\n".join(lines).strip().rstrip(";"), filters
+            name, lines, filters = heading[1], [], {}
+        elif declared := _FILTER.match(line):
+            filters[declared[1]] = declared[2]
+        elif not line.startswith("--"):
+            lines.append(line)

@@ -1,0 +1,150 @@
+"""Opening a store by its URL, and the store itself: a lane for writes, threads for reads, a tally of how it fares."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from ksana.base.clock import Clock
+from ksana.base.errors import SetupError, StoreDownError
+from ksana.ports.store import StoreHealth
+from ksana.store.sql import sqlite_file
+from ksana.store.sql.dialects import Dialect, MysqlDialect, PostgresDialect, SqliteDialect, Trouble
+from ksana.store.sql.lane import Tally, Writer
+from ksana.store.sql.migrate import MigrationReport, apply_migrations
+from ksana.store.sql.statements import load_statements
+from ksana.store.sql.threads import Inline, Lane, Reader, ReaderThreads, WriterThreads
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NETWORK_WRITERS = 4
+READERS = 2
+
+
+class SqlStore:
+    """A store on one SQL database. Made by `open_store`."""
+
+    def __init__(self, dialect: Dialect, url: str, clock: Clock, *, inline: bool, lock: sqlite_file.ServeLock | None) -> None:
+        self.dialect = dialect
+        self._url = url
+        self._lock = lock
+        self._tally = Tally()
+        statements = load_statements(dialect.macros)
+        if inline:
+            self._writes: Lane = Inline(Writer(dialect, statements, clock, self._tally), None)
+            self._reads: Lane = Inline(None, Reader(dialect, statements, clock))
+            return
+        count = NETWORK_WRITERS if dialect.is_network else 1
+        writers = [Writer(dialect, statements, clock, self._tally) for _ in range(count)]
+        self._writes = WriterThreads(writers, "store-write")
+        self._reads = ReaderThreads(dialect, statements, clock, READERS)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def sole(self) -> bool:
+        return not self.dialect.is_network
+
+    async def transact(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await self._writes.start(fn, args, kwargs)
+        return result
+
+    async def read(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await self._reads.start(fn, args, kwargs)
+        return result
+
+    def health(self) -> StoreHealth:
+        tally = self._tally
+        reason = tally.broken_reason or tally.down_reason
+        return StoreHealth(reason is None, reason, tally.commits, tally.transactions, tally.retries)
+
+    async def close(self) -> None:
+        await self._writes.close()
+        await self._reads.close()
+        if self._lock is not None:
+            self._lock.drop()
+
+
+async def open_store(url: str, clock: Clock, *, migrate: bool = True, serve: bool = False, inline: bool = False) -> SqlStore:
+    """Open the store a URL names, with its schema up to date. `serve` takes the one server's place on a SQLite file.
+
+    Raises SetupError when it can never work (a foreign file, a newer schema, a bad URL), StoreDownError when it may later.
+    """
+    open_it = partial(_open, url, clock, apply=migrate, serve=serve)
+    dialect, shown, lock, _ = open_it() if inline else await asyncio.to_thread(open_it)
+    return SqlStore(dialect, shown, clock, inline=inline, lock=lock)
+
+
+async def migrate(url: str, clock: Clock) -> MigrationReport:
+    """Bring a store's schema up to date and tell what was done."""
+    return (await asyncio.to_thread(partial(_open, url, clock, apply=True, serve=False)))[3]
+
+
+async def check_schema(url: str, clock: Clock) -> MigrationReport:
+    """Tell the schema's version, changing nothing; a schema that needs a migration raises SetupError."""
+    return (await asyncio.to_thread(partial(_open, url, clock, apply=False, serve=False)))[3]
+
+
+def _open(
+    url: str, clock: Clock, *, apply: bool, serve: bool
+) -> tuple[Dialect, str, sqlite_file.ServeLock | None, MigrationReport]:
+    dialect, shown = choose_dialect(url, clock)
+    lock: sqlite_file.ServeLock | None = None
+    if isinstance(dialect, SqliteDialect):
+        if serve and dialect.path != ":memory:":
+            Path(dialect.path).parent.mkdir(parents=True, exist_ok=True)
+            lock = sqlite_file.ServeLock(dialect.path)
+            lock.take()
+        try:
+            sqlite_file.prepare(dialect.path, clock)
+        except SetupError:
+            if lock is not None:
+                lock.drop()
+            raise
+    try:
+        report = apply_migrations(dialect, clock.now(), apply=apply)
+    except Exception as error:
+        if lock is not None:
+            lock.drop()
+        if isinstance(error, SetupError):
+            raise
+        if dialect.judge(error) is Trouble.OURS:
+            raise SetupError(f"the store {shown} cannot be used: {error}") from error
+        raise StoreDownError(f"the store {shown} is away: {' '.join(str(error).split())[:300]}") from error
+    return dialect, shown, lock, report
+
+
+def choose_dialect(url: str, clock: Clock) -> tuple[Dialect, str]:
+    """Pick the dialect for a URL; answer it and the URL with its secret masked (the full path for SQLite)."""
+    scheme = url.split(":", 1)[0].split("+")[0]
+    if scheme == "sqlite":
+        path = sqlite_path(url)
+        return SqliteDialect(path, clock), f"sqlite:///{path}"
+    if scheme in ("mysql", "mariadb"):
+        return MysqlDialect(url), _masked(url)
+    if scheme in ("postgresql", "postgres"):
+        return PostgresDialect(url), _masked(url)
+    raise SetupError(f"no store is called {scheme!r}: use sqlite:///…, mysql://…, postgresql://… or json:///…")
+
+
+def sqlite_path(url: str) -> str:
+    """The path a SQLite URL names: three slashes relative, four absolute; always answered in full."""
+    rest = url.split("://", 1)[1] if "://" in url else ""
+    if not rest.startswith("/") or len(rest) < 2:
+        raise SetupError(f"{url!r} names no file: write sqlite:///data/ksana.db (relative) or sqlite:////var/lib/ksana.db")
+    path = rest[1:].split("?", 1)[0]
+    return path if path == ":memory:" else os.path.abspath(path)
+
+
+def _masked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))

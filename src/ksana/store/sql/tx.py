@@ -1,0 +1,49 @@
+"""The transaction as a function sees it: typed tables over one session, with events and rollups gathered for one bulk write."""
+
+from typing import Any
+
+from ksana.base.instant import Instant
+from ksana.store.sql.events import SqlEvents
+from ksana.store.sql.house import SqlInstances, SqlKeys, SqlLocks
+from ksana.store.sql.rollups import SqlRollups
+from ksana.store.sql.session import Session
+
+
+class SqlTx:
+    """One transaction; tables of the surfaces are made when first used."""
+
+    def __init__(self, session: Session, now: Instant) -> None:
+        self._session = session
+        self.now = now
+        self.events = SqlEvents(session, now)
+        self.rollups = SqlRollups(session, now)
+
+    def __getattr__(self, name: str) -> Any:
+        """Make a surface's table on first use and keep it on the instance."""
+        table = _TABLES.get(name)
+        if table is None:
+            raise AttributeError(name)
+        made = table(self._session, self)
+        setattr(self, name, made)
+        return made
+
+    def buffered(self) -> tuple[int, dict[Any, Any]]:
+        """Where the buffers stand, to come back to if a function fails."""
+        return self.events.mark(), self.rollups.mark()
+
+    def unbuffer(self, mark: tuple[int, dict[Any, Any]]) -> None:
+        """Forget what was buffered since."""
+        self.events.reset(mark[0])
+        self.rollups.reset(mark[1])
+
+    def flush(self) -> None:
+        """Write what was gathered; the lane calls it before COMMIT."""
+        self.events.flush()
+        self.rollups.flush()
+
+
+_TABLES: dict[str, Any] = {
+    "instances": SqlInstances,
+    "locks": SqlLocks,
+    "keys": SqlKeys,
+}
