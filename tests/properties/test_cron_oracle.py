@@ -1,0 +1,289 @@
+"""Cron in zones against a walk through real time, minute by minute, that shares no code with the product.
+
+The oracle reads each expression value by value from the contract's wording, walks the real minutes around a jump of the
+clock, converts each with zoneinfo, and looks at what the wall clock showed, skipped and repeated. By default a sample of
+zones and years runs; with KSANA_FULL=1 all zones, every jump of ten years, all expressions. Zones whose clocks jump at
+the same instants by the same amounts in those years are checked once (links such as Europe/Vatican).
+"""
+
+import calendar
+import os
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from importlib import resources
+from zoneinfo import ZoneInfo
+
+import pytest
+from cronsim import CronSim
+
+from ksana.domain import schedule
+
+FULL = bool(os.environ.get("KSANA_FULL"))
+YEARS = (2020, 2029) if FULL else (2024, 2025)
+SAMPLE = [
+    "Europe/Berlin", "Europe/London", "Europe/Dublin", "America/New_York", "America/Sao_Paulo",
+    "America/Santiago", "America/Havana", "America/Asuncion", "America/Scoresbysund", "America/Nuuk",
+    "Africa/Cairo", "Africa/Casablanca", "Asia/Beirut", "Asia/Gaza", "Asia/Almaty", "Asia/Tehran",
+    "Asia/Shanghai", "Australia/Lord_Howe", "Australia/Sydney", "Pacific/Auckland", "Pacific/Chatham",
+    "Antarctica/Troll",
+]  # fmt: skip
+EXPRESSIONS = [
+    "* * * * *", "*/5 * * * *", "*/7 * * * *", "0 * * * *", "30 * * * *", "15,45 * * * *", "*/30 */2 * * *",
+    "0 */3 * * *", "*/20 2 * * *", "0-59/10 1-3 * * *", "0 0 * * *", "30 0 * * *", "0 1 * * *", "30 1 * * *",
+    "59 1 * * *", "0 2 * * *", "1 2 * * *", "15 2 * * *", "30 2 * * *", "59 2 * * *", "0 3 * * *", "30 3 * * *",
+    "0,20,40 2 * * *", "30 1,2,3 * * *", "0/15 0-4 * * *", "30 23 * * *", "0 12 * * 1-5", "30 2 * * SUN",
+    "45 1 L * *", "15 0 LW * *", "30 2 15W * *", "30 2 * * 0#2", "0 1 * * 0L", "30 0 * * FRIL",
+    "30 2 25-31 3,10 ?", "5 2 1-7 * */7", "30 30 2 * * *", "*/20 59 1,2 * * *", "*/30 * * * * *",
+    "15 */15 0-3 * * *",
+]  # fmt: skip
+OVERRIDDEN = ("*/30 * * * *", "30 1,2 * * *", "0,20,40 0-3 * * *", "15 0 * * *", "*/30 10 2 * * *")
+HISTORY = (
+    ("Pacific/Apia", 2011), ("Pacific/Kwajalein", 1993), ("Asia/Pyongyang", 2015), ("Asia/Pyongyang", 2018),
+    ("America/Caracas", 2007), ("Antarctica/Casey", 2020), ("Asia/Kathmandu", 1985), ("Africa/Monrovia", 1972),
+    ("Europe/Amsterdam", 1937), ("Pacific/Enderbury", 1994), ("America/Recife", 2000), ("Europe/Lisbon", 1992),
+)  # fmt: skip
+REACH = 26 * 3600
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH_DAY = date(1970, 1, 1).toordinal()
+NAMES = {
+    "JAN": 1, "FEB": 2, "MAR": 3, "APR": 4, "MAY": 5, "JUN": 6, "JUL": 7, "AUG": 8, "SEP": 9, "OCT": 10, "NOV": 11, "DEC": 12,
+    "SUN": 0, "MON": 1, "TUE": 2, "WED": 3, "THU": 4, "FRI": 5, "SAT": 6,
+}  # fmt: skip
+
+
+class Walk:
+    """What the wall clock showed at each step of real time: (instant, local), both in steps of `unit` seconds."""
+
+    def __init__(self, zone: ZoneInfo, middle: int, unit: int, reach: int = REACH) -> None:
+        self.unit = unit
+        self.start, self.end = middle - reach, middle + reach
+        self.steps: list[tuple[int, int]] = []
+        self.shown: dict[int, list[int]] = {}
+        for at in range(self.start, self.end + 1, unit):
+            wall = (EPOCH + timedelta(seconds=at)).astimezone(zone)
+            seconds = (wall.toordinal() - EPOCH_DAY) * 86400 + wall.hour * 3600 + wall.minute * 60 + wall.second
+            assert seconds % unit == 0
+            self.steps.append((at, seconds // unit))
+            self.shown.setdefault(seconds // unit, []).append(at)
+
+    def slots(self, expr: str, gap: str | None = None, overlap: str | None = None) -> list[int]:
+        """The slots the contract asks for in this walk, in seconds."""
+        second, minute, hour, day, month, weekday = sixfold(expr)
+        is_fixed = minute[0] != "*" and hour[0] != "*"
+        gap = gap or ("next" if is_fixed else "skip")
+        overlap = overlap or ("first" if is_fixed else "both")
+        hours, minutes, seconds = values(hour, 0, 23), values(minute, 0, 59), sorted(values(second, 0, 59))
+        table, inner = bytearray(86400 // self.unit), seconds if self.unit == 60 else [0]
+        for of_day in range(len(table)):
+            s = of_day * self.unit
+            table[of_day] = s // 3600 in hours and s // 60 % 60 in minutes and (self.unit == 60 or s % 60 in seconds)
+        per_day = len(table)
+        days = {}
+        for at_local in range(self.steps[0][1] // per_day - 1, self.steps[-1][1] // per_day + 2):
+            days[at_local] = is_day(date.fromordinal(at_local + EPOCH_DAY), day, month, weekday)
+        found = set()
+        before_at, before = self.steps[0][0] - self.unit, self.steps[0][1] - 1
+        for at, local in self.steps:
+            if local > before + 1:
+                skipped = [m for m in range(before + 1, local) if table[m % per_day] and days[m // per_day]]
+                if gap == "next" and skipped:
+                    found.add(at)
+                elif gap == "shift":
+                    found.update(before_at + (m - before) * self.unit + s for m in skipped for s in inner)
+            if table[local % per_day] and days[local // per_day]:
+                times = self.shown[local]
+                if overlap == "both" or at == (times[0] if overlap == "first" else times[-1]):
+                    found.update(at + s for s in inner)
+            before_at, before = at, local
+        return sorted(found)
+
+
+def sixfold(expr: str) -> list[str]:
+    fields = expr.split()
+    return fields if len(fields) == 6 else ["0", *fields]
+
+
+def values(text: str, low: int, high: int) -> set[int]:
+    """Try every value of the field against every part of the list."""
+    return {v for v in range(low, high + 1) if any(is_part(part, v, low, high) for part in text.split(","))}
+
+
+def is_part(part: str, value: int, low: int, high: int) -> bool:
+    span, _, step = part.partition("/")
+    if span in ("*", "?"):
+        first, last = low, high
+    elif "-" in span:
+        first, last = (number(x) for x in span.split("-"))
+    else:
+        first = number(span)
+        last = high if step else first
+    return first <= value <= last and (value - first) % int(step or 1) == 0
+
+
+def number(text: str) -> int:
+    return NAMES[text] if text in NAMES else int(text)
+
+
+def is_day(d: date, day: str, month: str, weekday: str) -> bool:
+    if d.month not in values(month, 1, 12):
+        return False
+    by_date, by_weekday = is_date(d, day), is_weekday(d, weekday)
+    if day[0] in "*?" or weekday[0] in "*?":
+        return by_date and by_weekday
+    return by_date or by_weekday
+
+
+def is_date(d: date, day: str) -> bool:
+    length = calendar.monthrange(d.year, d.month)[1]
+    if day == "L":
+        return d.day == length
+    if day.endswith("W"):
+        wanted = length if day == "LW" else int(day[:-1])
+        if wanted > length:
+            return False
+        workdays = [x for x in range(1, length + 1) if date(d.year, d.month, x).weekday() < 5]
+        return d.day == min(workdays, key=lambda x: abs(x - wanted))
+    return d.day in values(day, 1, 31)
+
+
+def is_weekday(d: date, weekday: str) -> bool:
+    today = d.isoweekday() % 7
+    if "#" in weekday:
+        wanted, nth = weekday.split("#")
+        return today == number(wanted) % 7 and (d.day + 6) // 7 == int(nth)
+    if weekday.endswith("L"):
+        return today == number(weekday[:-1]) % 7 and (d + timedelta(days=7)).month != d.month
+    return today in {v % 7 for v in values(weekday, 0, 7)}
+
+
+@cache
+def load_zone(name: str) -> ZoneInfo:
+    with resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
+        return ZoneInfo.from_file(file, key=name)
+
+
+def offset(zone: ZoneInfo, at: int) -> int:
+    return int((EPOCH + timedelta(seconds=at)).astimezone(zone).utcoffset().total_seconds())  # type: ignore[union-attr]
+
+
+def jumps(zone: ZoneInfo, first_year: int, last_year: int) -> tuple[tuple[int, int, int], ...]:
+    """(instant, offset before, offset after), found by looking every 12 hours and halving."""
+    at = int(datetime(first_year, 1, 1, tzinfo=UTC).timestamp())
+    end = int(datetime(last_year + 1, 1, 1, tzinfo=UTC).timestamp())
+    found, before = [], offset(zone, at)
+    while at < end:
+        after = offset(zone, at + 43200)
+        if after != before:
+            low, high = at, at + 43200
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if offset(zone, middle) == before else (low, middle)
+            found.append((high, before, after))
+        at, before = at + 43200, after
+    return tuple(found)
+
+
+def clusters() -> Iterator[tuple[str, tuple[tuple[int, int, int], ...], int]]:
+    """One zone of each set that jumps alike, its jumps, and how many zones it stands for."""
+    names = resources.files("tzdata").joinpath("zones").read_text().split() if FULL else SAMPLE
+    alike: dict[tuple[tuple[int, int, int], ...], list[str]] = {}
+    for name in names:
+        alike.setdefault(jumps(load_zone(name), *YEARS), []).append(name)
+    for key, members in alike.items():
+        yield members[0], key, len(members)
+
+
+def ours(wanted: schedule.Cron, after: int, until: int) -> list[int]:
+    slots, at = [], schedule.next_after(wanted, after * 1_000_000)
+    while at is not None and at <= until * 1_000_000:
+        slots.append(at // 1_000_000)
+        at = schedule.next_after(wanted, at)
+    return slots
+
+
+def compare(walk: Walk, zone: str, expr: str, expected: list[int], gap: str | None, overlap: str | None) -> str | None:
+    """Ask all four questions about the inside of the walk; tell the first difference."""
+    after, until = walk.start + 3600, walk.end - 3600
+    expected = [slot for slot in expected if after < slot <= until]
+    wanted = schedule.make_cron(expr, zone, dst_gap=gap, dst_overlap=overlap)  # type: ignore[arg-type]
+    found = ours(wanted, after, until)
+    if found != expected:
+        wrong = sorted(set(found) ^ set(expected))[:4]
+        return f"{zone} {expr!r} {gap} {overlap}: differs at {[str(EPOCH + timedelta(seconds=s)) for s in wrong]}"
+    count = schedule.count_between(wanted, after * 1_000_000, until * 1_000_000)
+    half = (after + until) // 2
+    halves = [schedule.count_between(wanted, a * 1_000_000, b * 1_000_000) for a, b in ((after, half), (half, until))]
+    if count != len(expected) or sum(halves) != count:
+        return f"{zone} {expr!r} {gap} {overlap}: counted {count}, {halves}, not {len(expected)}"
+    newest = expected[-200:]
+    if [s // 1_000_000 for s in schedule.latest_n(wanted, until * 1_000_000, len(newest), after * 1_000_000)] != newest:
+        return f"{zone} {expr!r} {gap} {overlap}: looking back differs"
+    return None
+
+
+@pytest.mark.spec("C7", "C9")
+@pytest.mark.timeout(3600)
+def test_every_jump_of_every_clock_gives_the_slots_of_a_walk_through_real_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(EXPRESSIONS) == 40
+    modes = [(g, o) for g in ("next", "skip", "shift") for o in ("first", "second", "both")]
+    cases = [(expr, None, None) for expr in EXPRESSIONS] + [(e, g, o) for e in OVERRIDDEN for g, o in modes]
+    expected: dict[tuple[int, int, int], list[list[int]]] = {}
+    walks: dict[tuple[int, int, int], Walk] = {}
+    differences, checks, zones, standing_for, begun = [], 0, 0, 0, time.process_time()
+    for zone, key, members in clusters():
+        zones, standing_for = zones + 1, standing_for + members
+        for jump in key:
+            if jump not in expected:
+                walks[jump] = walk = Walk(load_zone(zone), jump[0], 60)
+                expected[jump] = [walk.slots(*case) for case in cases]
+                walk.steps, walk.shown = [], {}
+            for case, slots in zip(cases, expected[jump], strict=True):
+                checks += 1
+                difference = compare(walks[jump], zone, case[0], slots, case[1], case[2])
+                if difference:
+                    differences.append(difference)
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n{standing_for} zones as {zones} clocks, {len(expected)} jumps, {len(cases)} cases: {checks} comparisons, "
+            f"{len(differences)} differences, {time.process_time() - begun:.0f} s\n"
+        )
+    assert not differences, differences[:10]
+
+
+@pytest.mark.spec("C9")
+@pytest.mark.parametrize(("zone", "year"), HISTORY)
+def test_odd_jumps_of_history_give_the_slots_of_a_walk_step_by_step(zone: str, year: int) -> None:
+    found = jumps(load_zone(zone), year, year)
+    assert found
+    for jump in found:
+        unit = 1 if any(number % 60 for number in jump) else 60
+        walk = Walk(load_zone(zone), jump[0] // unit * unit, unit, 4 * 3600 + abs(jump[2] - jump[1]) // unit * unit)
+        for expr in ("* * * * *", "30 * * * *", "*/20 10 * * * *", "15 0-3 * * *", "40 12 * * *", "59 23 * * *", "0 0 * * *"):
+            for gap, overlap in ((None, None), ("shift", "second"), ("next", "both"), ("skip", "first")):
+                assert compare(walk, zone, expr, walk.slots(expr, gap, overlap), gap, overlap) is None
+
+
+# Where cronsim differs, and why ours holds by the contract:
+# - it applies the Debian rule for fixed times to five-field expressions only, so six-field ones are not compared;
+# - it reads no `?` and no `nW`;
+# - with `*` in minute or hour it steps real hours from the wall's full hour, and starts a day at a midnight that may not
+#   exist or exists twice. Beside a jump of half an hour or at midnight it can miss or add a slot: compared on whole-hour
+#   jumps away from midnight only.
+@pytest.mark.spec("C7", "C9")
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Sydney", "Pacific/Auckland"])
+def test_cronsim_agrees_where_it_follows_the_same_rule(zone: str) -> None:
+    comparable = [
+        e for e in EXPRESSIONS if len(e.split()) == 5 and "?" not in e and "W" not in e.split()[2] and "FRIL" not in e
+    ]
+    assert len(comparable) > 30
+    for at, _, _ in jumps(load_zone(zone), *YEARS):
+        for expr in comparable:
+            after = at - REACH
+            slots = CronSim(expr, (EPOCH + timedelta(seconds=after)).astimezone(load_zone(zone)))
+            theirs = []
+            while (slot := int(next(slots).timestamp())) <= at + REACH:
+                theirs.append(slot)
+            assert ours(schedule.make_cron(expr, zone), after, at + REACH) == theirs, (zone, expr, at)

@@ -1,0 +1,272 @@
+"""Once, every and cron: which slots there are, counted and found by arithmetic, and the jitter of their firing."""
+
+import time
+
+import pytest
+
+from ksana.base.errors import InvalidError
+from ksana.base.instant import DAY, HOUR, MINUTE, SECOND, format_instant, parse_instant
+from ksana.domain import schedule
+from ksana.domain.schedule import Cron, Every, Once, make_cron, make_every
+
+T0 = parse_instant("2026-01-01T00:00:00Z")
+
+
+def shown(slots: list[int]) -> list[str]:
+    return [format_instant(slot) for slot in slots]
+
+
+def take(wanted: schedule.Schedule, after: int, n: int) -> list[int]:
+    slots: list[int] = []
+    at = schedule.next_after(wanted, after)
+    while at is not None and len(slots) < n:
+        slots.append(at)
+        at = schedule.next_after(wanted, at)
+    return slots
+
+
+@pytest.mark.spec("T6")
+def test_once_has_one_slot() -> None:
+    once = Once(T0)
+    assert schedule.next_after(once, T0 - 1) == T0
+    assert schedule.next_after(once, T0) is None
+    assert schedule.latest_at_or_before(once, T0) == T0
+    assert schedule.latest_at_or_before(once, T0 - 1) is None
+    assert schedule.count_between(once, T0 - 1, T0) == 1
+    assert schedule.count_between(once, T0, T0 + DAY) == 0
+    assert schedule.latest_n(once, T0 + DAY, 5, T0 - DAY) == [T0]
+
+
+@pytest.mark.spec("T6")
+def test_once_may_lie_a_second_in_the_past_when_it_is_set() -> None:
+    assert schedule.first_slot(Once(T0), T0 + SECOND) == T0
+    assert schedule.first_slot(Once(T0), T0 + SECOND + 1) is None
+    assert schedule.first_slot(make_every(MINUTE, now=T0), T0) == T0 + MINUTE
+
+
+@pytest.mark.spec("T7")
+def test_an_interval_without_start_counts_from_when_it_was_set() -> None:
+    every = make_every(5 * MINUTE, now=T0)
+    assert schedule.next_after(every, T0 - DAY) == T0 + 5 * MINUTE
+    assert schedule.next_after(every, T0) == T0 + 5 * MINUTE
+    assert schedule.next_after(every, T0 + 5 * MINUTE) == T0 + 10 * MINUTE
+    assert schedule.latest_at_or_before(every, T0 + 5 * MINUTE - 1) is None
+
+
+@pytest.mark.spec("T7")
+def test_a_given_start_is_a_slot_itself_and_the_grid_for_all_others() -> None:
+    every = make_every(5 * MINUTE, now=T0, start_at=T0 + HOUR)
+    assert schedule.next_after(every, T0) == T0 + HOUR
+    past = make_every(5 * MINUTE, now=T0, start_at=T0 - HOUR - MINUTE)
+    assert schedule.next_after(past, T0) == T0 + 4 * MINUTE
+
+
+@pytest.mark.spec("T7")
+def test_an_interval_never_drifts_and_takes_the_first_slot_after_any_outage() -> None:
+    every = make_every(7 * SECOND, now=T0)
+    far = T0 + 1000 * 365 * DAY + 3
+    found = schedule.next_after(every, far)
+    assert found is not None and (found - T0) % (7 * SECOND) == 0 and 0 < found - far <= 7 * SECOND
+
+
+@pytest.mark.spec("T9")
+def test_an_interval_is_at_least_a_tenth_of_a_second() -> None:
+    assert make_every(100_000, now=T0).every_us == 100_000
+    with pytest.raises(InvalidError, match="100ms") as refused:
+        make_every(99_999, now=T0)
+    assert refused.value.field == "schedule.every"
+
+
+@pytest.mark.spec("T8")
+def test_jitter_is_the_same_for_a_task_and_slot_and_spreads_over_its_whole_span() -> None:
+    every = make_every(MINUTE, now=T0, jitter_us=5 * SECOND)
+    slots = take(every, T0, 400)
+    delays = [schedule.fire_at(every, "job-1", slot) - slot for slot in slots]
+    assert delays == [schedule.fire_at(every, "job-1", slot) - slot for slot in slots]
+    assert delays != [schedule.fire_at(every, "job-2", slot) - slot for slot in slots]
+    assert 0 <= min(delays) < SECOND // 2 and 4.5 * SECOND < max(delays) <= 5 * SECOND
+    assert schedule.fire_at(make_every(MINUTE, now=T0), "job-1", T0) == T0
+    assert schedule.fire_at(Once(T0, jitter_us=1), "a", T0) in (T0, T0 + 1)
+
+
+@pytest.mark.spec("T8")
+def test_jitter_known_value_so_that_instances_of_all_versions_agree() -> None:
+    cron = make_cron("* * * * *", jitter_us=HOUR)
+    assert schedule.fire_at(cron, "42", T0) - T0 == 1_192_577_067
+
+
+@pytest.mark.spec("T8")
+def test_jitter_must_stay_below_the_interval() -> None:
+    make_every(MINUTE, now=T0, jitter_us=MINUTE - 1)
+    with pytest.raises(InvalidError) as refused:
+        make_every(MINUTE, now=T0, jitter_us=MINUTE)
+    assert refused.value.field == "schedule.jitter"
+
+
+@pytest.mark.spec("C8")
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        make_cron("0 * * * *", start_at=T0 + 2 * HOUR, end_at=T0 + 5 * HOUR),
+        Every(HOUR, T0, True, 0, T0 + 2 * HOUR, T0 + 5 * HOUR),
+        Every(HOUR, T0 - 7 * HOUR, False, 0, T0 + 90 * MINUTE, T0 + 5 * HOUR + 1),
+    ],
+)
+def test_start_and_end_bound_every_question_and_belong_to_the_span(wanted: schedule.Schedule) -> None:
+    inside = [T0 + k * HOUR for k in (2, 3, 4, 5)]
+    assert take(wanted, T0 - DAY, 10) == inside
+    assert schedule.latest_at_or_before(wanted, T0 + DAY) == inside[-1]
+    assert schedule.latest_at_or_before(wanted, T0 + 2 * HOUR - 1) is None
+    assert schedule.count_between(wanted, T0 - DAY, T0 + DAY) == 4
+    assert schedule.count_between(wanted, inside[0], inside[2]) == 2
+    assert schedule.latest_n(wanted, T0 + DAY, 3, T0 - DAY) == inside[1:]
+    assert schedule.latest_n(wanted, T0 + DAY, 10, inside[1]) == inside[2:]
+
+
+@pytest.mark.spec("C8")
+def test_an_end_before_the_start_is_refused() -> None:
+    for make in (
+        lambda: make_cron("* * * * *", start_at=T0, end_at=T0 - 1),
+        lambda: make_every(HOUR, now=T0, start_at=T0, end_at=0),
+    ):
+        with pytest.raises(InvalidError) as refused:
+            make()
+        assert refused.value.field == "schedule.end_at"
+
+
+@pytest.mark.spec("C10")
+def test_fractions_of_a_second_round_to_the_slots_they_lie_between() -> None:
+    cron = make_cron("* * * * * *")
+    assert schedule.next_after(cron, T0) == T0 + SECOND
+    assert schedule.next_after(cron, T0 - 1) == T0
+    assert schedule.latest_at_or_before(cron, T0 + SECOND - 1) == T0
+    assert schedule.count_between(cron, T0 - 1, T0) == 1
+    assert schedule.count_between(cron, T0, T0 + SECOND - 1) == 0
+    assert schedule.count_between(cron, T0 + 1, T0 + SECOND) == 1
+
+
+@pytest.mark.spec("C10")
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "+05:30"])
+def test_an_outage_of_years_is_counted_in_milliseconds(zone: str) -> None:
+    until = T0 + 175 * 365 * DAY
+    every_second, workdays = make_cron("* * * * * *", zone), make_cron("30 6-16/4 * * 1-5", zone)
+    begun = time.process_time()
+    assert schedule.count_between(every_second, T0, until) == (until - T0) // SECOND
+    assert schedule.count_between(workdays, T0, until) == pytest.approx(3 * 5 / 7 * 175 * 365, rel=0.001)
+    newest = schedule.latest_n(workdays, until, 1000, T0)
+    assert len(newest) == 1000 and newest == sorted(set(newest))
+    assert schedule.next_after(workdays, newest[-2]) == newest[-1]
+    assert time.process_time() - begun < 0.5
+
+
+@pytest.mark.spec("C9")
+@pytest.mark.parametrize(
+    ("gap", "expr", "slots"),
+    [
+        (None, "30 2 * * *", ["2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"]),
+        (
+            "next",
+            "*/30 2 * * *",
+            ["2026-03-28T01:00:00Z", "2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z"],
+        ),
+        ("skip", "30 2 * * *", ["2026-03-28T01:30:00Z", "2026-03-30T00:30:00Z"]),
+        ("shift", "30 2 * * *", ["2026-03-28T01:30:00Z", "2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"]),
+        (None, "0,20,40 2 * * 0", ["2026-03-29T01:00:00Z", "2026-04-05T00:00:00Z"]),
+        (None, "30 2,3 29 3 *", ["2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z", "2027-03-29T00:30:00Z"]),
+        (None, "0 2,3 29 3 *", ["2026-03-29T01:00:00Z", "2027-03-29T00:00:00Z"]),
+        (None, "*/30 2 28-29 3 *", ["2026-03-28T01:00:00Z", "2026-03-28T01:30:00Z"]),
+        (None, "*/10 30 2 29 3 *", ["2026-03-29T01:00:00Z", "2027-03-29T00:30:00Z", "2027-03-29T00:30:10Z"]),
+    ],
+)
+def test_a_time_inside_the_gap_of_berlin(gap: schedule.DstGap | None, expr: str, slots: list[str]) -> None:
+    assert (
+        shown(take(make_cron(expr, "Europe/Berlin", dst_gap=gap), parse_instant("2026-03-28T00:30:00Z"), len(slots))) == slots
+    )
+
+
+@pytest.mark.spec("C9")
+@pytest.mark.parametrize(
+    ("overlap", "expr", "slots"),
+    [
+        (None, "30 2 * * *", ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]),
+        ("first", "30 2 * * *", ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]),
+        ("second", "30 2 * * *", ["2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"]),
+        ("both", "30 2 * * *", ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"]),
+        (None, "30 * * * *", ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"]),
+        ("first", "30 * * * *", ["2026-10-25T00:30:00Z", "2026-10-25T02:30:00Z"]),
+    ],
+)
+def test_a_time_that_comes_twice_in_berlin(overlap: schedule.DstOverlap | None, expr: str, slots: list[str]) -> None:
+    wanted = make_cron(expr, "Europe/Berlin", dst_overlap=overlap)
+    assert shown(take(wanted, parse_instant("2026-10-25T00:00:00Z"), len(slots))) == slots
+
+
+@pytest.mark.spec("C9")
+@pytest.mark.parametrize(
+    ("zone", "expr", "after", "slots"),
+    [
+        ("America/Santiago", "0 0 * * *", "2026-09-05T12:00:00Z", ["2026-09-06T04:00:00Z", "2026-09-07T03:00:00Z"]),
+        ("Africa/Cairo", "30 0 * * FRI", "2026-04-20T00:00:00Z", ["2026-04-23T22:00:00Z", "2026-04-30T21:30:00Z"]),
+        ("Europe/Lisbon", "0 1 30 3 *", "2025-01-01T00:00:00Z", ["2025-03-30T01:00:00Z", "2026-03-30T00:00:00Z"]),
+        ("Australia/Lord_Howe", "15 2 * * *", "2026-10-02T16:00:00Z", ["2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"]),
+        ("Pacific/Apia", "0 12 30 12 *", "2011-01-01T00:00:00Z", ["2011-12-30T10:00:00Z", "2012-12-29T22:00:00Z"]),
+        ("Asia/Pyongyang", "45 23 * * *", "2018-05-04T00:00:00Z", ["2018-05-04T15:00:00Z", "2018-05-05T14:45:00Z"]),
+        ("+08:00", "0 9 * * *", "2026-01-01T00:00:00Z", ["2026-01-01T01:00:00Z"]),
+        ("-03:30", "0 9 * * *", "2026-01-01T00:00:00Z", ["2026-01-01T12:30:00Z"]),
+        ("Asia/Kathmandu", "0 9 * * *", "2026-01-01T00:00:00Z", ["2026-01-01T03:15:00Z"]),
+    ],
+)
+def test_clocks_that_jump_in_their_own_way(zone: str, expr: str, after: str, slots: list[str]) -> None:
+    assert shown(take(make_cron(expr, zone), parse_instant(after), len(slots))) == slots
+
+
+@pytest.mark.spec("C9")
+def test_a_time_that_lies_in_a_skipped_gap_for_ever_is_answered_with_none() -> None:
+    only_in_the_gap = make_cron("30 2 8-14 3 */7", "America/New_York", dst_gap="skip")
+    begun = time.process_time()
+    assert schedule.next_after(only_in_the_gap, T0) is None
+    assert schedule.latest_at_or_before(only_in_the_gap, T0) is not None  # the rule began in 2007
+    assert schedule.count_between(only_in_the_gap, T0, T0 + 40 * 365 * DAY) == 0
+    assert time.process_time() - begun < 0.2
+
+
+@pytest.mark.spec("C9")
+@pytest.mark.parametrize(
+    "zone", ["Mars/Olympus", "", "europe/berlin", "+25:00", "+08:60", "../etc/passwd", "Europe/", "x" * 5000, "tzdata"]
+)
+def test_an_unknown_zone_is_refused(zone: str) -> None:
+    with pytest.raises(InvalidError) as refused:
+        make_cron("* * * * *", zone)
+    assert refused.value.field == "timezone"
+    assert "IANA" in refused.value.message
+
+
+def test_a_misspelt_zone_is_met_with_the_right_name() -> None:
+    with pytest.raises(InvalidError, match="did you mean Europe/Berlin"):
+        make_cron("* * * * *", "europe/berlin")
+
+
+@pytest.mark.spec("C9")
+@pytest.mark.parametrize(
+    ("given", "kept"), [("+8", "+08:00"), ("UTC+8", "+08:00"), ("-0330", "-03:30"), ("Z", "UTC"), ("UTC", "UTC")]
+)
+def test_offsets_are_kept_in_one_form(given: str, kept: str) -> None:
+    assert make_cron("* * * * *", given).timezone == kept
+    assert make_cron("* * * * *", kept).timezone == kept
+
+
+def test_schedules_are_equal_by_value_also_after_use() -> None:
+    used, fresh = make_cron("0 9 * * *", "Europe/Berlin"), make_cron("0 9 * * *", "Europe/Berlin")
+    schedule.next_after(used, T0)
+    assert used == fresh and hash(used) == hash(fresh)
+    assert isinstance(used, Cron)
+
+
+@pytest.mark.parametrize("gap", ["later", "NEXT", ""])
+def test_unknown_rules_for_jumps_are_refused(gap: str) -> None:
+    with pytest.raises(InvalidError) as refused:
+        make_cron("* * * * *", dst_gap=gap)  # type: ignore[arg-type]
+    assert refused.value.field == "dst_gap"
+    with pytest.raises(InvalidError) as refused:
+        make_cron("* * * * *", dst_overlap=gap)  # type: ignore[arg-type]
+    assert refused.value.field == "dst_overlap"
