@@ -1,0 +1,117 @@
+"""Looking names up off the loop: one lookup per name at a time, many names side by side, answers kept for a while.
+
+libcurl has its own resolver, but a bounded one: ten names whose servers are silent would keep every other name waiting.
+Asking ourselves also shows all addresses of a name to the egress rules before anything is connected.
+
+The loop's side owns all state; a thread only takes a name from the queue and hands the answer back to the loop.
+"""
+
+import asyncio
+import queue
+import re
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+MAX_THREADS: Final = 128
+"""A silent server holds a thread for the resolver's own patience, about 10 s; twice the usual number of workers."""
+KEEP_S: Final = 30.0
+MAX_KEPT: Final = 4096
+
+Answer = tuple[str, ...] | str
+"""The addresses of a name, or one line that says why there are none."""
+LookUp = Callable[[str], Sequence[str]]
+
+_NUMBERS = re.compile(r"(?:0x[0-9a-f]+|\d+)(?:\.(?:0x[0-9a-f]*|\d*))*\Z", re.ASCII)
+_NO_SUCH_NAME: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+
+
+@lru_cache(maxsize=4096)
+def is_literal(host: str) -> bool:
+    """Tell whether a host is an address in any spelling libcurl reads, so that there is nothing to look up."""
+    return ":" in host or _NUMBERS.match(host) is not None
+
+
+def look_up_addresses(host: str) -> Sequence[str]:
+    """Ask the machine's resolver; blocks. Raise OSError if it has no answer."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+
+
+class Names:
+    """The resolver of one caller, on its loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, look_up: LookUp = look_up_addresses) -> None:
+        self._loop = loop
+        self._look_up = look_up
+        self._kept: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._waiting: dict[str, list[Callable[[Answer], None]]] = {}
+        self._asked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._outstanding = 0
+        self._threads = 0
+
+    def find(self, host: str) -> tuple[str, ...] | None:
+        """Answer the addresses if they are known and fresh."""
+        kept = self._kept.get(host)
+        if kept is None or kept[0] < self._loop.time():
+            return None
+        return kept[1]
+
+    def ask(self, host: str, done: Callable[[Answer], None]) -> None:
+        """Look a name up; `done` hears the answer on the loop, later."""
+        waiting = self._waiting.get(host)
+        if waiting is not None:
+            waiting.append(done)
+            return
+        self._waiting[host] = [done]
+        self._outstanding += 1
+        if self._outstanding > self._threads < MAX_THREADS:
+            self._threads += 1
+            threading.Thread(target=self._serve, name="ksana-names", daemon=True).start()
+        self._asked.put(host)
+
+    def forget(self, host: str, done: Callable[[Answer], None]) -> None:
+        """Stop waiting. The lookup itself goes on; it cannot be ended, only ignored."""
+        waiting = self._waiting.get(host, [])
+        if done in waiting:
+            waiting.remove(done)
+
+    def close(self) -> None:
+        """Let the threads end, each when its lookup does."""
+        self._waiting.clear()
+        for _ in range(self._threads):
+            self._asked.put(None)
+
+    def _serve(self) -> None:
+        while (host := self._asked.get()) is not None:
+            answer: Answer
+            try:
+                answer = tuple(self._look_up(host)) or f"name not found: {host}"
+            except socket.gaierror as error:
+                answer = f"name not found: {host}" if error.errno in _NO_SUCH_NAME else _explain(host, error)
+            except (OSError, UnicodeError) as error:
+                answer = _explain(host, error)
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, host, answer)
+            except RuntimeError:  # the loop has ended
+                return
+
+    def _deliver(self, host: str, answer: Answer) -> None:
+        self._outstanding -= 1
+        if not isinstance(answer, str):
+            self._keep(host, answer)
+        for done in self._waiting.pop(host, ()):
+            done(answer)
+
+    def _keep(self, host: str, addresses: tuple[str, ...]) -> None:
+        self._kept.pop(host, None)
+        while len(self._kept) >= MAX_KEPT:  # the oldest goes first
+            del self._kept[next(iter(self._kept))]
+        self._kept[host] = (self._loop.time() + KEEP_S, addresses)
+
+
+def _explain(host: str, error: Exception) -> str:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"the name {host} could not be looked up: {reason}"
