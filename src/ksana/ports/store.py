@@ -25,6 +25,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from ksana.base.instant import Instant
+from ksana.ports.tasks_store import Runs, Tasks
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -164,6 +165,14 @@ class Keys(Protocol):
     def touch(self, key_id: str) -> None: ...
 
 
+class Marks(Protocol):
+    """The store's own notes on which commits happened. Nobody reads them but the store; they must only not pile up."""
+
+    def purge(self, before: Instant, limit: int) -> int:
+        """Remove up to `limit` notes of writers that have not committed since `before`."""
+        ...
+
+
 class Tx(Protocol):
     """What a transaction function is given."""
 
@@ -186,6 +195,15 @@ class Tx(Protocol):
 
     @property
     def keys(self) -> Keys: ...
+
+    @property
+    def marks(self) -> Marks: ...
+
+    @property
+    def tasks(self) -> Tasks: ...
+
+    @property
+    def runs(self) -> Runs: ...
 
 
 class StoreHealth(msgspec.Struct, frozen=True):

@@ -70,6 +70,9 @@ class SqliteDialect:
         parameter=":{}", keeps_where=True, escapes_percent=False,
     )  # fmt: skip
 
+    _NO_ROOM = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN})
+    """Writes refused for want of room (EDQUOT, ENOSPC on some systems): full, not broken, for nothing was synced yet."""
+
     def __init__(self, path: str, clock: Clock) -> None:
         self.path = path
         self._clock = clock
@@ -87,8 +90,7 @@ class SqliteDialect:
         if primary == sqlite3.SQLITE_FULL:
             return Trouble.FULL
         if primary == sqlite3.SQLITE_IOERR:
-            # A write refused for want of room (EDQUOT, ENOSPC on some systems) is full, not broken: nothing was synced yet.
-            return Trouble.FULL if code == sqlite3.SQLITE_IOERR_WRITE else Trouble.BROKEN
+            return Trouble.FULL if code in self._NO_ROOM else Trouble.BROKEN
         if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             return Trouble.BROKEN
         return Trouble.OURS
@@ -122,7 +124,13 @@ class MysqlDialect:
     _CHUNK_BYTES = 4 * 1024 * 1024
     _LOST = frozenset({2002, 2003, 2006, 2013, 2055, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 4031, 0})
     _RETRY = frozenset({1213, 1205, 1020, 3572})
-    _FULL = frozenset({1021, 1114, 1041, 3})
+    _FULL = frozenset({1021, 1026, 1114, 1041, 3})
+
+    _SET_WRITER = (
+        "SET SESSION innodb_lock_wait_timeout = 10, SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
+        # A transaction of ours whose connection died without a word must not hold its rows for hours.
+        "/*M! , SESSION idle_transaction_timeout = 60 */"
+    )
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -145,14 +153,16 @@ class MysqlDialect:
         pymysql = _driver("pymysql", "mysql")
         from pymysql.constants import CLIENT
 
-        return pymysql.connect(
-            **self._options, charset="utf8mb4", autocommit=True, connect_timeout=5, read_timeout=60, write_timeout=60,
+        connection = pymysql.connect(
+            **self._options, charset="utf8mb4", autocommit=True, connect_timeout=5, read_timeout=5, write_timeout=60,
             # Guards count matched rows, not changed ones: setting a value to itself must not look like a lost race.
             client_flag=CLIENT.FOUND_ROWS,
-            init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, SESSION innodb_lock_wait_timeout = 10, "
-            "SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
-            if not read_only else None,
+            init_command=None if read_only else self._SET_WRITER,
         )  # fmt: skip
+        level = "REPEATABLE READ" if read_only else "READ COMMITTED"  # only the former makes a snapshot
+        connection.query(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        connection._read_timeout = 60  # a server that accepts and then says nothing is found out sooner than a long statement
+        return connection
 
     def judge(self, error: BaseException) -> Trouble:
         pymysql = _driver("pymysql", "mysql")
@@ -167,11 +177,13 @@ class MysqlDialect:
             return Trouble.FULL
         if isinstance(error, pymysql.err.InterfaceError) or code in self._LOST:
             return Trouble.LOST
-        if code == 1290:  # the server runs read-only: it fails over, or an operator said so
+        if code in (1290, 1836):  # the server runs read-only: it fails over, or an operator said so
             return Trouble.LOST
         return Trouble.OURS
 
     def insert_ids(self, cursor: Any, sql: str, rows: list[dict[str, Any]]) -> list[int]:
+        from pymysql.cursors import RE_INSERT_VALUES
+
         # One multi-row INSERT gets consecutive ids, and LAST_INSERT_ID is the first of them.
         cursor.max_stmt_length = 4 * self._CHUNK_BYTES
         step = cursor.connection.__dict__.get("_ksana_id_step")
@@ -179,6 +191,11 @@ class MysqlDialect:
             cursor.execute("SELECT @@auto_increment_increment")
             step = cursor.connection.__dict__["_ksana_id_step"] = int(cursor.fetchone()[0])
         ids: list[int] = []
+        if len(rows) == 1 or not RE_INSERT_VALUES.match(sql):  # a shape the driver cannot join would run row by row
+            for row in rows:
+                cursor.execute(sql, row)
+                ids.append(cursor.lastrowid)
+            return ids
         for chunk in _chunks(rows, self._CHUNK_BYTES):
             cursor.executemany(sql, chunk)
             ids.extend(range(cursor.lastrowid, cursor.lastrowid + step * len(chunk), step))
@@ -230,9 +247,11 @@ class PostgresDialect:
         state = error.sqlstate or ""
         if state in ("40P01", "40001", "55P03"):
             return Trouble.RETRY
-        if state.startswith("53100") or state == "53200":
+        if state in ("53100", "53200", "58030"):
             return Trouble.FULL
-        if state.startswith(("08", "57P", "53300", "25006")) or (not state and isinstance(error, psycopg.OperationalError)):
+        if state.startswith(("08", "57P", "53300", "25006", "25P03")) or (
+            not state and isinstance(error, psycopg.OperationalError)
+        ):
             return Trouble.LOST
         if isinstance(error, psycopg.InterfaceError):
             return Trouble.LOST

@@ -10,6 +10,9 @@ from ksana.store.sql.session import Session
 
 _encode = msgspec.json.Encoder().encode
 
+_PURGE_WINDOWS = 20
+"""Windows of the oldest rows one purge looks through for something to remove."""
+
 
 class SqlEvents:
     """Gathers the events of a batch and writes them in one go."""
@@ -22,6 +25,7 @@ class SqlEvents:
         self._rows: list[dict[str, Any]] = []
 
     def append(self, entity_type: str, entity_id: str | int, event_type: str, data: dict[str, Any] | None = None) -> None:
+        self._session.wrote = True
         self._rows.append(
             {
                 "ts": self._now,
@@ -51,18 +55,22 @@ class SqlEvents:
         return int(row[0]) if row else 0
 
     def purge(self, before: Instant, limit: int) -> int:
-        ids = [row[0] for row in self._session.all("house.list_old_events", before=before, limit=limit)]
-        if not ids:
-            return 0
-        return self._session.run("house.delete_events_to", first=ids[0], last=ids[-1], before=before)
+        # Ids grow with time, so the oldest stand at one end. Rows stamped by a clock that ran ahead may stand there too:
+        # look past some of them, or they would stop the purge for ever.
+        after = 0
+        for _ in range(_PURGE_WINDOWS):
+            rows = self._session.all("house.list_oldest_events", after=after, limit=limit)
+            old = [row[0] for row in rows if row[1] < before]
+            if old:
+                return self._session.run("house.delete_events_to", first=old[0], last=old[-1], before=before)
+            if len(rows) < limit:
+                return 0
+            after = rows[-1][0]
+        return 0
 
-    def mark(self) -> int:
-        """How many rows are gathered."""
-        return len(self._rows)
-
-    def reset(self, mark: int) -> None:
-        """Forget the rows gathered since."""
-        del self._rows[mark:]
+    def forget(self) -> None:
+        """Drop the gathered rows."""
+        self._rows = []
 
     def flush(self) -> None:
         """Write the gathered rows."""

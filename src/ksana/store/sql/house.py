@@ -43,9 +43,7 @@ class SqlInstances:
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("house.list_old_instances", before=before, limit=limit)
-        for row in rows:
-            self._session.run("house.delete_instance", id=row[0])
-        return len(rows)
+        return self._session.run_many("house.delete_instance", [{"id": row[0], "before": before} for row in rows])
 
 
 class SqlLocks:
@@ -61,6 +59,17 @@ class SqlLocks:
 
     def drop(self, name: str, owner: str) -> None:
         self._session.run("house.drop_lock", lock_name=name, owner_id=owner)
+
+
+class SqlMarks:
+    """The writers' commit marks. The lane reads and writes them; here they are only cleared away."""
+
+    def __init__(self, session: Session, tx: Any) -> None:
+        self._session = session
+
+    def purge(self, before: Instant, limit: int) -> int:
+        rows = self._session.all("house.list_old_marks", before=before, limit=limit)
+        return self._session.run_many("house.delete_mark", [{"writer": row[0], "before": before} for row in rows])
 
 
 class SqlKeys:

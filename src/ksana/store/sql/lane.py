@@ -10,8 +10,9 @@ Nobody waits for a timer: a lone function is committed at once, and while one co
 
 **Isolated failures.** A batch is first run with nothing between its functions. One that raises before it wrote anything
 just gets its exception, after the commit, because it may have judged by what a neighbour wrote. If one raises *after* a
-write, or a statement fails, the batch is rolled back and run again carefully, each function inside a savepoint, and only
-the savepoint of the one that raises is undone. Functions may be run twice; that is in their contract.
+write (an event or a count is one), or a statement fails, the batch is rolled back and run again carefully, each function
+with its events inside a savepoint, and only the savepoint of the one that raises is undone. Functions may be run twice;
+that is in their contract.
 
 **Trouble.** A deadlock or a lock wait: roll back, wait a little, again. A connection lost before COMMIT: nothing happened;
 connect anew, again. No connection to be had: every waiting function gets StoreDownError and nothing is tried until the
@@ -53,13 +54,14 @@ CLOCK_REFRESH_SECONDS: Final = 1.0
 class Work:
     """One function that waits, and later what came of it."""
 
-    __slots__ = ("args", "error", "fn", "future", "kwargs", "result")
+    __slots__ = ("args", "error", "fn", "future", "kwargs", "result", "waits_since")
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], future: Any) -> None:
         self.fn = fn
         self.args = args
         self.kwargs = kwargs
         self.future = future
+        self.waits_since = time.monotonic()
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -94,7 +96,6 @@ class Writer:
         self._clock_offset = 0
         self._clock_read_at = -1e9
         self._pause = FIRST_PAUSE
-        self._resolve_limit = RESOLVE_SECONDS
 
     def commit(self, batch: list[Work]) -> None:
         """Run and commit the batch. Afterwards each work has its result or its error; nothing is raised."""
@@ -102,6 +103,7 @@ class Writer:
             self._check_open()
             self._commit_until_settled(batch)
         except StoreDownError as error:
+            self._tally.down_reason = error.message
             for work in batch:
                 work.result, work.error = None, error
         except BaseException as error:  # a bug here must not leave callers waiting for ever
@@ -155,38 +157,73 @@ class Writer:
                 return False
         self._tally.commits += 1
         self._tally.transactions += len(batch)
+        self._tally.down_reason = None
         return True
 
     def _run(self, session: Session, batch: list[Work], careful: bool) -> None:
         session.raw(self._dialect.begin_write)
-        session.wrote = False
         tx = SqlTx(session, self._now(session))
+        if careful:
+            session.wrote = self._run_apart(session, tx, batch)
+        else:
+            session.wrote = self._run_together(session, tx, batch)
+            self._flush(tx)
+        if session.wrote and self._dialect.is_network:
+            self._set_mark(session, tx.now)
+
+    def _run_together(self, session: Session, tx: SqlTx, batch: list[Work]) -> bool:
+        """Run the functions with nothing between them; tell whether any wrote."""
+        wrote = False
         for work in batch:
-            wrote_before, buffered_before = session.wrote, tx.buffered()
             session.wrote = False
             work.error = None
-            if careful:
-                session.raw("SAVEPOINT one")
             try:
                 work.result = work.fn(tx, *work.args, **work.kwargs)
-                if careful:
-                    session.raw("RELEASE SAVEPOINT one")
             except Exception as error:
                 if self._dialect.judge(error) is not Trouble.OURS:
                     raise
-                if careful:
-                    session.raw("ROLLBACK TO SAVEPOINT one")
-                    session.raw("RELEASE SAVEPOINT one")
-                elif session.wrote or not isinstance(error, KsanaError):
+                if session.wrote or not isinstance(error, KsanaError):
                     raise _CarefulNeeded from error
                 work.result, work.error = None, error
-                tx.unbuffer(buffered_before)
-                session.wrote = False
-            session.wrote = session.wrote or wrote_before
-        tx.flush()
-        if session.wrote and self._dialect.is_network:
-            self._mark = new_token()
-            session.run("house.set_mark", writer=self._id, mark=self._mark, at=tx.now)
+            else:
+                wrote = wrote or session.wrote
+        return wrote
+
+    def _run_apart(self, session: Session, tx: SqlTx, batch: list[Work]) -> bool:
+        """Run each function, events and rollups included, inside its own savepoint; tell whether any wrote."""
+        wrote = False
+        for work in batch:
+            session.wrote = False
+            work.error = None
+            session.raw("SAVEPOINT one")
+            try:
+                work.result = work.fn(tx, *work.args, **work.kwargs)
+                tx.flush()
+                session.raw("RELEASE SAVEPOINT one")
+            except Exception as error:
+                if self._dialect.judge(error) is not Trouble.OURS:
+                    raise
+                session.raw("ROLLBACK TO SAVEPOINT one")
+                session.raw("RELEASE SAVEPOINT one")
+                work.result, work.error = None, error
+                tx.forget()
+            else:
+                wrote = wrote or session.wrote
+        return wrote
+
+    def _flush(self, tx: SqlTx) -> None:
+        try:
+            tx.flush()
+        except Exception as error:
+            if self._dialect.judge(error) is Trouble.OURS:  # an event the table will not take: whose it is, shows apart
+                raise _CarefulNeeded from error
+            raise
+
+    def _set_mark(self, session: Session, now: Instant) -> None:
+        self._mark = new_token()
+        if not session.run("house.set_mark", writer=self._id, mark=self._mark, at=now):
+            # The row of a writer that idled past the retention was purged.
+            session.run("house.enter_mark", writer=self._id, mark=self._mark, at=now)
 
     def _now(self, session: Session) -> Instant:
         """The store's clock. On a network database asked once a second and carried on by our monotonic clock between."""
@@ -204,11 +241,14 @@ class Writer:
     def _connect(self) -> Session:
         if self._session is not None:
             return self._session
+        session: Session | None = None
         try:
             session = Session(self._dialect, self._dialect.connect(read_only=False), self._statements)
             if self._dialect.is_network:
                 session.run("house.enter_mark", writer=self._id, mark=0, at=self._clock.now())
         except Exception as error:
+            if session is not None:
+                session.close()
             self._tally.down_reason = _line(error)
             self._tally.down_until = time.monotonic() + self._pause
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
@@ -244,7 +284,7 @@ class Writer:
 
     def _resolve(self) -> bool:
         """Find out whether the batch whose COMMIT got no answer happened."""
-        deadline = time.monotonic() + self._resolve_limit
+        deadline = time.monotonic() + RESOLVE_SECONDS
         pause = 0.05
         while True:
             try:
@@ -291,6 +331,11 @@ class Gate:
         self._limit = limit
         self._waiting = 0
         self._lock = threading.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits."""
+        return self._waiting == 0
 
     def enter(self) -> None:
         """Count one more in, or refuse."""

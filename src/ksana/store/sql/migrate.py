@@ -12,12 +12,18 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.errors import SetupError
-from ksana.store.sql.dialects import Dialect
+from ksana.store.sql.dialects import Dialect, Trouble
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql\Z")
 _LOCK_SECONDS: Final = 60
 _MYSQL_EXISTS: Final = frozenset({1050, 1060, 1061})
 """Table, column or index exists already: what a half-applied migration left."""
+
+
+_HISTORY: Final = (
+    "CREATE TABLE IF NOT EXISTS schema_migrations (version INTEGER NOT NULL PRIMARY KEY, "
+    "name VARCHAR(128) NOT NULL, applied_at BIGINT NOT NULL) {table_options}"
+)
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -74,14 +80,9 @@ def _take_turn(dialect: Dialect, cursor: Any) -> None:
 
 def _apply(dialect: Dialect, cursor: Any, at: int, apply: bool) -> MigrationReport:
     known = list_migrations()
-    cursor.execute(
-        dialect.macros.render_schema(
-            "CREATE TABLE IF NOT EXISTS schema_migrations (version INTEGER NOT NULL PRIMARY KEY, "
-            "name VARCHAR(128) NOT NULL, applied_at BIGINT NOT NULL) {table_options}"
-        )
-    )
-    cursor.execute("SELECT COALESCE(MAX(version), 0) FROM schema_migrations")
-    found = int(cursor.fetchone()[0])
+    if apply:
+        cursor.execute(dialect.macros.render_schema(_HISTORY))
+    found = _version(dialect, cursor)
     newest = known[-1].version
     if found > newest:
         raise SetupError(f"the store's schema is version {found}, newer than this program knows ({newest}): use a newer ksana")
@@ -98,6 +99,16 @@ def _apply(dialect: Dialect, cursor: Any, at: int, apply: bool) -> MigrationRepo
     if dialect.name != "mysql":
         cursor.execute("COMMIT")
     return MigrationReport(found, newest, tuple(f"{m.version:04d}_{m.name}" for m in pending))
+
+
+def _version(dialect: Dialect, cursor: Any) -> int:
+    try:
+        cursor.execute("SELECT COALESCE(MAX(version), 0) FROM schema_migrations")
+    except Exception as error:
+        if dialect.judge(error) is not Trouble.OURS:
+            raise
+        return 0  # no such table: nothing was ever applied, and a mere check leaves it so
+    return int(cursor.fetchone()[0])
 
 
 def _run(dialect: Dialect, cursor: Any, statement: str) -> None:

@@ -1,7 +1,5 @@
 """`rollups`: counts per minute, gathered per batch so that a busy minute costs one row write per commit."""
 
-from typing import Any
-
 from ksana.base.instant import MINUTE, Instant
 from ksana.store.sql.session import Session
 
@@ -17,6 +15,7 @@ class SqlRollups:
         self._gathered: dict[tuple[str, str], tuple[int, float]] = {}
 
     def add(self, metric: str, key: str = "", count: int = 1, total: float = 0.0) -> None:
+        self._session.wrote = True
         before = self._gathered.get((metric, key))
         self._gathered[metric, key] = (count, total) if before is None else (before[0] + count, before[1] + total)
 
@@ -26,17 +25,13 @@ class SqlRollups:
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("house.list_old_buckets", before=before, limit=limit)
-        for bucket_at in sorted({row[0] for row in rows}):
-            self._session.run("house.delete_bucket", bucket_at=bucket_at)
-        return len(rows)
+        return self._session.run_many(
+            "house.delete_bucket", [{"metric": row[0], "entry": row[1], "bucket_at": row[2]} for row in rows]
+        )
 
-    def mark(self) -> dict[tuple[str, str], tuple[int, float]]:
-        """A copy of what is gathered; empty and cheap for most functions."""
-        return dict(self._gathered) if self._gathered else {}
-
-    def reset(self, mark: dict[Any, Any]) -> None:
-        """Go back to the copy."""
-        self._gathered = mark
+    def forget(self) -> None:
+        """Drop what was gathered."""
+        self._gathered = {}
 
     def flush(self) -> None:
         """Add what was gathered to the buckets, in one order everywhere so that two writers cannot deadlock on them."""

@@ -23,10 +23,12 @@ class Session:
 
     def run(self, name: str, /, **params: Any) -> int:
         """Run a statement that changes rows; answer how many it matched."""
-        statement = self._statements[name]
-        self.wrote = True
-        self._cursor.execute(statement.sql, params)
-        return int(self._cursor.rowcount)
+        cursor = self._cursor
+        cursor.execute(self._statements[name].sql, params)
+        count: int = cursor.rowcount
+        if count:  # a guard that said no left nothing behind
+            self.wrote = True
+        return count
 
     def insert(self, name: str, row: dict[str, Any]) -> int:
         """Insert one row into a table with an automatic id; answer the id."""
@@ -76,3 +78,18 @@ class Session:
             self._connection.close()
         except Exception:  # a dead connection may refuse even that
             return
+
+
+class ReadSession(Session):
+    """A session that refuses to write, in the same words on every database."""
+
+    __slots__ = ()
+
+    def run(self, name: str, /, **params: Any) -> int:
+        raise TypeError(f"{name} writes: use store.transact")
+
+    def insert_rows(self, name: str, rows: list[dict[str, Any]]) -> list[int]:
+        raise TypeError(f"{name} writes: use store.transact")
+
+    def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        raise TypeError(f"{name} writes: use store.transact")

@@ -43,18 +43,20 @@ def connect(path: str, clock: Clock, read_only: bool) -> sqlite3.Connection:
     return connection
 
 
-def prepare(path: str, clock: Clock) -> None:
+def prepare(path: str, clock: Clock, *, make: bool = True) -> None:
     """Check an existing file; make a new one ours, in WAL mode, before anything else is written."""
     if path == ":memory:" or path.startswith("file:"):
         return
     file = Path(path)
     try:
+        is_new = not file.exists() or (file.is_file() and file.stat().st_size == 0)
+        if is_new and not make:
+            raise SetupError(f"there is no store at {path} yet: run ksana migrate")
         file.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not file.exists() or file.stat().st_size == 0
+        if not is_new:
+            _examine(file)
     except OSError as error:
-        raise SetupError(f"cannot use {path} as the store: {error.strerror or error}") from None
-    if not is_new:
-        _examine(file)
+        raise _unusable(path, error) from None
     try:
         with contextlib.closing(connect(path, clock, read_only=False)) as connection:
             if is_new:
@@ -67,7 +69,13 @@ def prepare(path: str, clock: Clock) -> None:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL):
+            raise  # not for ever
         raise SetupError(f"{path} cannot be opened as a Ksana store: {error}. The file was left as it is.") from None
+
+
+def _unusable(path: str, error: OSError) -> SetupError:
+    return SetupError(f"cannot use {path} as the store: {error.strerror or error}")
 
 
 def _examine(file: Path) -> None:
@@ -120,7 +128,11 @@ class ServeLock:
 
     def take(self) -> None:
         """Take it or refuse to start, naming the holder."""
-        stream = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held for the life of the process
+        try:
+            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            stream = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held for the life of the process
+        except OSError as error:
+            raise _unusable(self._path.removesuffix(".lock"), error) from None
         try:
             _lock(stream)
         except OSError:

@@ -4,8 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from ksana.base.clock import Clock
@@ -13,6 +12,7 @@ from ksana.base.errors import SetupError, StoreDownError
 from ksana.ports.store import StoreHealth
 from ksana.store.sql import sqlite_file
 from ksana.store.sql.dialects import Dialect, MysqlDialect, PostgresDialect, SqliteDialect, Trouble
+from ksana.store.sql.durability import list_weaknesses
 from ksana.store.sql.lane import Tally, Writer
 from ksana.store.sql.migrate import MigrationReport, apply_migrations
 from ksana.store.sql.statements import load_statements
@@ -28,10 +28,12 @@ READERS = 2
 class SqlStore:
     """A store on one SQL database. Made by `open_store`."""
 
-    def __init__(self, dialect: Dialect, url: str, clock: Clock, *, inline: bool, lock: sqlite_file.ServeLock | None) -> None:
-        self.dialect = dialect
-        self._url = url
-        self._lock = lock
+    def __init__(self, opened: "Opened", clock: Clock, *, inline: bool) -> None:
+        dialect = self.dialect = opened.dialect
+        self._url = opened.shown
+        self._lock = opened.lock
+        self.warnings = opened.warnings
+        """Settings of the database server under which an acknowledged write may be lost, in sentences."""
         self._tally = Tally()
         statements = load_statements(dialect.macros)
         if inline:
@@ -71,44 +73,58 @@ class SqlStore:
             self._lock.drop()
 
 
-async def open_store(url: str, clock: Clock, *, migrate: bool = True, serve: bool = False, inline: bool = False) -> SqlStore:
+class Opened(NamedTuple):
+    """A store whose schema is known."""
+
+    dialect: Dialect
+    shown: str
+    lock: sqlite_file.ServeLock | None
+    report: MigrationReport
+    warnings: list[str]
+
+
+async def open_store(
+    url: str,
+    clock: Clock,
+    *,
+    migrate: bool = True,
+    serve: bool = False,
+    inline: bool = False,
+    durability: Literal["warn", "strict"] = "warn",
+) -> SqlStore:
     """Open the store a URL names, with its schema up to date. `serve` takes the one server's place on a SQLite file.
 
-    Raises SetupError when it can never work (a foreign file, a newer schema, a bad URL), StoreDownError when it may later.
+    Raises SetupError when it can never work (a foreign file, a newer schema, a bad URL; with `durability` strict also a
+    database server that may lose acknowledged writes), StoreDownError when it may later.
     """
-    open_it = partial(_open, url, clock, apply=migrate, serve=serve)
-    dialect, shown, lock, _ = open_it() if inline else await asyncio.to_thread(open_it)
-    return SqlStore(dialect, shown, clock, inline=inline, lock=lock)
+    open_it = partial(_open, url, clock, apply=migrate, serve=serve, durability=durability)
+    opened = open_it() if inline else await asyncio.to_thread(open_it)
+    return SqlStore(opened, clock, inline=inline)
 
 
 async def migrate(url: str, clock: Clock) -> MigrationReport:
     """Bring a store's schema up to date and tell what was done."""
-    return (await asyncio.to_thread(partial(_open, url, clock, apply=True, serve=False)))[3]
+    return (await asyncio.to_thread(partial(_open, url, clock, apply=True, serve=False))).report
 
 
 async def check_schema(url: str, clock: Clock) -> MigrationReport:
     """Tell the schema's version, changing nothing; a schema that needs a migration raises SetupError."""
-    return (await asyncio.to_thread(partial(_open, url, clock, apply=False, serve=False)))[3]
+    return (await asyncio.to_thread(partial(_open, url, clock, apply=False, serve=False))).report
 
 
-def _open(
-    url: str, clock: Clock, *, apply: bool, serve: bool
-) -> tuple[Dialect, str, sqlite_file.ServeLock | None, MigrationReport]:
+def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str = "warn") -> Opened:
     dialect, shown = choose_dialect(url, clock)
     lock: sqlite_file.ServeLock | None = None
-    if isinstance(dialect, SqliteDialect):
-        if serve and dialect.path != ":memory:":
-            Path(dialect.path).parent.mkdir(parents=True, exist_ok=True)
-            lock = sqlite_file.ServeLock(dialect.path)
-            lock.take()
-        try:
-            sqlite_file.prepare(dialect.path, clock)
-        except SetupError:
-            if lock is not None:
-                lock.drop()
-            raise
     try:
+        if isinstance(dialect, SqliteDialect):
+            if serve and dialect.path != ":memory:":
+                lock = sqlite_file.ServeLock(dialect.path)
+                lock.take()
+            sqlite_file.prepare(dialect.path, clock, make=apply)
         report = apply_migrations(dialect, clock.now(), apply=apply)
+        warnings = list_weaknesses(dialect)
+        if warnings and durability == "strict":
+            raise SetupError(f"the store {shown} may lose acknowledged writes: {'; '.join(warnings)}")
     except Exception as error:
         if lock is not None:
             lock.drop()
@@ -117,7 +133,7 @@ def _open(
         if dialect.judge(error) is Trouble.OURS:
             raise SetupError(f"the store {shown} cannot be used: {error}") from error
         raise StoreDownError(f"the store {shown} is away: {' '.join(str(error).split())[:300]}") from error
-    return dialect, shown, lock, report
+    return Opened(dialect, shown, lock, report, warnings)
 
 
 def choose_dialect(url: str, clock: Clock) -> tuple[Dialect, str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -9,8 +10,8 @@ from typing import Any, Protocol
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
 from ksana.store.sql.dialects import Dialect, Trouble
-from ksana.store.sql.lane import Gate, Work, Writer
-from ksana.store.sql.session import Session
+from ksana.store.sql.lane import FIRST_PAUSE, LONGEST_PAUSE, Gate, Work, Writer
+from ksana.store.sql.session import ReadSession
 from ksana.store.sql.statements import Statement
 from ksana.store.sql.tx import SqlTx
 
@@ -18,6 +19,12 @@ BATCH_LIMIT = 512
 """Functions in one commit at most: bounds the time the first of them waits for the last."""
 
 WAITING_LIMIT = 50_000
+
+STALE_SECONDS = 10.0
+"""How long a function may wait to be begun while no thread takes any."""
+
+CLOSE_SECONDS = 30.0
+"""How long closing waits for what was begun."""
 
 
 class Lane(Protocol):
@@ -28,54 +35,120 @@ class Lane(Protocol):
     async def close(self) -> None: ...
 
 
+class Waiting:
+    """What waits for a thread: bounded in number always, and in time when no thread takes anything.
+
+    A database that is silent holds its threads for as long as it likes. What they have begun must wait with them, because
+    nobody knows its outcome; what has not begun is refused after STALE_SECONDS.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._gate = Gate(limit)
+        self._taken_at = time.monotonic()
+        self._watcher: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+
+    def add(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]":
+        """Put a function in the queue."""
+        if self._is_closed:
+            raise StoreDownError("the store is closed")
+        self._gate.enter()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        if self._watcher is None or self._watcher.is_closed():
+            self._watcher = loop
+            loop.call_later(STALE_SECONDS / 10, self._watch)
+        self._queue.put(Work(fn, args, kwargs, future))
+        return future
+
+    def take(self, limit: int) -> list[Work] | None:
+        """Wait for work and take what there is; None when the store is closed and the queue was emptied."""
+        queue = self._queue
+        work = queue.get()
+        if work is None:
+            return None
+        self._taken_at = time.monotonic()
+        batch = [work]
+        try:
+            while len(batch) < limit:
+                more = queue.get_nowait()
+                if more is None:
+                    queue.put(None)  # the signal to end comes after this batch
+                    break
+                batch.append(more)
+        except Empty:
+            pass
+        return batch
+
+    def answer(self, batch: list[Work]) -> None:
+        """Hand the results to those who wait for them."""
+        self._gate.leave(len(batch))
+        loop = batch[0].future.get_loop()
+        if all(work.future.get_loop() is loop for work in batch[1:]):
+            _tell(loop, batch)
+            return
+        for work in batch:  # several loops share one store: rare, and each gets its own
+            _tell(work.future.get_loop(), [work])
+
+    async def close(self, threads: list[threading.Thread]) -> None:
+        """Let the threads work off what waits, then end. One held by a silent database is left behind."""
+        self._is_closed = True
+        for _ in threads:
+            self._queue.put(None)
+        give_up_at = time.monotonic() + CLOSE_SECONDS
+        for thread in threads:
+            await asyncio.to_thread(thread.join, max(0.0, give_up_at - time.monotonic()))
+
+    def _watch(self) -> None:
+        assert self._watcher is not None
+        if self._gate.is_empty:
+            self._watcher = None  # no timer while nothing waits
+            return
+        self._watcher.call_later(STALE_SECONDS / 10, self._watch)
+        now = time.monotonic()
+        if now - self._taken_at > STALE_SECONDS:
+            self._refuse_stale(now - STALE_SECONDS)
+
+    def _refuse_stale(self, since: float) -> None:
+        stale: list[Work] = []
+        young: list[Work | None] = []
+        try:
+            while True:
+                work = self._queue.get_nowait()
+                if work is not None and work.waits_since < since:
+                    work.error = StoreDownError("the store is silent: this request was not begun", retry_after_sec=5)
+                    stale.append(work)
+                else:
+                    young.append(work)
+        except Empty:
+            pass
+        for work in young:
+            self._queue.put(work)
+        if stale:
+            self.answer(stale)
+
+
 class WriterThreads:
     """One queue, one or a few writers. SQLite has one; a network database a few, each with its own connection."""
 
     def __init__(self, writers: list[Writer], name: str) -> None:
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
-        self._gate = Gate(WAITING_LIMIT)
+        self._waiting = Waiting(WAITING_LIMIT)
+        self.start = self._waiting.add
         self._threads = [
             threading.Thread(target=self._serve, args=(writer,), name=f"{name}-{n}", daemon=True)
             for n, writer in enumerate(writers)
         ]
         for thread in self._threads:
             thread.start()
-        self._closed = False
-
-    def start(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]":
-        if self._closed:
-            raise StoreDownError("the store is closed")
-        self._gate.enter()
-        future = asyncio.get_running_loop().create_future()
-        self._queue.put(Work(fn, args, kwargs, future))
-        return future
 
     async def close(self) -> None:
-        self._closed = True
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join)
+        await self._waiting.close(self._threads)
 
     def _serve(self, writer: Writer) -> None:
-        queue, take = self._queue, self._queue.get_nowait
-        while True:
-            work = queue.get()
-            if work is None:
-                break
-            batch = [work]
-            try:
-                while len(batch) < BATCH_LIMIT:
-                    more = take()
-                    if more is None:
-                        queue.put(None)  # the signal to end comes after this batch
-                        break
-                    batch.append(more)
-            except Empty:
-                pass
+        while (batch := self._waiting.take(BATCH_LIMIT)) is not None:
             writer.commit(batch)
-            self._gate.leave(len(batch))
-            _answer(batch)
+            self._waiting.answer(batch)
         writer.close()
 
 
@@ -83,34 +156,24 @@ class ReaderThreads:
     """A few read-only connections, each with a thread; one snapshot per function."""
 
     def __init__(self, dialect: Dialect, statements: Mapping[str, Statement], clock: Clock, count: int) -> None:
-        self._dialect = dialect
-        self._statements = statements
-        self._clock = clock
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
-        self._threads = [threading.Thread(target=self._serve, name=f"store-read-{n}", daemon=True) for n in range(count)]
+        self._waiting = Waiting(WAITING_LIMIT)
+        self.start = self._waiting.add
+        self._threads = [
+            threading.Thread(
+                target=self._serve, args=(Reader(dialect, statements, clock),), name=f"store-read-{n}", daemon=True
+            )
+            for n in range(count)
+        ]
         for thread in self._threads:
             thread.start()
-        self._closed = False
-
-    def start(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]":
-        if self._closed:
-            raise StoreDownError("the store is closed")
-        future = asyncio.get_running_loop().create_future()
-        self._queue.put(Work(fn, args, kwargs, future))
-        return future
 
     async def close(self) -> None:
-        self._closed = True
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join)
+        await self._waiting.close(self._threads)
 
-    def _serve(self) -> None:
-        reader = Reader(self._dialect, self._statements, self._clock)
-        while (work := self._queue.get()) is not None:
-            reader.run(work)
-            _answer([work])
+    def _serve(self, reader: "Reader") -> None:
+        while (batch := self._waiting.take(1)) is not None:
+            reader.run(batch[0])
+            self._waiting.answer(batch)
         reader.close()
 
 
@@ -121,17 +184,19 @@ class Reader:
         self._dialect = dialect
         self._statements = statements
         self._clock = clock
-        self._session: Session | None = None
+        self._session: ReadSession | None = None
+        self._down_reason = ""
+        self._down_until = 0.0
+        self._pause = FIRST_PAUSE
 
     def run(self, work: Work) -> None:
         """Run the function; its result or error is left in the work."""
         for last in (False, True):
             try:
-                work.result = self._read(work)
+                work.result = self._read(self._connect(), work)
                 return
             except Exception as error:
-                trouble = self._dialect.judge(error)
-                if isinstance(error, KsanaError) or trouble is Trouble.OURS:
+                if isinstance(error, KsanaError) or self._dialect.judge(error) is Trouble.OURS:
                     work.error = error
                     self._end()
                     return
@@ -145,10 +210,23 @@ class Reader:
             self._session.close()
             self._session = None
 
-    def _read(self, work: Work) -> Any:
-        if self._session is None:
-            self._session = Session(self._dialect, self._dialect.connect(read_only=True), self._statements)
-        session = self._session
+    def _connect(self) -> ReadSession:
+        if self._session is not None:
+            return self._session
+        if time.monotonic() < self._down_until:
+            raise StoreDownError(f"the store is away: {self._down_reason}")
+        try:
+            self._session = ReadSession(self._dialect, self._dialect.connect(read_only=True), self._statements)
+        except Exception as error:
+            self._down_reason = str(error)[:300]
+            self._down_until = time.monotonic() + self._pause
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+            raise StoreDownError(f"the store is away: {self._down_reason}") from error
+        self._pause = FIRST_PAUSE
+        return self._session
+
+    def _read(self, session: ReadSession, work: Work) -> Any:
+        session.wrote = False
         session.raw(self._dialect.begin_read)
         if self._dialect.is_network:
             row = session.raw(self._dialect.clock_sql)
@@ -157,6 +235,8 @@ class Reader:
         else:
             now = self._clock.now()
         result = work.fn(SqlTx(session, now), *work.args, **work.kwargs)
+        if session.wrote:
+            raise TypeError("a read function appended events or counts: use store.transact")
         session.raw("COMMIT")
         return result
 
@@ -190,15 +270,6 @@ class Inline:
             self._writer.close()
         if self._reader is not None:
             self._reader.close()
-
-
-def _answer(batch: list[Work]) -> None:
-    loop = batch[0].future.get_loop()
-    if all(work.future.get_loop() is loop for work in batch[1:]):
-        _tell(loop, batch)
-        return
-    for work in batch:  # several loops share one store: rare, and each gets its own
-        _tell(work.future.get_loop(), [work])
 
 
 def _tell(loop: asyncio.AbstractEventLoop, batch: list[Work]) -> None:

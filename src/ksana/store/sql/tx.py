@@ -4,9 +4,14 @@ from typing import Any
 
 from ksana.base.instant import Instant
 from ksana.store.sql.events import SqlEvents
-from ksana.store.sql.house import SqlInstances, SqlKeys, SqlLocks
+from ksana.store.sql.house import SqlInstances, SqlKeys, SqlLocks, SqlMarks
+from ksana.store.sql.idempotency import SqlIdempotency
+from ksana.store.sql.queue import SqlQueue
+from ksana.store.sql.queue_leases import SqlLeases
 from ksana.store.sql.rollups import SqlRollups
+from ksana.store.sql.runs import SqlRuns
 from ksana.store.sql.session import Session
+from ksana.store.sql.tasks import SqlTasks
 
 
 class SqlTx:
@@ -27,14 +32,10 @@ class SqlTx:
         setattr(self, name, made)
         return made
 
-    def buffered(self) -> tuple[int, dict[Any, Any]]:
-        """Where the buffers stand, to come back to if a function fails."""
-        return self.events.mark(), self.rollups.mark()
-
-    def unbuffer(self, mark: tuple[int, dict[Any, Any]]) -> None:
-        """Forget what was buffered since."""
-        self.events.reset(mark[0])
-        self.rollups.reset(mark[1])
+    def forget(self) -> None:
+        """Drop what was gathered: its function failed."""
+        self.events.forget()
+        self.rollups.forget()
 
     def flush(self) -> None:
         """Write what was gathered; the lane calls it before COMMIT."""
@@ -46,4 +47,10 @@ _TABLES: dict[str, Any] = {
     "instances": SqlInstances,
     "locks": SqlLocks,
     "keys": SqlKeys,
+    "tasks": SqlTasks,
+    "runs": SqlRuns,
+    "marks": SqlMarks,
+    "queue": SqlQueue,
+    "leases": SqlLeases,
+    "idempotency": SqlIdempotency,
 }

@@ -20,9 +20,9 @@ LIMIT :limit
 -- The newest event's id, 0 in an empty log.
 SELECT COALESCE(MAX(id), 0) FROM scheduler_events
 
--- name: list_old_events
--- The oldest events, if they are older than asked; ids grow with time, so this reads one end of the table.
-SELECT id FROM (SELECT id, ts FROM scheduler_events ORDER BY id LIMIT :limit) AS oldest WHERE ts < :before ORDER BY id
+-- name: list_oldest_events
+-- The events with the lowest ids after one; ids grow with time, so this reads one end of the table.
+SELECT id, ts FROM scheduler_events WHERE id > :after ORDER BY id LIMIT :limit
 
 -- name: delete_events_to
 -- Remove a span of old events; the age is checked again.
@@ -60,11 +60,11 @@ SELECT outage_from, started_at FROM instances WHERE outage_from IS NOT NULL AND 
 
 -- name: list_old_instances
 -- Instances that ended long ago.
-SELECT id FROM instances WHERE lease_until < :before AND alive_at < :before ORDER BY alive_at LIMIT :limit
+SELECT id FROM instances WHERE lease_until < :before AND alive_at < :before ORDER BY alive_at, id LIMIT :limit
 
 -- name: delete_instance
--- Forget one.
-DELETE FROM instances WHERE id = :id
+-- Forget one. Guard: it gave no sign of life meanwhile.
+DELETE FROM instances WHERE id = :id AND lease_until < :before AND alive_at < :before
 
 -- name: extend_lock
 -- Take or extend a lock that exists. Guard: ours or expired, by the store's clock.
@@ -93,11 +93,11 @@ ORDER BY bucket_at
 
 -- name: list_old_buckets
 -- The oldest minutes.
-SELECT bucket_at FROM rollups WHERE bucket_at < :before ORDER BY bucket_at LIMIT :limit
+SELECT metric, entry, bucket_at FROM rollups WHERE bucket_at < :before ORDER BY bucket_at, metric, entry LIMIT :limit
 
 -- name: delete_bucket
--- Forget one minute.
-DELETE FROM rollups WHERE bucket_at = :bucket_at
+-- Forget one minute of one metric.
+DELETE FROM rollups WHERE metric = :metric AND entry = :entry AND bucket_at = :bucket_at
 
 -- name: insert_key
 -- A new API key; only the hash of its secret.
@@ -127,6 +127,10 @@ UPDATE commit_marks SET mark = :mark, at = :at WHERE writer = :writer
 -- Which batch of the writer was committed last; waits for a transaction still at it.
 SELECT mark FROM commit_marks WHERE writer = :writer {for_update}
 
--- name: delete_old_marks
--- Writers that are long gone.
-DELETE FROM commit_marks WHERE at < :before
+-- name: list_old_marks
+-- Writers that have not committed for long.
+SELECT writer FROM commit_marks WHERE at < :before ORDER BY at, writer LIMIT :limit
+
+-- name: delete_mark
+-- Forget a writer. Guard: it has not committed meanwhile. One that comes back enters its row anew.
+DELETE FROM commit_marks WHERE writer = :writer AND at < :before

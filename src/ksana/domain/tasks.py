@@ -1,0 +1,142 @@
+"""Tasks and runs: the frozen types that T and C share. A timer job and a task are one record seen through two dialects."""
+
+from typing import Final, Literal
+
+import msgspec
+
+from ksana.base.instant import HOUR, MINUTE, SECOND, Instant, Micros
+from ksana.domain.schedule import Schedule
+
+Dialect = Literal["T", "C"]
+ExecType = Literal["SYNC", "ASYNC"]
+TaskType = Literal["http", "queue", "node"]
+ConcurrencyPolicy = Literal["QUEUE", "SKIP", "PARALLEL"]
+MisfirePolicy = Literal["FIRE_NOW", "SKIP", "CATCH_UP_LIMITED"]
+Strategy = Literal["fixed", "exponential"]
+OnOrphan = Literal["retry", "fail"]
+Delivery = Literal["at_least_once", "at_most_once"]
+Trigger = Literal["schedule", "manual", "catchup", "retry"]
+
+MAX_CATCHUP: Final = 1000
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """How often and after which pauses a failed attempt is tried again."""
+
+    max_retries: int = 0
+    initial_delay_us: Micros = 5 * SECOND
+    strategy: Strategy = "fixed"
+    max_delay_us: Micros = HOUR
+    jitter_us: Micros = 0
+
+
+class Options(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the contract knows of a task beyond the seed's columns."""
+
+    type: TaskType = "http"
+    template: bool = True
+    connect_timeout_us: Micros | None = None
+    follow_redirects: int = 0
+    signing_secret: str | None = None
+    secret_headers: tuple[str, ...] = ()
+    max_queued: int = 100
+    misfire_grace_us: Micros = MINUTE
+    retry_on_callback_failure: bool = False
+    on_orphan: OnOrphan = "retry"
+    delivery: Delivery = "at_least_once"
+    max_runs: int | None = None
+    history_limit: int = 1000
+    response_limit: int | None = 65_536
+    """Bytes of the target's answer kept; None keeps it whole."""
+
+
+class Definition(msgspec.Struct, frozen=True):
+    """Everything people write about a task."""
+
+    name: str
+    description: str
+    schedule: Schedule
+    exec_type: ExecType = "SYNC"
+    http_method: str = "GET"
+    target_url: str = ""
+    headers: dict[str, str] = {}
+    body: str | None = None
+    timeout_us: Micros = 10 * SECOND
+    retry: RetryPolicy = RetryPolicy()
+    max_concurrency: int = 1
+    concurrency_policy: ConcurrencyPolicy = "QUEUE"
+    misfire_policy: MisfirePolicy = "FIRE_NOW"
+    catchup_limit: int = 0
+    callback_method: str = "POST"
+    callback_timeout_us: Micros = 300 * SECOND
+    tags: tuple[str, ...] = ()
+    options: Options = Options()
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A stored task: its definition, whose dialect made it, and where it stands."""
+
+    id: int
+    job_id: str
+    dialect: Dialect
+    definition: Definition
+    status: Literal["ENABLED", "DISABLED"]
+    version: int
+    created_at: Instant
+    updated_at: Instant
+    is_deleted: bool
+    next_slot_at: Instant | None
+    fire_at: Instant | None
+    runs_fired: int
+    last_run_at: Instant | None
+    last_status: str
+    last_error: str
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One firing of a task, as stored."""
+
+    id: int
+    uid: str
+    task_id: int
+    slot_at: Instant | None
+    scheduled_time: Instant
+    start_time: Instant | None
+    end_time: Instant | None
+    status: str
+    attempt: int
+    trigger: Trigger
+    exec_type: ExecType
+    is_counted: bool
+    """Whether it counts against max_concurrency; a run-now does not."""
+    ready_host: str | None
+    wake_at: Instant | None
+    held_by: str | None
+    token: int
+    request_headers: str | None
+    request_body: str | None
+    response_code: int | None
+    response_body: str | None
+    response_truncated: bool
+    response_encoding: str | None
+    error_message: str | None
+    reason: str | None
+    next_retry_time: Instant | None
+    callback_token: str | None
+    callback_deadline: Instant | None
+    callback_data: str | None
+    override_body: str | None
+    retry_of: int | None
+    trace_id: str
+    attempts: str
+    """A JSON array, newest last."""
+    created_at: Instant
+    updated_at: Instant
+
+
+def host_of(url: str) -> str:
+    """The key of a target's host: what its limit of calls counts by. No parsing: it also serves URLs with placeholders."""
+    rest = url.partition("://")[2] or url
+    for mark in "/?#":
+        rest = rest.partition(mark)[0]
+    return rest.rpartition("@")[2].lower()[:255]

@@ -1,0 +1,268 @@
+"""Delivery: held runs become calls, calls become outcomes, outcomes are written in the next group commit.
+
+    firing ──held──▶ take ─▶ host lines ─▶ caller ─▶ over ─▶ outcomes pump ─▶ store
+    store ──ready──▶ claim pump ─┘                                 │
+      ▲                                                            └─▶ ready hosts, wakes
+      └── retries and promotions make runs ready again
+
+Two limits: calls in flight in all (`workers`) and per host. Within them nothing waits for another's target. A run waiting
+for its retry or its callback is in the store and holds nothing. We hold a run under its token and our instance's lease; when
+the lease is not certain nothing new is sent (`is_held`), because another instance may be taking over.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from ksana.base.clock import Clock
+from ksana.base.errors import StoreDownError
+from ksana.base.ids import new_token
+from ksana.base.instant import MILLISECOND, SECOND, Instant
+from ksana.engine.held import AttemptOver, HeldRun, held_from
+from ksana.engine.hosts import AHEAD, HostLine, Rooms
+from ksana.engine.outcomes import Recorded, record_outcomes
+from ksana.engine.pump import AGAIN, Pump
+from ksana.engine.requests import build_request
+from ksana.ports.caller import Call, Caller, Reply, Request, Timing
+from ksana.ports.store import Store, Tx
+
+MAX_OUTCOMES = 500
+MAX_IDLE_HOSTS = 10_000
+
+
+class DeliveryMetrics(Protocol):
+    """What delivery counts."""
+
+    def called(self, over: AttemptOver) -> None: ...
+
+    def recorded(self, over: AttemptOver, status: str) -> None: ...
+
+
+class DeliverySettings(Protocol):
+    """What delivery is told."""
+
+    workers: int
+    per_host: int
+
+
+class Delivery:
+    """Owns the calls in flight of this instance."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        caller: Callable[[], Caller],
+        instance_id: str,
+        is_held: Callable[[], bool],
+        metrics: DeliveryMetrics,
+        *,
+        workers: int,
+        per_host: int,
+        callback_base: str,
+        agent: str,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._make_caller = caller
+        self._caller: Caller | None = None
+        self._instance_id = instance_id
+        self._is_held = is_held
+        self._metrics = metrics
+        self._workers = workers
+        self._per_host = per_host
+        self._callback_base = callback_base
+        self._agent = agent
+        self._lines: dict[str, HostLine] = {}
+        self._in_flight: dict[int, Call] = {}
+        self._turn: deque[str] = deque()
+        self._ready: dict[str, None] = {}
+        self._over: list[AttemptOver] = []
+        self._stopped = False
+        self._quiet = asyncio.Event()
+        self.on_wakes: Callable[[], None] = lambda: None
+        self.claims = Pump("claims", clock, self._claim, poll_us=5 * SECOND)
+        self.outcomes = Pump("outcomes", clock, self._record, poll_us=30 * SECOND)
+        self.cancels = Pump("cancels", clock, self._look_for_cancels, poll_us=SECOND)
+
+    # -- what others hand in ------------------------------------------------------------------------------------------
+
+    def rooms(self) -> Rooms:
+        """How many runs firing may hold for us right now."""
+        if self._stopped or not self._is_held():
+            return Rooms({}, 0, 0)
+        mono = self._clock.monotonic()
+        by_host = {host: line.room(mono) for host, line in self._lines.items()}
+        return Rooms(by_host, self._per_host + AHEAD, self._workers * 64)
+
+    def take(self, held: list[HeldRun], ready_hosts: set[str]) -> None:
+        """Deliver runs that are ours, and remember hosts that have runs in the store."""
+        for run in held:
+            line = self._line(run.host)
+            line.waiting.append(run)
+            if line.in_flight < line.limit:
+                self._fill(line)
+            elif len(line.waiting) == 1:
+                self._turn.append(run.host)
+        if ready_hosts:
+            self._ready.update(dict.fromkeys(ready_hosts))
+            self.claims.signal()
+
+    def ready(self, host: str) -> None:
+        """A run of this host is about to start."""
+        self._ready[host] = None
+        self.claims.signal()
+
+    def abort(self, run_id: int) -> None:
+        """End a call in flight; its result will find the token void."""
+        call = self._in_flight.get(run_id)
+        if call is not None:
+            call.abort()
+
+    @property
+    def in_flight(self) -> int:
+        """Calls under way."""
+        return len(self._in_flight)
+
+    async def drain(self) -> None:
+        """Take nothing more; wait until what is held was sent and recorded."""
+        self._stopped = True
+        while self._in_flight or self._over or any(line.waiting for line in self._lines.values()):
+            self._quiet.clear()
+            await self._clock.wait(self._quiet, self._clock.now() + 50 * MILLISECOND)
+
+    def close(self) -> None:
+        """Abort what is left; the orphan rule has it."""
+        self._stopped = True
+        if self._caller is not None:
+            self._caller.close()
+
+    # -- sending --------------------------------------------------------------------------------------------------------
+
+    def _line(self, host: str) -> HostLine:
+        line = self._lines.get(host)
+        if line is None:
+            if len(self._lines) >= MAX_IDLE_HOSTS:
+                self._forget_idle_lines()
+            line = self._lines[host] = HostLine(host, self._per_host)
+        return line
+
+    def _forget_idle_lines(self) -> None:
+        for host in [host for host, line in self._lines.items() if not line.in_flight and not line.waiting]:
+            del self._lines[host]
+
+    def _fill(self, line: HostLine) -> None:
+        """Send what waits at a host while there are places."""
+        waiting = line.waiting
+        while waiting and line.in_flight < line.limit:
+            if len(self._in_flight) >= self._workers:
+                self._turn.append(line.host)
+                return
+            self._send(line, waiting.popleft())
+
+    def _send(self, line: HostLine, held: HeldRun) -> None:
+        now = self._clock.now()
+        line.in_flight += 1
+        if not self._is_held():
+            self._finish(line, held, None, _not_sent("the lease of this instance has run out; another one takes over"), now)
+            return
+        try:
+            request = build_request(held, now, self._callback_base, self._agent)
+        except Exception as error:  # a definition we cannot build from fails its own run, nobody else's
+            self._finish(line, held, None, Reply("refused", Timing(), error=f"the request cannot be made: {error}"), now)
+            return
+        if self._caller is None:
+            self._caller = self._make_caller()
+
+        def done(reply: Reply) -> None:
+            self._in_flight.pop(held.run_id, None)
+            self._finish(line, held, request, reply, now)
+
+        self._in_flight[held.run_id] = self._caller.call(request, done)
+
+    def _finish(self, line: HostLine, held: HeldRun, request: Request | None, reply: Reply, started_at: Instant) -> None:
+        over = AttemptOver(held, request, reply, started_at, max(started_at, self._clock.now()))
+        line.ended(self._clock.monotonic())
+        self._metrics.called(over)
+        if not (self._stopped and reply.kind == "aborted"):
+            self._over.append(over)
+            if len(self._over) == 1:
+                self.outcomes.signal()
+        if line.waiting:
+            self._fill(line)
+        while self._turn and len(self._in_flight) < self._workers:
+            self._fill(self._line(self._turn.popleft()))
+        if self._ready and not line.waiting:
+            self.claims.signal()
+        if not self._in_flight:
+            self._quiet.set()
+
+    # -- pumps ----------------------------------------------------------------------------------------------------------
+
+    async def _record(self) -> Instant | None:
+        while self._over:
+            batch, self._over = self._over[:MAX_OUTCOMES], self._over[MAX_OUTCOMES:]
+            try:
+                recorded: Recorded = await self._store.transact(record_outcomes, batch, self._instance_id, self._store.sole)
+            except StoreDownError:
+                # Nothing was written: keep them. The guard makes a repeat harmless if something was.
+                self._over[:0] = batch
+                raise
+            for over, status in recorded.statuses:
+                self._metrics.recorded(over, status)
+            if recorded.ready_hosts:
+                self._ready.update(dict.fromkeys(recorded.ready_hosts))
+                self.claims.signal()
+            if recorded.wakes:
+                self.on_wakes()
+        self._quiet.set()
+        return None
+
+    async def _claim(self) -> Instant | None:
+        """Take ready runs for hosts with room. The store's list of hosts is read when the poll finds us idle."""
+        if self._stopped or not self._is_held():
+            return None
+        if not self._ready:
+            self._ready.update(dict.fromkeys(await self._store.read(_list_ready_hosts)))
+        left = False
+        for host in list(self._ready):
+            line = self._line(host)
+            room = min(line.room(self._clock.monotonic()), 500)
+            if room <= 0 or len(self._in_flight) >= self._workers:
+                continue
+            held = await self._store.transact(_hold, host, room, self._instance_id, [new_token() for _ in range(room)])
+            if len(held) < room:
+                self._ready.pop(host, None)
+            else:
+                left = True
+            self.take(held, set())
+        return AGAIN if left else None
+
+    async def _look_for_cancels(self) -> Instant | None:
+        """Find calls whose run was cancelled on another instance, or ended by its callback."""
+        if not self._in_flight:
+            return None
+        for run_id in await self._store.read(_list_taken_away, self._instance_id):
+            self.abort(run_id)
+        return self._clock.now() + 400 * MILLISECOND
+
+
+def _not_sent(why: str) -> Reply:
+    return Reply("aborted", Timing(), error=why)
+
+
+def _list_ready_hosts(tx: Tx) -> list[str]:
+    return tx.runs.list_ready_hosts()
+
+
+def _list_taken_away(tx: Tx, instance_id: str) -> list[int]:
+    return tx.runs.list_taken_away(instance_id)
+
+
+def _hold(tx: Tx, host: str, limit: int, instance_id: str, tokens: list[int]) -> list[HeldRun]:
+    held = tx.runs.hold_ready(host, limit, instance_id, tokens)
+    for run, task in held:
+        data = {"task_id": task.id, "attempt": run.attempt, "reason": "PLACE_FREE"}
+        tx.events.append("RUN", run.id, "RUN_STARTED", data)
+    return [held_from(run, task, host) for run, task in held]

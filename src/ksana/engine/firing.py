@@ -1,0 +1,201 @@
+"""Firing: due tasks become runs. One transaction for all that is due: slots claimed by compare-and-set on (task, version,
+slot), runs, next slots and events written together.
+
+The index on `fire_at` is the heap and the pump is the one timer: memory and the cost of a firing do not depend on how many
+tasks wait. A run for which a worker and a place at its host are free is written RUNNING and held by us at once; the rest
+are written ready, for any instance to take. Nothing fires early: what is due is judged by the store's clock.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from ksana.base.clock import Clock
+from ksana.base.ids import new_token, new_uid
+from ksana.base.instant import Instant, format_instant
+from ksana.domain import firing as rules
+from ksana.domain.firing import Counts, Firing, Outage
+from ksana.domain.tasks import Task, host_of
+from ksana.engine.held import HeldRun
+from ksana.engine.hosts import Rooms
+from ksana.engine.pump import AGAIN, Pump
+from ksana.ports.store import Store, Tx
+from ksana.ports.tasks_store import NewRun
+
+_NO_COUNTS = Counts()
+
+
+class FiringMetrics(Protocol):
+    """What firing counts."""
+
+    def scanned(self, seconds: float, fired: int) -> None: ...
+
+    def misfired(self, task_id: int, count: int) -> None: ...
+
+
+class Fired(msgspec.Struct):
+    """What one transaction fired."""
+
+    held: list[HeldRun]
+    ready_hosts: set[str]
+    next_at: Instant | None
+    is_full: bool
+    misfires: list[tuple[int, int]]
+    fired: int
+
+
+class FiringEngine:
+    """Owns the pump that fires."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        instance_id: str,
+        rooms: Callable[[], Rooms],
+        deliver: Callable[[list[HeldRun], set[str]], None],
+        metrics: FiringMetrics,
+        *,
+        batch_limit: int,
+        poll_us: int,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._instance_id = instance_id
+        self._rooms = rooms
+        self._deliver = deliver
+        self._metrics = metrics
+        self._batch_limit = batch_limit
+        self._next_at: Instant | None = None
+        self._stopped = False
+        self.pump = Pump("firing", clock, self._step, poll_us)
+
+    def hint(self, at: Instant | None) -> None:
+        """A task may be due at `at`; wake only if that is earlier than what we wait for."""
+        if at is not None and (self._next_at is None or at < self._next_at):
+            self._next_at = at
+            self.pump.signal()
+
+    def stop(self) -> None:
+        """Fire nothing more: shutdown has begun."""
+        self._stopped = True
+
+    async def _step(self) -> Instant | None:
+        if self._stopped:
+            return None
+        began = self._clock.monotonic()
+        self._next_at = None
+        fired = await self._store.transact(fire_due, self._instance_id, self._batch_limit, self._rooms())
+        if fired.held or fired.ready_hosts:
+            self._deliver(fired.held, fired.ready_hosts)
+        for task_id, count in fired.misfires:
+            self._metrics.misfired(task_id, count)
+        self._metrics.scanned((self._clock.monotonic() - began) / 1e6, fired.fired)
+        if fired.is_full:
+            return AGAIN
+        self._next_at = _earlier(self._next_at, fired.next_at)
+        return self._next_at
+
+
+def _earlier(one: Instant | None, other: Instant | None) -> Instant | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def fire_due(tx: Tx, instance_id: str, limit: int, rooms: Rooms) -> Fired:
+    """Fire everything that is due, up to `limit` tasks."""
+    rooms = rooms.copy()  # the function may be run again
+    due = tx.tasks.list_due(tx.now, limit)
+    fired = Fired([], set(), None, len(due) == limit, [], len(due))
+    if due:
+        outages = tx.instances.list_outages(min(task.next_slot_at or tx.now for task in due))
+        new_runs: list[NewRun] = []
+        owners: list[Task] = []
+        for task in due:
+            _fire_one(tx, task, outages, instance_id, rooms, fired, new_runs, owners)
+        _write_runs(tx, new_runs, owners, fired)
+    if not fired.is_full:
+        fired.next_at = tx.tasks.next_fire_at()
+    return fired
+
+
+def _fire_one(
+    tx: Tx,
+    task: Task,
+    outages: list[Outage],
+    instance_id: str,
+    rooms: Rooms,
+    fired: Fired,
+    new_runs: list[NewRun],
+    owners: list[Task],
+) -> None:
+    definition = task.definition
+    counts = _NO_COUNTS if definition.concurrency_policy == "PARALLEL" else tx.runs.count_open(task.id)
+    decision = rules.decide_firing(task, tx.now, outages, counts)
+    last_status = "missed" if decision.is_missed else "skipped" if _all_skipped(decision) else ""
+    if not tx.tasks.advance_if_unchanged(task, decision.next_slot_at, decision.fire_at, decision.started, last_status):
+        return  # another instance, or a change, was first
+    if decision.misfire is not None:
+        _tell_misfire(tx, task, decision, fired)
+    host = host_of(definition.target_url)
+    for planned in decision.runs:
+        is_held = planned.start == "start" and rooms.take(host)
+        new_runs.append(
+            NewRun(
+                uid=new_uid(), task_id=task.id, slot_at=planned.slot_at, scheduled_time=planned.slot_at,
+                status="RUNNING" if is_held else "SKIPPED" if planned.start == "skip" else "SCHEDULED",
+                trigger=planned.trigger, exec_type=definition.exec_type, is_counted=True, host=host,
+                is_ready=planned.start == "start" and not is_held, held_by=instance_id if is_held else None,
+                token=new_token(), reason=planned.reason, trace_id=new_uid(),
+                callback_token=new_uid() if definition.exec_type == "ASYNC" else None,
+            )
+        )  # fmt: skip
+        owners.append(task)
+
+
+def _all_skipped(decision: Firing) -> bool:
+    return bool(decision.runs) and decision.runs[-1].start == "skip"
+
+
+def _tell_misfire(tx: Tx, task: Task, decision: Firing, fired: Fired) -> None:
+    misfire = decision.misfire
+    assert misfire is not None
+    data: dict[str, Any] = {
+        "first": format_instant(misfire.first), "last": format_instant(misfire.last), "count": misfire.count,
+        "policy": misfire.policy,
+    }  # fmt: skip
+    tx.events.append("TASK", task.id, "TASK_MISFIRED", data)
+    tx.rollups.add("misfires", count=misfire.count)
+    fired.misfires.append((task.id, misfire.count))
+    if decision.is_missed:
+        data = {"slot": format_instant(misfire.last), "reason": "NO_INSTANCE_RAN", "alert": True}
+        tx.events.append("TASK", task.id, "TASK_MISSED", data)
+
+
+def _write_runs(tx: Tx, new_runs: list[NewRun], owners: list[Task], fired: Fired) -> None:
+    append = tx.events.append
+    ids = tx.runs.insert_many(new_runs)
+    for run_id, run, task in zip(ids, new_runs, owners, strict=True):
+        data = {
+            "task_id": run.task_id,
+            "slot": format_instant(run.scheduled_time),
+            "trigger": run.trigger,
+            "reason": run.reason,
+        }
+        if run.status == "RUNNING":
+            append("RUN", run_id, "RUN_STARTED", data)
+            fired.held.append(
+                HeldRun(
+                    run_id, run.uid, task, run.token, 1, run.scheduled_time, run.exec_type, run.trace_id, run.host, True,
+                    run.callback_token,
+                )
+            )  # fmt: skip
+        elif run.status == "SKIPPED":
+            append("RUN", run_id, "RUN_SKIPPED", data)
+            tx.rollups.add("runs_skipped")
+        else:
+            append("RUN", run_id, "RUN_SCHEDULED", data)
+            if run.is_ready:
+                fired.ready_hosts.add(run.host)

@@ -1,0 +1,90 @@
+"""This process among its peers: one row with one lease that covers everything it holds.
+
+The store's clock decides for others whether we are dead; our own monotonic clock decides for ourselves, and sooner: the
+lease counts from before the renewal was asked for, so we stop sending (`is_held`) before anybody may take over.
+"""
+
+from typing import Final
+
+import structlog
+
+from ksana.base.clock import Clock
+from ksana.base.errors import UnavailableError
+from ksana.base.instant import SECOND, Micros
+from ksana.ports.store import Instance, Store, Tx
+
+LEASE: Final[Micros] = 15 * SECOND
+RENEW_EVERY: Final[Micros] = 5 * SECOND
+_RETRY_EVERY: Final[Micros] = SECOND
+
+_log = structlog.get_logger("ksana.membership")
+
+
+class Membership:
+    """Registers the instance, keeps its lease, ends it in order."""
+
+    def __init__(
+        self, store: Store, clock: Clock, instance_id: str, host: str, version: str, every_us: Micros = RENEW_EVERY
+    ) -> None:
+        self.instance_id = instance_id
+        self._store = store
+        self._clock = clock
+        self._host = host
+        self._version = version
+        self._every_us = every_us
+        self._held_until_mono: Micros = 0
+
+    def is_held(self) -> bool:
+        """Whether our lease is certain. False means: start nothing that another instance might take over."""
+        return self._clock.monotonic() < self._held_until_mono
+
+    async def join(self) -> Instance:
+        """Enter ourselves, or enter again after our row was removed."""
+        asked_mono = self._clock.monotonic()
+        instance = await self._store.transact(_register, self.instance_id, self._host, self._version, LEASE, self._store.sole)
+        self._held_until_mono = asked_mono + LEASE
+        return instance
+
+    async def run(self) -> None:
+        """Renew for ever. While the store is away it tries every second: the lease may still be saved."""
+        while True:
+            pause_us = self._every_us if await self._renew() else _RETRY_EVERY
+            await self._clock.sleep_until(self._clock.now() + pause_us)
+
+    async def leave(self) -> None:
+        """Record an orderly end, if the store can be reached."""
+        self._held_until_mono = 0
+        try:
+            await self._store.transact(_stop, self.instance_id)
+        except UnavailableError as error:
+            _log.warning("the end of this instance could not be recorded", err=str(error))
+
+    async def _renew(self) -> bool:
+        asked_mono = self._clock.monotonic()
+        was_held = self.is_held()
+        try:
+            is_known = await self._store.transact(_renew, self.instance_id, LEASE)
+        except UnavailableError as error:
+            if was_held and not self.is_held():
+                _log.warning("lease lost: the store does not answer", err=str(error))
+            return False
+        if is_known:
+            self._held_until_mono = asked_mono + LEASE
+            if not was_held:
+                _log.info("lease held again")
+        else:
+            _log.warning("this instance was forgotten by the store; entering again")
+            await self.join()
+        return True
+
+
+def _register(tx: Tx, instance_id: str, host: str, version: str, lease_us: Micros, sole: bool) -> Instance:
+    return tx.instances.register(instance_id, host, version, lease_us, sole)
+
+
+def _renew(tx: Tx, instance_id: str, lease_us: Micros) -> bool:
+    return tx.instances.renew_if_registered(instance_id, lease_us)
+
+
+def _stop(tx: Tx, instance_id: str) -> None:
+    tx.instances.stop(instance_id)

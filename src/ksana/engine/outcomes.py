@@ -1,0 +1,141 @@
+"""Recording what attempts came to: one transaction for all that ended meanwhile, each write fenced by its run's token."""
+
+import base64
+from typing import Any
+
+import msgspec
+
+from ksana.base.instant import Instant, format_instant
+from ksana.domain import classify, outcome
+from ksana.domain.outcome import Outcome
+from ksana.engine.held import AttemptOver
+from ksana.engine.promotion import promote_waiting
+from ksana.engine.requests import shown_body, shown_headers
+from ksana.ports.caller import Reply
+from ksana.ports.store import Tx
+from ksana.ports.tasks_store import AttemptEnd
+
+_encode = msgspec.json.Encoder().encode
+_FINAL = frozenset({"SUCCESS", "FAILED", "TIMEOUT"})
+_LAST = {"SUCCESS": "success", "FAILED": "failed", "TIMEOUT": "timeout"}
+MAX_ATTEMPTS_KEPT = 100
+
+
+class Recorded(msgspec.Struct):
+    """What a batch of outcomes came to."""
+
+    ready_hosts: set[str]
+    wakes: bool
+    statuses: list[tuple[AttemptOver, str]]
+    refused: int
+
+
+def record_outcomes(tx: Tx, ended: list[AttemptOver], instance_id: str, sole: bool) -> Recorded:
+    """Write every outcome that is still ours to write; the rest are counted and let go."""
+    recorded = Recorded(set(), False, [], 0)
+    for over in ended if sole else sorted(ended, key=lambda one: one.held.task.id):
+        status = _record_one(tx, over, instance_id, sole, recorded)
+        if status is not None:
+            recorded.statuses.append((over, status))
+    return recorded
+
+
+def _record_one(tx: Tx, over: AttemptOver, instance_id: str, sole: bool, recorded: Recorded) -> str | None:
+    held, reply = over.held, over.reply
+    definition = held.task.definition
+    verdict = classify.classify(reply.kind, reply.status, reply.retry_after, tx.now, reply.error)
+    decided = outcome.decide_outcome(
+        verdict, definition.retry, held.attempt, held.uid, tx.now, is_async=held.exec_type == "ASYNC",
+        callback_timeout_us=definition.callback_timeout_us,
+    )  # fmt: skip
+    if definition.options.delivery == "at_most_once" and decided.status == "RETRYING" and reply.kind != "answered":
+        decided = Outcome("FAILED", "OUTCOME_UNKNOWN_AT_MOST_ONCE")
+    is_final = decided.status in _FINAL
+    has_line = held.is_counted and definition.concurrency_policy == "QUEUE"
+    if is_final and has_line and not sole:
+        tx.tasks.find(held.task.id, lock=True)  # its row is the lock for its concurrency
+    if not tx.runs.finish_if_held(held.run_id, held.token, _end_of(over, decided, verdict.error, is_final, tx.now)):
+        _refuse(tx, over, instance_id, recorded)
+        return None
+    _tell(tx, over, decided, verdict.error)
+    if not is_final:
+        recorded.wakes = True
+        return decided.status
+    tx.tasks.note_last(held.task.id, _LAST[decided.status], verdict.error or "", tx.now)
+    if has_line:
+        recorded.ready_hosts |= promote_waiting(tx, held.task)
+    return decided.status
+
+
+def _end_of(over: AttemptOver, decided: Outcome, error: str | None, is_final: bool, now: Instant) -> AttemptEnd:
+    held, reply, request = over.held, over.reply, over.request
+    body, encoding = _text(reply)
+    return AttemptEnd(
+        status=decided.status, start_time=over.started_at, end_time=over.ended_at if is_final else None,
+        open_task=None if is_final else held.task.id, wake_at=decided.next_retry_time or decided.callback_deadline,
+        request_headers=None if request is None else shown_headers(request, held.task.definition),
+        request_body=None if request is None else shown_body(request, held), response_code=reply.status, response_body=body,
+        response_truncated=int(reply.truncated), response_encoding=encoding, error_message=error, reason=decided.reason,
+        next_retry_time=decided.next_retry_time, callback_deadline=decided.callback_deadline,
+        attempts=append_attempt(held.attempts, attempt_record(over, decided.status, error)),
+    )  # fmt: skip
+
+
+def _text(reply: Reply) -> tuple[str | None, str | None]:
+    if not reply.body:
+        return ("" if reply.kind == "answered" else None), None
+    try:
+        text = reply.body.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(reply.body).decode(), "base64"
+    if "\x00" in text:  # PostgreSQL cannot keep it as text
+        return base64.b64encode(reply.body).decode(), "base64"
+    return text, None
+
+
+def attempt_record(over: AttemptOver, status: str, error: str | None) -> dict[str, Any]:
+    """One entry of `attempts[]`; the instance is added where it is known."""
+    return {
+        "attempt": over.held.attempt,
+        "started_at": format_instant(over.started_at),
+        "ended_at": format_instant(over.ended_at),
+        "status": status,
+        "response_code": over.reply.status,
+        "error": error,
+        "timing": over.reply.timing,
+    }
+
+
+def append_attempt(attempts: str, record: dict[str, Any]) -> str:
+    """Add a record to the JSON array, keeping the newest."""
+    text = _encode(record).decode()
+    if attempts == "[]":
+        return f"[{text}]"
+    kept: list[Any] = msgspec.json.decode(attempts)
+    return _encode([*kept[-MAX_ATTEMPTS_KEPT + 1 :], record]).decode()
+
+
+def _tell(tx: Tx, over: AttemptOver, decided: Outcome, error: str | None) -> None:
+    held, status = over.held, decided.status
+    data: dict[str, Any] = {"task_id": held.task.id, "attempt": held.attempt, "reason": decided.reason}
+    if over.reply.status is not None:
+        data["response_code"] = over.reply.status
+    if error is not None:
+        data["error"] = error
+    if decided.next_retry_time is not None:
+        data["next_retry_time"] = format_instant(decided.next_retry_time)
+    if status in ("FAILED", "TIMEOUT"):
+        data["alert"] = True
+    tx.events.append("RUN", held.run_id, f"RUN_{status}", data)
+    tx.rollups.add(f"runs_{status.lower()}", total=(over.ended_at - over.started_at) / 1e6)
+
+
+def _refuse(tx: Tx, over: AttemptOver, instance_id: str, recorded: Recorded) -> None:
+    """The run is no longer ours: cancelled, ended by its callback, or taken over. The result is dropped, not silently."""
+    recorded.refused += 1
+    tx.runs.let_go(over.held.run_id, instance_id)
+    data = {
+        "task_id": over.held.task.id, "attempt": over.held.attempt, "reason": "TOKEN_VOID", "kind": over.reply.kind,
+        "response_code": over.reply.status,
+    }  # fmt: skip
+    tx.events.append("RUN", over.held.run_id, "RUN_RESULT_REFUSED", data)

@@ -1,0 +1,82 @@
+"""The pump: the one shape of a loop. Do what is due, in batches, then park until the next due instant or a signal.
+
+The step does everything that is due and answers when the next thing is. A signal is a hint that something earlier came;
+the poll is the net under lost hints. Three rules keep it honest:
+
+- It never sleeps long on one reading of the wall clock: every nap is at most a second, then the clock is read again. A
+  clock stepped back delays nothing by the size of the step, one stepped forward wakes it within a second. Naps that find
+  nothing due do not call the step. The poll runs on monotonic time, which does not step.
+- It never spins: a step that answers an instant which had already passed when it began got nothing done about it, so the
+  next call waits, from a millisecond up to a second. A step that stopped in the middle of its work answers AGAIN.
+- It catches nothing: what the step raises is the supervisor's to see.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from ksana.base.clock import Clock
+from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
+
+AGAIN: Final[Instant] = -1
+"""The step's answer when it left due work undone on purpose: call it again at once, after others had their turn."""
+
+NAP: Final[Micros] = SECOND
+"""Longest sleep on one reading of the wall clock."""
+
+_BACKOFF_LEAST: Final[Micros] = MILLISECOND
+_BACKOFF_MOST: Final[Micros] = SECOND
+
+
+class Pump:
+    """One loop. `run` goes on until it is cancelled or the step raises; it may be run again afterwards."""
+
+    def __init__(
+        self, name: str, clock: Clock, step: Callable[[], Awaitable[Instant | None]], poll_us: Micros = 5 * SECOND
+    ) -> None:
+        self.name = name
+        self.steps = 0
+        self._clock = clock
+        self._step = step
+        self._poll_us = max(poll_us, MILLISECOND)
+        self._wake = asyncio.Event()
+        self._backoff_us: Micros = 0
+
+    def signal(self) -> None:
+        """Hint that something may be due earlier than known. Cheap, and any number of hints make one step."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Step and park, for ever."""
+        while True:
+            # Cleared before the step reads anything: a signal that comes while it works is kept for the next one.
+            self._wake.clear()
+            began_at = self._clock.now()
+            self.steps += 1
+            due_at = await self._step()
+            if due_at == AGAIN:
+                self._backoff_us = 0
+                await asyncio.sleep(0)
+                continue
+            await self._park(self._not_before(due_at, began_at))
+
+    def _not_before(self, due_at: Instant | None, began_at: Instant) -> Instant | None:
+        """Push a due instant that this step should have dealt with into the future."""
+        if due_at is None or due_at > began_at:
+            self._backoff_us = 0
+            return due_at
+        self._backoff_us = min(max(self._backoff_us * 2, _BACKOFF_LEAST), _BACKOFF_MOST)
+        return self._clock.now() + self._backoff_us
+
+    async def _park(self, due_at: Instant | None) -> None:
+        poll_at = self._clock.monotonic() + self._poll_us
+        while not self._wake.is_set():
+            now = self._clock.now()
+            rest_us = min(poll_at - self._clock.monotonic(), NAP)
+            if due_at is not None:
+                rest_us = min(rest_us, due_at - now)
+            if rest_us <= 0:
+                break
+            await self._clock.wait(self._wake, now + rest_us)
+        # Even a due step lets others run first: a step that never awaits must not starve the event loop.
+        await asyncio.sleep(0)

@@ -1,0 +1,126 @@
+"""From a held run to the request that is sent: placeholders filled, headers complete, signed if the task has a secret."""
+
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from ksana.base.instant import SECOND, Instant, format_instant
+from ksana.domain import template
+from ksana.domain.signing import sign
+from ksana.domain.tasks import Definition
+from ksana.engine.held import HeldRun
+from ksana.ports.caller import Request
+
+_BODILESS: Final = frozenset({"GET", "HEAD"})
+_DEFAULT_CONNECT: Final = 5 * SECOND
+_MASKED: Final = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-callback-token", "x-callback-url"}
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """What is the same for every run of a definition."""
+
+    headers: tuple[tuple[str, str], ...]
+    has_content_type: bool
+    is_json: bool
+    has_holes: bool
+
+
+@lru_cache(maxsize=8192)
+def _plan_of(headers: tuple[tuple[str, str], ...], url: str, body: str | None, is_template: bool) -> _Plan:
+    names = {name.lower(): value for name, value in headers}
+    content_type = names.get("content-type")
+    is_json = "json" in content_type.lower() if content_type is not None else template.looks_like_json(body or "{")
+    texts = (url, body or "", *(value for _, value in headers))
+    holes = is_template and any("{{" in text or "<filled-by-service>" in text for text in texts)
+    return _Plan(headers, content_type is not None, is_json, holes)
+
+
+def build_request(held: HeldRun, now: Instant, callback_base: str, version: str) -> Request:
+    """Make the request of one attempt."""
+    task = held.task
+    definition = task.definition
+    options = definition.options
+    body = held.override_body if held.override_body is not None else definition.body
+    plan = _plan_of(tuple(definition.headers.items()), definition.target_url, body, options.template)
+    is_async = held.exec_type == "ASYNC"
+    scheduled = format_instant(held.scheduled_time)
+    url, headers = definition.target_url, list(plan.headers)
+    if plan.has_holes or (is_async and body is None):
+        values = _values(held, now, scheduled, callback_base)
+        if plan.has_holes:
+            url = template.fill_url(url, values)
+            headers = [(name, template.fill_header(value, values)) for name, value in headers]
+            body = None if body is None else template.fill_body(body, values, is_json=plan.is_json)
+        elif definition.http_method not in _BODILESS:
+            body = _facts(held, values)
+    data = body.encode() if body else None
+    if data is not None and not plan.has_content_type:
+        headers.append(("Content-Type", "application/json" if plan.is_json else "text/plain; charset=utf-8"))
+    headers += (
+        ("User-Agent", version),
+        ("X-Ksana-Run-Id", held.uid),
+        ("X-Ksana-Job-Id", task.job_id),
+        ("X-Ksana-Scheduled-At", scheduled),
+        ("X-Ksana-Attempt", str(held.attempt)),
+        ("traceparent", f"00-{held.trace_id}-{held.uid[:16]}-01"),
+    )
+    if is_async and held.callback_token is not None:
+        headers += (
+            ("X-Callback-Url", f"{callback_base}/{held.callback_token}"), ("X-Callback-Token", held.callback_token),
+        )  # fmt: skip
+    if options.signing_secret:
+        headers += sign(options.signing_secret, held.uid, now, data or b"")
+    timeout_us = definition.timeout_us
+    return Request(
+        definition.http_method, url, tuple(headers), data, timeout_us,
+        min(timeout_us, options.connect_timeout_us or _DEFAULT_CONNECT), options.follow_redirects, options.response_limit,
+    )  # fmt: skip
+
+
+def shown_headers(request: Request, definition: Definition) -> str:
+    """The headers as stored: secrets read `***`."""
+    secret = definition.options.secret_headers
+    hidden = _MASKED if not secret else _MASKED | {name.lower() for name in secret}
+    shown = {
+        name: "***" if name.lower() in hidden or name.startswith("webhook-sig") else value for name, value in request.headers
+    }
+    return _encode(shown).decode()
+
+
+def shown_body(request: Request, held: HeldRun) -> str | None:
+    """The body as stored: the callback token reads `***`."""
+    if request.body is None:
+        return None
+    text = request.body.decode("utf-8", "replace")
+    if held.callback_token is not None:
+        text = text.replace(held.callback_token, "***")
+    return text
+
+
+def _values(held: HeldRun, now: Instant, scheduled: str, callback_base: str) -> dict[str, str]:
+    task = held.task
+    token = held.callback_token or ""
+    return {
+        "run_id": held.uid if task.dialect == "T" else str(held.run_id),
+        "run_uid": held.uid,
+        "task_id": str(task.id),
+        "job_id": task.job_id,
+        "task_name": task.definition.name,
+        "scheduled_at": scheduled,
+        "triggered_at": format_instant(now),
+        "attempt": str(held.attempt),
+        "trace_id": held.trace_id,
+        "callback_url": f"{callback_base}/{token}" if token else "",
+        "callback_token": token,
+    }
+
+
+def _facts(held: HeldRun, values: dict[str, str]) -> str:
+    facts: dict[str, Any] = dict(values)
+    facts["task_id"], facts["attempt"] = held.task.id, held.attempt
+    facts["run_id"] = held.uid if held.task.dialect == "T" else held.run_id
+    return _encode(facts).decode()

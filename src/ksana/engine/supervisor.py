@@ -1,0 +1,172 @@
+"""The supervisor: holds every long-running loop as a task, restarts one that falls, and tells how they fare.
+
+A crash is restarted with exponential backoff and jitter, logged with its stack. A store that is down is no crash: the loop
+pauses quietly and tries again. A loop that returns by itself counts as fallen, for a loop has no end. The tasks are
+referenced here for their whole life, so none can be collected while it waits.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final, Literal
+
+import msgspec
+import structlog
+
+from ksana.base.clock import Clock
+from ksana.base.errors import UnavailableError
+from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
+
+LoopState = Literal["running", "recovering", "paused", "stopped"]
+"""running; recovering: fell and waits for its restart, or restarted a moment ago; paused: waits for the store or another
+dependency; stopped: ended on purpose."""
+
+_BACKOFF_LEAST: Final[Micros] = 100 * MILLISECOND
+_BACKOFF_MOST: Final[Micros] = 30 * SECOND
+_PAUSE_MOST: Final[Micros] = 5 * SECOND
+"""A store that comes back is noticed within seconds; a bug is not cured by trying often."""
+
+_PROVEN_AFTER: Final[Micros] = 10 * SECOND
+"""A restarted loop that ran this long is well again: its count of failures in a row starts anew."""
+
+_log = structlog.get_logger("ksana.supervisor")
+
+
+class Loop(msgspec.Struct, frozen=True):
+    """A named loop: `run` goes on until cancelled."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+
+
+class LoopReport(msgspec.Struct, frozen=True):
+    """How one loop fares, for /readyz."""
+
+    name: str
+    state: LoopState
+    since: Instant
+    restarts: int
+    last_error: str | None = None
+    last_error_at: Instant | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it does its work."""
+        return self.state == "running"
+
+
+class _Watched:
+    """What the supervisor remembers of one loop."""
+
+    def __init__(self, loop: Loop, now: Instant) -> None:
+        self.loop = loop
+        self.task: asyncio.Task[None] | None = None
+        self.state: LoopState = "stopped"
+        self.since = now
+        self.restarts = 0
+        self.failures = 0
+        self.began_mono: Micros = 0
+        self.last_error: str | None = None
+        self.last_error_at: Instant | None = None
+
+    def turn(self, state: LoopState, now: Instant) -> None:
+        if state != self.state:
+            self.state, self.since = state, now
+
+
+class Supervisor:
+    """Runs loops. `start` each, ask `readiness`, and `stop` them in the reverse order."""
+
+    def __init__(self, clock: Clock, random: Random, on_restart: Callable[[str], None] | None = None) -> None:
+        self._clock = clock
+        self._random = random
+        self._on_restart = on_restart
+        self._watched: dict[str, _Watched] = {}
+
+    def start(self, loop: Loop) -> None:
+        """Start a loop and keep it going."""
+        if loop.name in self._watched:
+            raise ValueError(f"a loop called {loop.name!r} is already here")
+        watched = self._watched[loop.name] = _Watched(loop, self._clock.now())
+        watched.turn("running", self._clock.now())
+        watched.task = asyncio.create_task(self._keep_going(watched), name=f"loop:{loop.name}")
+
+    def readiness(self) -> tuple[LoopReport, ...]:
+        """Tell how each loop fares, in the order of their start."""
+        return tuple(self._report(watched) for watched in self._watched.values())
+
+    async def stop(self, within_us: Micros, names: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """Cancel loops (all, or those named), the last started first, and wait for each as long as `within_us` lasts
+        in all. Answer the names of those that did not end in time."""
+        until_mono = self._clock.monotonic() + within_us
+        late = []
+        for watched in reversed(list(self._watched.values())):
+            task = watched.task
+            if task is None or (names is not None and watched.loop.name not in names):
+                continue
+            task.cancel()
+            rest_us = max(0, until_mono - self._clock.monotonic())
+            if not await self._ends_within(task, rest_us):
+                late.append(watched.loop.name)
+            watched.task = None if task.done() else task
+            watched.turn("stopped", self._clock.now())
+        return tuple(late)
+
+    async def _ends_within(self, task: asyncio.Task[None], rest_us: Micros) -> bool:
+        ended = asyncio.Event()
+        task.add_done_callback(lambda _: ended.set())
+        return await self._clock.wait(ended, self._clock.now() + rest_us)
+
+    def _report(self, watched: _Watched) -> LoopReport:
+        state = watched.state
+        if state == "running" and watched.failures and not self._is_proven(watched):
+            state = "recovering"
+        if watched.task is not None and watched.task.done() and state != "stopped":
+            state = "recovering"  # the keeper itself died: never expected, and never shown as well
+        return LoopReport(watched.loop.name, state, watched.since, watched.restarts, watched.last_error, watched.last_error_at)
+
+    def _is_proven(self, watched: _Watched) -> bool:
+        return self._clock.monotonic() - watched.began_mono >= _PROVEN_AFTER
+
+    async def _keep_going(self, watched: _Watched) -> None:
+        while True:
+            watched.began_mono = self._clock.monotonic()
+            watched.turn("running", self._clock.now())
+            error = await self._run_once(watched)
+            if self._is_proven(watched):
+                watched.failures = 0
+            watched.failures += 1
+            watched.restarts += 1
+            watched.last_error = f"{type(error).__name__}: {error}"[:1024]
+            watched.last_error_at = self._clock.now()
+            is_pause = isinstance(error, UnavailableError)
+            watched.turn("paused" if is_pause else "recovering", self._clock.now())
+            delay_us = self._delay_us(watched.failures, _PAUSE_MOST if is_pause else _BACKOFF_MOST)
+            self._tell(watched, error, delay_us, is_pause)
+            await self._clock.sleep_until(self._clock.now() + delay_us)
+
+    async def _run_once(self, watched: _Watched) -> BaseException:
+        try:
+            await watched.loop.run()
+        except asyncio.CancelledError as error:
+            # Ours to obey only if somebody cancelled this very task; a stray one from inside is a fault like any other.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return error
+        except Exception as error:
+            return error
+        return RuntimeError("the loop ended by itself")
+
+    def _delay_us(self, failures: int, most: Micros) -> Micros:
+        full = min(_BACKOFF_LEAST << min(failures - 1, 30), most)
+        return int(full * (0.5 + self._random.random() / 2))
+
+    def _tell(self, watched: _Watched, error: BaseException, delay_us: Micros, is_pause: bool) -> None:
+        if is_pause:
+            if watched.failures == 1:
+                _log.warning("loop paused", loop=watched.loop.name, err=str(error))
+        else:
+            _log.error("loop fell and will be restarted", loop=watched.loop.name, delay_ms=delay_us // 1000, exc_info=error)
+        if self._on_restart is not None:
+            self._on_restart(watched.loop.name)

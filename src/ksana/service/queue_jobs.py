@@ -1,0 +1,360 @@
+"""Transactions on queue jobs: submit, claim, report, cancel. Plain functions over `tx`; each is one commit."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ksana.base.errors import ConflictError, NotFoundError
+from ksana.base.ids import new_uuid
+from ksana.base.instant import SECOND, Instant, Micros
+from ksana.domain.admission import PATIENCE, RESERVE_GRACE, RETRY_MOST, Ask, Room, find_denial, may_reserve
+from ksana.domain.queue import ENDED, HELD, URGENCY, Job, Lane, Lease, Line, Wants, accepts, can_report
+
+PROMOTE: Final = 500
+"""Scheduled jobs a claim moves over before it takes; the sweep moves the rest."""
+
+CHOICES: Final = 512
+"""Filters whose lines are remembered."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The settings that admission and claims go by."""
+
+    total: int = 100
+    shares: tuple[tuple[str, int], ...] = ()
+    claim_ttl_us: Micros = 60 * SECOND
+
+    def share_of(self, addon_id: str) -> int | None:
+        """The most units an addon may hold, if it has a share."""
+        return dict(self.shares).get(addon_id) if self.shares else None
+
+
+class NewJob(msgspec.Struct, frozen=True, gc=False):
+    """A job to be, checked."""
+
+    job_id: str
+    priority: str
+    line: Line
+    constraints_json: str
+    payload_json: str
+    client_request_id: str | None
+    max_attempts: int
+    run_at: Instant | None
+    fairness_key: str | None
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a worker asks for."""
+
+    worker_id: str
+    wants: Wants
+    limit: int = 1
+    has_lease: bool = False
+    ttl_sec: float = 30
+
+
+class LineBook:
+    """Every line, remembered until one is added, and which of them a filter accepts. Shared by the writers of a process."""
+
+    def __init__(self) -> None:
+        self._mark: tuple[int, int] = (-1, 0)
+        self._lines: tuple[Line, ...] = ()
+        self._chosen: dict[Wants, tuple[int, ...]] = {}
+        self.committed: set[int] = set()
+        """Lines known to be in the store for good."""
+
+    def choose(self, tx: Any, wants: Wants) -> tuple[int, ...]:
+        """The lines a worker takes jobs from."""
+        mark = tx.queue.line_mark()
+        if mark != self._mark:
+            self._lines = tuple(tx.queue.list_lines())
+            self._chosen = {}
+            self._mark = mark
+        chosen = self._chosen
+        found = chosen.get(wants)
+        if found is None:
+            found = tuple(line.id for line in self._lines if accepts(line, wants))
+            if len(chosen) >= CHOICES:
+                chosen.clear()
+            chosen[wants] = found
+        return found
+
+    def is_all(self, line_ids: tuple[int, ...]) -> bool:
+        """Whether these are all lines there are."""
+        return len(line_ids) == len(self._lines)
+
+
+def submit_jobs(tx: Any, jobs: Sequence[NewJob], lines: Sequence[Line], is_batch: bool) -> list[Job]:
+    """Enter jobs, all or none. Raise DUPLICATE_REQUEST if one was submitted before."""
+    now: Instant = tx.now
+    has_requests = any(job.client_request_id is not None for job in jobs)
+    if has_requests and not is_batch:
+        _refuse_duplicate(tx, jobs)
+    tx.queue.enter_lines(lines)
+    rows: list[dict[str, Any]] = []
+    made: list[Job] = []
+    turn, event = tx.queue.turn, tx.events.append
+    for job in jobs:
+        line, priority = job.line, job.priority
+        urgency = URGENCY[priority]
+        is_due = job.run_at is None or job.run_at <= now
+        due_at = now if is_due or job.run_at is None else job.run_at
+        lane = int(Lane.READY if is_due else Lane.SCHEDULED)
+        place = turn(urgency, job.fairness_key) if is_due else 0
+        rows.append(
+            {
+                "job_id": job.job_id, "addon_id": line.addon_id, "job_type": line.job_type, "priority": priority,
+                "cost_units": line.cost_units, "constraints_json": job.constraints_json, "payload_json": job.payload_json,
+                "max_attempts": job.max_attempts, "now_at": now, "run_at": job.run_at, "fairness_key": job.fairness_key,
+                "client_request_id": job.client_request_id, "lane": lane, "urgency": urgency, "line_id": line.id,
+                "turn": place, "due_at": due_at,
+            }
+        )  # fmt: skip
+        made.append(
+            Job(
+                0, job.job_id, line.addon_id, line.job_type, priority, line.cost_units, job.constraints_json,
+                job.payload_json, "QUEUED", 0, job.max_attempts, now, now, job.run_at, None, None, None, None,
+                job.fairness_key, job.client_request_id, 0, None, None, None, None, None, None, None, None, None,
+                lane, urgency, line.id, place, due_at, None,
+            )
+        )  # fmt: skip
+        event("JOB", job.job_id, "JOB_SUBMITTED", {"priority": priority, "cost_units": line.cost_units})
+    inserted = tx.queue.insert(rows, once=has_requests)
+    if inserted < len(rows):
+        # Another transaction was faster, or the batch holds one that was there; this undoes all of ours.
+        _refuse_duplicate(tx, jobs)
+        raise AssertionError("an insert was refused without a duplicate")
+    tx.queue.tally("submitted", len(jobs))
+    tx.queue.count(queued=len(jobs), arrivals=len(jobs))
+    return made
+
+
+def _refuse_duplicate(tx: Any, jobs: Sequence[NewJob]) -> None:
+    for index, job in enumerate(jobs):
+        if job.client_request_id is not None:
+            found = tx.queue.find_job_by_request(job.line.addon_id, job.client_request_id)
+            if found is not None and found.job_id != job.job_id:
+                raise ConflictError(
+                    f"{job.line.addon_id!r} has submitted client_request_id {job.client_request_id!r} before",
+                    code="DUPLICATE_REQUEST", job=found, index=index, current={"state": found.state},
+                )  # fmt: skip
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """What a claim got; with leases asked for, one lease for each job."""
+
+    jobs: list[Job]
+    leases: list[Lease]
+
+
+NOTHING: Final = Claimed([], [])
+
+
+def claim_jobs(tx: Any, claim: Claim, book: LineBook, limits: Limits) -> Claimed:
+    """Hand out the next jobs, in order of priority, turn and age."""
+    room: Room | None = tx.leases.lock_room(limits.total) if claim.has_lease else None
+    promoted = tx.queue.promote_due(PROMOTE)
+    if promoted:
+        tx.queue.count(arrivals=len(promoted))
+    if room is not None:
+        return _claim_with_leases(tx, claim, book, limits, room)
+    jobs = _take(tx, claim.wants, claim.limit, book)
+    if not jobs:
+        return NOTHING
+    until = tx.now + limits.claim_ttl_us
+    _all_changed(tx.queue.claim_ready(jobs, claim.worker_id, until), jobs)
+    data = {"worker_id": claim.worker_id}
+    for job in jobs:
+        tx.events.append("JOB", job.job_id, "JOB_CLAIMED", data)
+    tx.queue.count(queued=-len(jobs))
+    replace = msgspec.structs.replace
+    return Claimed(
+        [
+            replace(
+                job, state="CLAIMED", claimed_by=claim.worker_id, claim_expires_at=until, updated_at=tx.now,
+                progress=None, note=None, lane=int(Lane.CLAIMED),
+            )
+            for job in jobs
+        ],
+        [],
+    )  # fmt: skip
+
+
+def _take(tx: Any, wants: Wants, limit: int, book: LineBook) -> list[Job]:
+    line_ids = book.choose(tx, wants)
+    if not book.is_all(line_ids):
+        return list(tx.queue.take_ready(line_ids, limit))
+    jobs = tx.queue.take_ready(None, limit)
+    # A line may have been added since the book was read: its jobs are not ours to judge.
+    return [job for job in jobs if job.line_id in line_ids] if len(line_ids) < 64 else _known(jobs, frozenset(line_ids))
+
+
+def _known(jobs: list[Job], line_ids: frozenset[int]) -> list[Job]:
+    return [job for job in jobs if job.line_id in line_ids]
+
+
+def _claim_with_leases(tx: Any, claim: Claim, book: LineBook, limits: Limits, room: Room) -> Claimed:
+    """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED; one that has waited long keeps its units,
+    so that nothing behind it of its own priority is admitted first."""
+    jobs: list[Job] = []
+    leases: list[Lease] = []
+    wants = claim.wants
+    for is_last in (False, True):
+        free = room.total - room.used
+        if free <= 0:
+            break
+        taken = _take(tx, wants, claim.limit - len(jobs), book)
+        room, granted, was_full = _admit(tx, claim, limits, room, taken)
+        if granted:
+            jobs += [job for job, _ in granted]
+            leases += [lease for _, lease in granted]
+        if is_last or not was_full or len(jobs) >= claim.limit:
+            break
+        # Behind jobs that are too large smaller ones may wait: once more, for those that fit.
+        free = room.total - room.used
+        most = free if wants.max_cost_units is None else min(free, wants.max_cost_units)
+        wants = msgspec.structs.replace(wants, max_cost_units=most)
+    if jobs:
+        units = sum(job.cost_units for job in jobs)
+        tx.queue.count(queued=-len(jobs), running=len(jobs), leases=len(jobs), units=units)
+        tx.leases.set_room(room)
+    return Claimed(jobs, leases) if jobs else NOTHING
+
+
+def _admit(
+    tx: Any, claim: Claim, limits: Limits, room: Room, taken: Sequence[Job]
+) -> tuple[Room, list[tuple[Job, Lease]], bool]:
+    now: Instant = tx.now
+    fitting: list[Job] = []
+    was_full = False
+    spent: dict[str, int] = {}
+    for job in taken:
+        ask = Ask(job.job_id, job.addon_id, job.cost_units, job.urgency)
+        share = limits.share_of(job.addon_id)
+        if share is not None and job.addon_id not in spent:
+            spent[job.addon_id] = tx.leases.sum_of_addon(job.addon_id)
+        denial = find_denial(room, ask, now, share, spent.get(job.addon_id, 0))
+        if denial is None:
+            room = room.with_grant(job.cost_units, job.job_id)
+            if share is not None:
+                spent[job.addon_id] += job.cost_units
+            fitting.append(job)
+            continue
+        was_full = True
+        has_waited = now - job.due_at > PATIENCE
+        if has_waited and denial.code == "CAPACITY_EXCEEDED" and may_reserve(room, ask, now, None):
+            room = room.with_reserve(ask, now + RETRY_MOST + RESERVE_GRACE)
+            tx.leases.set_room(room)
+    return room, _grant_ready(tx, claim, fitting) if fitting else [], was_full
+
+
+def _grant_ready(tx: Any, claim: Claim, jobs: Sequence[Job]) -> list[tuple[Job, Lease]]:
+    now: Instant = tx.now
+    worker_id, ttl_sec = claim.worker_id, claim.ttl_sec
+    expires_at = now + round(ttl_sec * SECOND)
+    event, observe, replace = tx.events.append, tx.queue.observe, msgspec.structs.replace
+    claimed = {"worker_id": worker_id}
+    granted: list[tuple[Job, Lease]] = []
+    for job in jobs:
+        job_id, lease_id = job.job_id, new_uuid()
+        lease = Lease(
+            lease_id, job_id, job.addon_id, worker_id, job.cost_units, ttl_sec, "ACTIVE", now, now, expires_at,
+            None, None, None,
+        )  # fmt: skip
+        running = replace(
+            job, state="RUNNING", claimed_by=worker_id, lease_id=lease_id, attempts=job.attempts + 1, started_at=now,
+            updated_at=now, next_retry_at=None, progress=None, note=None, lane=4,
+        )  # fmt: skip
+        granted.append((running, lease))
+        event("JOB", job_id, "JOB_CLAIMED", claimed)
+        event("LEASE", lease_id, "LEASE_GRANTED", {"job_id": job_id, "cost_units": job.cost_units})
+        event("JOB", job_id, "JOB_RUNNING", {"lease_id": lease_id, "attempts": running.attempts})
+        observe("wait", (now - job.due_at) / SECOND)
+    _all_changed(tx.queue.run_ready([(job, lease.lease_id) for job, lease in granted], worker_id), jobs)
+    tx.leases.insert([lease for _, lease in granted])
+    return granted
+
+
+def _all_changed(count: int, jobs: Sequence[Job]) -> None:
+    if count != len(jobs):
+        raise AssertionError(f"{count} of {len(jobs)} held jobs were still ready: a lock did not hold")
+
+
+def report_status(
+    tx: Any, job_id: str, to: str | None, progress: float | None, note: str | None, worker_id: str | None, limits: Limits
+) -> Job:
+    """A worker's word on its job: the next state, or a note and its progress. Extends the claim."""
+    job, is_claim_live = get_locked(tx, job_id)
+    if worker_id is not None and job.claimed_by != worker_id and job.state not in ENDED:
+        raise claim_lost(job, worker_id)
+    to = to or job.state
+    if not can_report(job.state, to):
+        raise illegal(job, to)
+    progress = job.progress if progress is None else progress
+    note = job.note if note is None else note
+    if job.state == "RUNNING":
+        found = tx.leases.lock_lease(job.lease_id)
+        if found is None or not found[1] or not tx.queue.report_if_running(job_id, job.lease_id, progress, note):
+            raise ConflictError(
+                "the lease of this job has run out", code="LEASE_LOST", current={"state": job.state}
+            )  # fmt: skip
+        return msgspec.structs.replace(job, progress=progress, note=note, updated_at=tx.now)
+    until = tx.now + limits.claim_ttl_us
+    if not is_claim_live or not tx.queue.report_if_claimed(job, to, progress, note, until):
+        raise ConflictError("the claim on this job has run out", code="CLAIM_LOST", current={"state": job.state})
+    if to != job.state:
+        tx.events.append("JOB", job_id, f"JOB_{to}", {"worker_id": job.claimed_by, "note": note})
+    return msgspec.structs.replace(
+        job, state=to, progress=progress, note=note, claim_expires_at=until, updated_at=tx.now
+    )  # fmt: skip
+
+
+def cancel_job(tx: Any, job_id: str, reason: str | None) -> Job:
+    """Cancel at once what does not run; ask the worker of what does."""
+    job, _ = get_locked(tx, job_id)
+    if job.state in ENDED:
+        raise illegal(job, "CANCELED")
+    if job.state == "RUNNING":
+        if job.cancel_requested:
+            return job
+        tx.queue.request_cancel_if_running(job_id, reason)
+        tx.events.append("JOB", job_id, "JOB_CANCEL_REQUESTED", {"reason": reason, "lease_id": job.lease_id})
+        return msgspec.structs.replace(job, cancel_requested=1, cancel_reason=reason, updated_at=tx.now)
+    tx.queue.cancel_if_waiting(job_id, reason)
+    if job.state in HELD:
+        tx.leases.drop_reserve(job_id)
+    else:
+        tx.queue.count(queued=-1)
+    tx.queue.tally("canceled")
+    tx.events.append("JOB", job_id, "JOB_CANCELED", {"reason": reason, "from": job.state})
+    return msgspec.structs.replace(
+        job,
+        state="CANCELED", final_status="CANCELED", cancel_requested=1, cancel_reason=reason, claim_expires_at=None,
+        next_retry_at=None, finished_at=tx.now, updated_at=tx.now, lane=None,
+    )  # fmt: skip
+
+
+def get_locked(tx: Any, job_id: str) -> tuple[Job, bool]:
+    """The job, held, and whether its claim lasts."""
+    found: tuple[Job, bool] | None = tx.queue.lock_job(job_id)
+    if found is None:
+        raise not_found(job_id)
+    return found
+
+
+def not_found(job_id: str) -> NotFoundError:
+    """No such job."""
+    return NotFoundError(f"there is no job {job_id}")
+
+
+def illegal(job: Job, to: str) -> ConflictError:
+    """The move is in no table."""
+    return ConflictError(f"a job that is {job.state} cannot become {to}", current={"state": job.state})
+
+
+def claim_lost(job: Job, worker_id: str) -> ConflictError:
+    """Another holds the job."""
+    return ConflictError(
+        f"{worker_id!r} does not hold this job", code="CLAIM_LOST", current={"state": job.state, "claimed_by": job.claimed_by}
+    )

@@ -1,0 +1,118 @@
+-- Tasks: definitions, where their schedule stands, and what is due.
+
+-- name: insert_task
+-- A new task.
+INSERT INTO tasks (job_id, dialect, name, living_name, description, cron_expr, timezone, schedule_json, exec_type, http_method,
+  target_url, headers_json, body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy,
+  misfire_policy, catchup_limit, callback_method, callback_timeout_sec, tags, options_json, status, version, created_at,
+  updated_at, deleted, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error)
+VALUES (:job_id, :dialect, :name, :living_name, :description, :cron_expr, :timezone, :schedule_json, :exec_type, :http_method,
+  :target_url, :headers_json, :body_template, :timeout_seconds, :retry_policy_json, :max_concurrency, :concurrency_policy,
+  :misfire_policy, :catchup_limit, :callback_method, :callback_timeout_sec, :tags, :options_json, :status, :version,
+  :created_at, :updated_at, 0, :next_slot_at, :fire_at, 0, NULL, :last_status, '')
+
+-- name: insert_task_with_id
+-- A task whose id is kept: one that comes back from a JSON file.
+INSERT INTO tasks (id, job_id, dialect, name, living_name, description, cron_expr, timezone, schedule_json, exec_type,
+  http_method, target_url, headers_json, body_template, timeout_seconds, retry_policy_json, max_concurrency,
+  concurrency_policy, misfire_policy, catchup_limit, callback_method, callback_timeout_sec, tags, options_json, status,
+  version, created_at, updated_at, deleted, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error)
+VALUES (:id, :job_id, :dialect, :name, :living_name, :description, :cron_expr, :timezone, :schedule_json, :exec_type,
+  :http_method, :target_url, :headers_json, :body_template, :timeout_seconds, :retry_policy_json, :max_concurrency,
+  :concurrency_policy, :misfire_policy, :catchup_limit, :callback_method, :callback_timeout_sec, :tags, :options_json,
+  :status, :version, :created_at, :updated_at, 0, :next_slot_at, :fire_at, :runs_fired, :last_run_at, :last_status,
+  :last_error)
+
+-- name: change_task
+-- A new definition. Guard: living, and the version the change was made from.
+UPDATE tasks SET name = :name, living_name = :living_name, description = :description, cron_expr = :cron_expr,
+  timezone = :timezone, schedule_json = :schedule_json, exec_type = :exec_type, http_method = :http_method,
+  target_url = :target_url, headers_json = :headers_json, body_template = :body_template,
+  timeout_seconds = :timeout_seconds, retry_policy_json = :retry_policy_json, max_concurrency = :max_concurrency,
+  concurrency_policy = :concurrency_policy, misfire_policy = :misfire_policy, catchup_limit = :catchup_limit,
+  callback_method = :callback_method, callback_timeout_sec = :callback_timeout_sec, tags = :tags,
+  options_json = :options_json, status = :status, version = version + 1, updated_at = :updated_at,
+  next_slot_at = :next_slot_at, fire_at = :fire_at, runs_fired = :runs_fired, last_status = :last_status
+WHERE id = :id AND version = :version AND deleted = 0
+
+-- name: delete_task
+-- Soft delete: disarmed, its name free again. Guard: living.
+UPDATE tasks SET deleted = 1, living_name = NULL, fire_at = NULL, next_slot_at = NULL, version = version + 1, updated_at = :at
+WHERE id = :id AND deleted = 0
+
+-- name: get_task
+-- One task by its integer id.
+SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
+  body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
+  callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
+  fire_at, runs_fired, last_run_at, last_status, last_error
+FROM tasks WHERE id = :id
+
+-- name: lock_task
+-- The same, locked: a task's row is the lock for its concurrency.
+SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
+  body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
+  callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
+  fire_at, runs_fired, last_run_at, last_status, last_error
+FROM tasks WHERE id = :id {for_update}
+
+-- name: find_id
+-- The integer id behind a job id.
+SELECT id FROM tasks WHERE job_id = :job_id
+
+-- name: find_living_name
+-- Who has a name now.
+SELECT id FROM tasks WHERE living_name = :name
+
+-- name: list_tasks
+-- Living tasks, oldest first.
+-- filter status: AND status = :status
+-- filter name: AND name LIKE :name
+-- filter tag: AND tags LIKE :tag
+-- filter exec_type: AND exec_type = :exec_type
+SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
+  body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
+  callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
+  fire_at, runs_fired, last_run_at, last_status, last_error
+FROM tasks WHERE deleted = 0 AND id > :after {filters}
+ORDER BY id LIMIT :limit OFFSET :skip
+
+-- name: count_tasks
+-- How many living tasks meet the conditions.
+-- filter status: AND status = :status
+-- filter name: AND name LIKE :name
+-- filter tag: AND tags LIKE :tag
+-- filter exec_type: AND exec_type = :exec_type
+SELECT COUNT(*) FROM tasks WHERE deleted = 0 {filters}
+
+-- name: count_by_status
+-- Living tasks by status, from the index alone.
+SELECT status, COUNT(*) FROM tasks WHERE deleted = 0 GROUP BY status
+
+-- name: list_due
+-- What is due, earliest first; rows another instance is at are left to it.
+SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
+  body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
+  callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
+  fire_at, runs_fired, last_run_at, last_status, last_error
+FROM tasks WHERE fire_at <= :now
+ORDER BY fire_at LIMIT :limit {skip_locked}
+
+-- name: next_fire_at
+-- When the next task is due.
+SELECT MIN(fire_at) FROM tasks WHERE fire_at IS NOT NULL
+
+-- name: advance_task
+-- Claim a slot and set the next. Guard: (task, version, slot) unchanged and still enabled.
+UPDATE tasks SET next_slot_at = :next_slot_at, fire_at = :fire_at, runs_fired = runs_fired + :started,
+  last_status = CASE WHEN :last_status = '' THEN last_status ELSE :last_status END
+WHERE id = :id AND version = :version AND next_slot_at = :slot AND fire_at IS NOT NULL
+
+-- name: note_last
+-- The latest fact about a task's runs. Guard: not older than what is known.
+UPDATE tasks SET last_status = :last_status, last_error = :last_error, last_run_at = :last_run_at
+WHERE id = :id AND (last_run_at IS NULL OR last_run_at <= :last_run_at)
+
+-- name: max_id
+-- The highest id.
+SELECT COALESCE(MAX(id), 0) FROM tasks

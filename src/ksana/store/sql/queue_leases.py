@@ -1,0 +1,110 @@
+"""Leases and the one row of capacity in SQL. A lease's id is its fencing token; its end is judged by the store's clock."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ksana.base.instant import Instant
+from ksana.domain.admission import Room
+from ksana.domain.queue import Lease
+from ksana.store.sql.queue import among
+from ksana.store.sql.session import Row, Session
+
+
+class SqlLeases:
+    """`scheduler_lease_runs`, `queue_capacity`."""
+
+    def __init__(self, session: Session, tx: Any) -> None:
+        self._session = session
+        self._now: Instant = tx.now
+
+    def lock_room(self, total: int) -> Room:
+        return _room(total, self._session.one("queue.lock_capacity"))
+
+    def room(self, total: int) -> Room:
+        return _room(total, self._session.one("queue.get_capacity"))
+
+    def set_room(self, room: Room) -> None:
+        self._session.run(
+            "queue.set_capacity",
+            used=room.used,
+            active=room.active,
+            reserved_units=room.reserved_units,
+            reserved_for=room.reserved_for,
+            reserved_urgency=room.reserved_urgency,
+            reserved_until=room.reserved_until,
+        )
+
+    def drop_reserve(self, job_id: str) -> None:
+        self._session.run("queue.drop_reserve", job_id=job_id)
+
+    def sum_of_addon(self, addon_id: str) -> int:
+        row = self._session.one("queue.sum_active_of_addon", addon_id=addon_id)
+        return 0 if row is None else int(row[0])
+
+    def sum_active(self) -> tuple[int, int]:
+        row = self._session.one("queue.sum_active")
+        assert row is not None
+        return int(row[0]), int(row[1])
+
+    def insert(self, leases: Sequence[Lease]) -> None:
+        now = self._now
+        rows = [
+            {
+                "lease_id": lease.lease_id,
+                "job_id": lease.job_id,
+                "addon_id": lease.addon_id,
+                "worker_id": lease.worker_id,
+                "cost_units": lease.cost_units,
+                "ttl_sec": lease.ttl_sec,
+                "now_at": now,
+                "expires_at": lease.expires_at,
+            }
+            for lease in leases
+        ]
+        self._session.run_many("queue.insert_lease", rows)
+
+    def find_lease(self, lease_id: str) -> Lease | None:
+        row = self._session.one("queue.find_lease", lease_id=lease_id)
+        return None if row is None else Lease(*row)
+
+    def lock_lease(self, lease_id: str) -> tuple[Lease, bool] | None:
+        row = self._session.one("queue.lock_lease", lease_id=lease_id)
+        return None if row is None else (Lease(*row[:-1]), bool(row[-1]))
+
+    def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[Lease, bool]]:
+        if len(lease_ids) == 1:
+            found = self.lock_lease(lease_ids[0])
+            return {} if found is None else {lease_ids[0]: found}
+        rows = among(self._session, "queue.lock_leases_among", lease_ids)
+        return {row[0]: (Lease(*row[:-1]), bool(row[-1])) for row in rows}
+
+    def list_of_job(self, job_id: str) -> list[Lease]:
+        return [Lease(*row) for row in self._session.all("queue.list_leases_of_job", job_id=job_id)]
+
+    def list_active(self, limit: int) -> list[Lease]:
+        return [Lease(*row) for row in self._session.all("queue.list_active_leases", limit=limit)]
+
+    def list_expired(self, limit: int) -> list[Lease]:
+        return [Lease(*row) for row in self._session.all("queue.list_expired_leases", limit=limit)]
+
+    def beat_if_live(self, lease_id: str, ttl_sec: float, expires_at: Instant) -> bool:
+        changed = self._session.run(
+            "queue.beat_lease", lease_id=lease_id, ttl_sec=ttl_sec, expires_at=expires_at, now_at=self._now
+        )
+        return changed == 1
+
+    def beat_live(self, rows: Sequence[Mapping[str, Any]]) -> int:
+        return self._session.run_many("queue.beat_lease", rows)
+
+    def release_locked(self, rows: Sequence[Mapping[str, Any]]) -> int:
+        return self._session.run_many("queue.release_lease", rows)
+
+    def expire_locked(self, lease_ids: Sequence[str]) -> int:
+        return self._session.run_many(
+            "queue.expire_lease", [{"lease_id": lease_id, "now_at": self._now} for lease_id in lease_ids]
+        )
+
+
+def _room(total: int, row: Row | None) -> Room:
+    assert row is not None, "the capacity row is missing: the migration writes it"
+    return Room(total, *row)

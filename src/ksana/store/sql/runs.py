@@ -1,0 +1,177 @@
+"""`task_runs` and `async_callbacks`: one record per firing, held under a token."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ksana.base.instant import Instant
+from ksana.domain.firing import Counts
+from ksana.domain.tasks import Run, Task
+from ksana.ports.tasks_store import AttemptEnd, NewRun, RunEnd
+from ksana.store.sql.session import Session
+from ksana.store.sql.tasks import read_task
+
+
+class SqlRuns:
+    """The runs of one transaction."""
+
+    def __init__(self, session: Session, tx: Any) -> None:
+        self._session = session
+        self._now: Instant = tx.now
+
+    def insert_many(self, runs: Sequence[NewRun]) -> list[int]:
+        at = self._now
+        rows = []
+        for run in runs:
+            is_open = run.status in ("SCHEDULED", "RUNNING")
+            rows.append(
+                {
+                    "uid": run.uid, "task_id": run.task_id, "open_task": run.task_id if is_open else None,
+                    "slot_at": run.slot_at, "scheduled_time": run.scheduled_time,
+                    "start_time": at if run.status == "RUNNING" else None, "end_time": None if is_open else at,
+                    "status": run.status, "trigger_kind": run.trigger, "exec_type": run.exec_type,
+                    "is_counted": int(run.is_counted), "host": run.host[:255],
+                    "ready_host": run.host[:255] if run.is_ready else None, "held_by": run.held_by, "token": run.token,
+                    "reason": run.reason, "callback_token": run.callback_token, "override_body": run.override_body,
+                    "retry_of": run.retry_of, "trace_id": run.trace_id, "at": at,
+                }
+            )  # fmt: skip
+        return self._session.insert_rows("runs.insert_run", rows)
+
+    def find(self, run_id: int, *, lock: bool = False) -> Run | None:
+        row = self._session.one("runs.lock_run" if lock else "runs.get_run", id=run_id)
+        return None if row is None else _run(row)
+
+    def find_id_by_uid(self, uid: str) -> int | None:
+        row = self._session.one("runs.find_by_uid", uid=uid)
+        return None if row is None else int(row[0])
+
+    def find_id_by_callback_token(self, token: str) -> int | None:
+        row = self._session.one("runs.find_by_callback_token", token=token)
+        return None if row is None else int(row[0])
+
+    def list_runs(
+        self,
+        *,
+        task_id: int | None = None,
+        status: str | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+        limit: int = 20,
+        skip: int = 0,
+    ) -> list[Run]:
+        filters = {"task_id": task_id, "status": status, "since": since, "until": until}
+        return [_run(row) for row in self._session.filtered("runs.list_runs", filters, limit=limit, skip=skip)]
+
+    def count_runs(
+        self,
+        *,
+        task_id: int | None = None,
+        status: str | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+    ) -> int:
+        filters = {"task_id": task_id, "status": status, "since": since, "until": until}
+        return int(self._session.filtered("runs.count_runs", filters)[0][0])
+
+    def find_last(self, task_id: int) -> Run | None:
+        row = self._session.one("runs.last_run_id", task_id=task_id)
+        return None if row is None or row[0] is None else self.find(int(row[0]))
+
+    def count_open(self, task_id: int) -> Counts:
+        row = self._session.one("runs.count_open", task_id=task_id)
+        assert row is not None
+        return Counts(int(row[0]) - int(row[1]), int(row[1]))
+
+    def hold_ready(self, host: str, limit: int, instance_id: str, tokens: Sequence[int]) -> list[tuple[Run, Task]]:
+        held: list[tuple[Run, Task]] = []
+        rows = self._session.all("runs.list_ready", host=host, limit=limit)
+        for row, new_token in zip(rows, tokens, strict=False):
+            seen, task = _run(row[:34]), read_task(row[34:])
+            if self._session.run(
+                "runs.hold_run", id=seen.id, token=seen.token, new_token=new_token, held_by=instance_id, at=self._now
+            ):
+                attempt = seen.attempt + (seen.status == "RETRYING")
+                held.append((msgspec.structs.replace(seen, status="RUNNING", token=new_token, attempt=attempt), task))
+        return held
+
+    def list_ready_hosts(self) -> list[str]:
+        return [str(row[0]) for row in self._session.all("runs.list_ready_hosts")]
+
+    def finish_if_held(self, run_id: int, token: int, end: AttemptEnd) -> bool:
+        return self._session.run("runs.finish_run", id=run_id, token=token, at=self._now, **msgspec.structs.asdict(end)) == 1
+
+    def end_if_unchanged(self, run: Run, end: RunEnd) -> bool:
+        return (
+            self._session.run(
+                "runs.end_run", id=run.id, old_status=run.status, token=run.token, at=self._now, **msgspec.structs.asdict(end)
+            )
+            == 1
+        )
+
+    def make_ready_if_retrying(self, run_id: int) -> bool:
+        return self._session.run("runs.make_ready", id=run_id, at=self._now) == 1
+
+    def promote_next(self, task_id: int) -> int | None:
+        row = self._session.one("runs.first_waiting", task_id=task_id)
+        if row is None or row[0] is None:
+            return None
+        return int(row[0]) if self._session.run("runs.promote_run", id=row[0], at=self._now) else None
+
+    def list_wakes(self, now: Instant, limit: int) -> list[tuple[int, str, int]]:
+        return [(row[0], row[1], row[2]) for row in self._session.all("runs.list_wakes", now=now, limit=limit)]
+
+    def next_wake_at(self) -> Instant | None:
+        row = self._session.one("runs.next_wake_at")
+        return None if row is None else row[0]
+
+    def list_orphans(self, me: str, limit: int) -> list[int]:
+        return [int(row[0]) for row in self._session.all("runs.list_orphans", me=me, limit=limit)]
+
+    def list_taken_away(self, me: str) -> list[int]:
+        return [int(row[0]) for row in self._session.all("runs.list_taken_away", me=me)]
+
+    def let_go(self, run_id: int, me: str) -> None:
+        self._session.run("runs.let_go", id=run_id, me=me)
+
+    def list_stalled(self, limit: int) -> list[int]:
+        return [int(row[0]) for row in self._session.all("runs.list_stalled", limit=limit)]
+
+    def list_open_of_task(self, task_id: int, limit: int = 10_000) -> list[int]:
+        return [int(row[0]) for row in self._session.all("runs.list_open_of_task", task_id=task_id, limit=limit)]
+
+    def extend_deadline_if_pending(self, run_id: int, deadline: Instant) -> bool:
+        return self._session.run("runs.extend_deadline", id=run_id, deadline=deadline, at=self._now) == 1
+
+    def count_pending_callbacks(self) -> int:
+        row = self._session.one("runs.count_pending_callbacks")
+        return int(row[0]) if row else 0
+
+    def insert_callback(self, run_id: int, headers: str, body: str, status: str) -> None:
+        self._session.run(
+            "runs.insert_callback", task_run_id=run_id, received_at=self._now, headers_json=headers, body=body, status=status
+        )
+
+    def list_callbacks(self, run_id: int) -> list[tuple[int, Instant, str, str]]:
+        rows = self._session.all("runs.list_callbacks", task_run_id=run_id)
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+    def purge(self, before: Instant, limit: int) -> int:
+        return self._delete([int(row[0]) for row in self._session.all("runs.list_old_runs", before=before, limit=limit)])
+
+    def purge_surplus(self, task_id: int, keep: int, limit: int) -> int:
+        rows = self._session.all("runs.list_surplus_runs", task_id=task_id, keep=keep, limit=limit)
+        return self._delete([int(row[0]) for row in rows])
+
+    def _delete(self, ids: list[int]) -> int:
+        for run_id in ids:
+            self._session.run("runs.delete_callbacks", id=run_id)
+            self._session.run("runs.delete_run", id=run_id)
+        return len(ids)
+
+
+def _run(row: Sequence[Any]) -> Run:
+    values = list(row)
+    values[11], values[20], values[31] = bool(values[11]), bool(values[20]), values[31] or "[]"
+    return Run(*values)
