@@ -1,0 +1,64 @@
+# Ksana. `make` alone lists what there is.
+SHELL := bash
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+ARGS ?=
+# Two workers: the tests also start databases. `make test TEST_WORKERS=8 ARGS='-k lane'` on a big machine.
+TEST_WORKERS ?= 2
+PYTEST = $(BIN)/pytest -q -n $(TEST_WORKERS) --timeout 120
+
+.PHONY: help setup run test dev servers check lint types imports pytest bench torture docs conformance format ci
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with what Ksana needs; leaves .venv/bin/ksana
+	@scripts/setup
+
+run: setup ## Serve on 127.0.0.1:7100, data in ./data (ARGS='--port 7200')
+	@exec $(BIN)/ksana serve $(ARGS)
+
+test: dev servers check pytest ## Everything a change must pass: set-up, lint, types, imports, tests
+
+dev: setup
+	@scripts/setup dev
+
+servers:
+	@scripts/servers
+
+check: lint types imports
+
+lint: dev ## Lint and check the format
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "run: make format"; exit 1; }
+
+format: dev ## Format and apply the safe fixes
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
+
+types: dev ## Check the types (strict)
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/mypy --no-error-summary --package tests.ground
+
+imports: dev ## Check the direction of imports
+	@$(BIN)/lint-imports --no-cache > .venv/.imports.log 2>&1 || { cat .venv/.imports.log; exit 1; }
+
+pytest: dev servers
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) -m "not slow" $(ARGS)
+
+torture: dev servers ## The slow tests, and the properties with many more examples
+	@HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout 1800 -m slow $(ARGS)
+	@if [ -d tests/properties ]; then HYPOTHESIS_PROFILE=torture $(PYTEST) --timeout 1800 tests/properties; fi
+
+bench: dev servers ## Measure; each figure as a ratio to its floor (ARGS='lane')
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: dev ## Write the generated pages anew
+	@mkdir -p docs/reference
+	@$(BIN)/python -m ksana.boot.settings_doc > docs/reference/settings.md
+
+conformance: dev ## Which tests prove which item of the contract (ARGS='--require X --names')
+	@$(BIN)/python -m tests.ground.conformance $(ARGS)
+
+ci: ## What .ci/run does
+	@.ci/run

@@ -1,0 +1,39 @@
+"""An event loop in a thread of its own, so that a fake peer keeps its pace whatever the test's own loop is doing."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class BackgroundLoop:
+    """A thread that runs an event loop until `close`."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, coroutine: Coroutine[Any, Any, T], within_s: float = 10.0) -> T:
+        """Run a coroutine over there and wait for its answer."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(within_s)
+
+    def close(self) -> None:
+        """Cancel what runs, stop the loop, end the thread."""
+        self.call(_cancel_all())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+
+async def _cancel_all() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
