@@ -24,8 +24,8 @@ REAL_PATIENCE_S = 10.0
 
 def next_deadline(clock: VirtualClock) -> Instant | None:
     """The instant the next sleeper wants to wake; None if nobody sleeps."""
-    awake_at = [at for at, _, sleeper in clock._sleepers if not sleeper.done()]
-    return clock.now() + min(awake_at) - clock.monotonic() if awake_at else None
+    rest = clock.next_deadline()
+    return None if rest is None else clock.now() + rest
 
 
 async def eventually(fact: Callable[[], object], what: str = "the fact") -> None:

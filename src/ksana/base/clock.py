@@ -17,6 +17,10 @@ SETTLE_TURNS = 25
 """Turns of the event loop the virtual clock gives woken tasks before it believes that nothing more will happen."""
 
 
+NAP: Micros = 1_000_000
+"""Longest sleep on one reading of the wall clock: a step is noticed within a second."""
+
+
 class Clock(Protocol):
     """Where time comes from."""
 
@@ -29,11 +33,15 @@ class Clock(Protocol):
         ...
 
     async def sleep_until(self, at: Instant) -> None:
-        """Wait until the wall clock as known now reaches `at`. A step of the wall clock meanwhile is not seen."""
+        """Wait as long as it is until `at` by the wall clock as known now. A step of the clock meanwhile is not seen."""
         ...
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> bool:
-        """Wait for the event or the instant, whichever is first; tell whether the event came."""
+        """Wait for the event or the instant, whichever is first; tell whether the event came.
+
+        A clock stepped forward past `until` ends the wait within a second; one stepped back does not lengthen it. So the
+        wait may end before the wall clock shows `until`: look again, and wait again.
+        """
         ...
 
 
@@ -50,26 +58,30 @@ class SystemClock:
         await asyncio.sleep(max(0, at - self.now()) / 1e6)
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> bool:
-        if event.is_set():
-            return True
         if until is None:
             await event.wait()
             return True
-        # A bare timer that sets the event's twin is cheaper than wait_for, which makes a task per call.
-        loop = asyncio.get_running_loop()
+        end_mono = self.monotonic() + until - self.now()
+        while not event.is_set():
+            rest = min(until - self.now(), end_mono - self.monotonic(), NAP)
+            if rest <= 0:
+                return False
+            await self._nap(event, rest)
+        return True
+
+    async def _nap(self, event: asyncio.Event, rest: Micros) -> None:
+        # A timer that cancels the waiter is cheaper than wait_for.
         waiter = asyncio.ensure_future(event.wait())
-        timer = loop.call_later(max(0, until - self.now()) / 1e6, waiter.cancel)
+        timer = asyncio.get_running_loop().call_later(rest / 1e6, waiter.cancel)
         try:
             await waiter
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return False
         finally:
             timer.cancel()
             waiter.cancel()
-        return True
 
 
 class VirtualClock:
@@ -88,38 +100,51 @@ class VirtualClock:
         return self._monotonic
 
     async def sleep_until(self, at: Instant) -> None:
-        if at <= self._now:
+        end = self._monotonic + at - self._now
+        if end <= self._monotonic:
             await asyncio.sleep(0)
-            return
-        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self._monotonic + at - self._now, next(self._order), sleeper))
-        await sleeper
+        while self._monotonic < end:
+            await self._sleep_to(end)
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> bool:
-        if event.is_set():
-            return True
         waiter = asyncio.ensure_future(event.wait())
-        if until is None:
-            await waiter
-            return True
-        sleeper = asyncio.ensure_future(self.sleep_until(until))
         try:
-            await asyncio.wait((waiter, sleeper), return_when=asyncio.FIRST_COMPLETED)
+            if until is None:
+                await waiter
+                return True
+            end = self._monotonic + until - self._now
+            while not event.is_set() and self._now < until and self._monotonic < end:
+                sleeper = asyncio.ensure_future(self._sleep_to(end))
+                await asyncio.wait((waiter, sleeper), return_when=asyncio.FIRST_COMPLETED)
+                sleeper.cancel()
             return event.is_set()
         finally:
             waiter.cancel()
-            sleeper.cancel()
+
+    async def _sleep_to(self, monotonic: Micros) -> None:
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (monotonic, next(self._order), sleeper))
+        await sleeper
+
+    def next_deadline(self) -> Micros | None:
+        """How long until somebody wants to wake; None if nobody sleeps."""
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
+        return self._sleepers[0][0] - self._monotonic if self._sleepers else None
 
     def step(self, by: Micros) -> None:
         """Step the wall clock, as an administrator or NTP would; monotonic time does not notice."""
         self._now += by
+        for _, _, sleeper in self._sleepers:  # let everybody look at the clock again
+            if not sleeper.done():
+                sleeper.set_result(None)
 
     async def advance(self, by: Micros) -> None:
         """Let `by` pass, waking sleepers one deadline at a time."""
         await self.settle()
         end = self._monotonic + by
-        while self._sleepers and self._sleepers[0][0] <= end:
-            self._move_to(max(self._monotonic, self._sleepers[0][0]))
+        while (rest := self.next_deadline()) is not None and self._monotonic + rest <= end:
+            self._move_to(self._monotonic + max(0, rest))
             self._wake_due()
             await self.settle()
         self._move_to(end)

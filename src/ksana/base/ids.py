@@ -1,13 +1,16 @@
-"""Ids and tokens. Everything here is from a secure source; nothing derives from time or machine."""
+"""Ids and tokens. Chance is from a secure source; nothing derives from the machine, and time only where it is handed in."""
 
 import os
 import re
 import uuid
 from typing import Final
 
+from ksana.base.instant import Instant
+
 JOB_ID: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}\Z", re.ASCII)
 """What a timer's own id may look like."""
 
+_VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
 _UID = re.compile(r"[0-9a-f]{32}\Z", re.ASCII)
 
 
@@ -19,6 +22,18 @@ def new_uid() -> str:
 def new_uuid() -> str:
     """Make a UUID string for queue jobs, leases and timer jobs."""
     return str(uuid.UUID(bytes=os.urandom(16), version=4))
+
+
+def new_ordered_uuids(at: Instant, count: int) -> list[str]:
+    """Make UUIDs (version 7) that sort by the instant, with 74 random bits each: new rows then land side by side in an index
+    instead of all over it, which is most of the cost of a durable commit."""
+    stamp = f"{at // 1000 & 0xFFFFFFFFFFFF:012x}"
+    head = f"{stamp[:8]}-{stamp[8:]}-7"
+    noise = os.urandom(10 * count).hex()
+    return [
+        f"{head}{noise[place : place + 3]}-{_VARIANT[noise[place + 3]]}{noise[place + 4 : place + 7]}-{noise[place + 7 : place + 19]}"
+        for place in range(0, 20 * count, 20)
+    ]
 
 
 def new_token() -> int:

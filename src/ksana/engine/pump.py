@@ -3,9 +3,9 @@
 The step does everything that is due and answers when the next thing is. A signal is a hint that something earlier came;
 the poll is the net under lost hints. Three rules keep it honest:
 
-- It never sleeps long on one reading of the wall clock: every nap is at most a second, then the clock is read again. A
-  clock stepped back delays nothing by the size of the step, one stepped forward wakes it within a second. Naps that find
-  nothing due do not call the step. The poll runs on monotonic time, which does not step.
+- It trusts no single reading of the wall clock: the clock's `wait` looks again every second. A clock stepped back delays
+  nothing by the size of the step, one stepped forward wakes it within a second. The poll runs on monotonic time, which
+  does not step.
 - It never spins: a step that answers an instant which had already passed when it began got nothing done about it, so the
   next call waits, from a millisecond up to a second. A step that stopped in the middle of its work answers AGAIN.
 - It catches nothing: what the step raises is the supervisor's to see.
@@ -20,9 +20,6 @@ from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 
 AGAIN: Final[Instant] = -1
 """The step's answer when it left due work undone on purpose: call it again at once, after others had their turn."""
-
-NAP: Final[Micros] = SECOND
-"""Longest sleep on one reading of the wall clock."""
 
 _BACKOFF_LEAST: Final[Micros] = MILLISECOND
 _BACKOFF_MOST: Final[Micros] = SECOND
@@ -72,7 +69,7 @@ class Pump:
         poll_at = self._clock.monotonic() + self._poll_us
         while not self._wake.is_set():
             now = self._clock.now()
-            rest_us = min(poll_at - self._clock.monotonic(), NAP)
+            rest_us = poll_at - self._clock.monotonic()
             if due_at is not None:
                 rest_us = min(rest_us, due_at - now)
             if rest_us <= 0:

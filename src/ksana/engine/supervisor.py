@@ -133,6 +133,8 @@ class Supervisor:
             watched.began_mono = self._clock.monotonic()
             watched.turn("running", self._clock.now())
             error = await self._run_once(watched)
+            if _is_cancelled():
+                return  # the loop swallowed its cancellation and ended all the same: it was told to
             if self._is_proven(watched):
                 watched.failures = 0
             watched.failures += 1
@@ -150,8 +152,7 @@ class Supervisor:
             await watched.loop.run()
         except asyncio.CancelledError as error:
             # Ours to obey only if somebody cancelled this very task; a stray one from inside is a fault like any other.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_cancelled():
                 raise
             return error
         except Exception as error:
@@ -170,3 +171,9 @@ class Supervisor:
             _log.error("loop fell and will be restarted", loop=watched.loop.name, delay_ms=delay_us // 1000, exc_info=error)
         if self._on_restart is not None:
             self._on_restart(watched.loop.name)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody asked the current task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,224 @@
+"""The whole of timers and tasks on a virtual clock: real store (inline SQLite), real services and engine, a scripted caller."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ksana.base.clock import VirtualClock
+from ksana.base.instant import SECOND, Instant
+from ksana.domain.schedule import Once, Schedule, make_cron, make_every
+from ksana.domain.tasks import Definition, Options, RetryPolicy, Run, Task
+from ksana.engine.delivery import Delivery
+from ksana.engine.firing import FiringEngine
+from ksana.engine.held import AttemptOver
+from ksana.engine.waking import WakingEngine
+from ksana.ports.caller import Reply, Request, Timing
+from ksana.ports.store import Event
+from ksana.service.callbacks import CallbackBody, CallbackService, Received
+from ksana.service.runs import RunService
+from ksana.service.tasks import NewTask, TaskService
+from ksana.store.sql import SqlStore, open_store
+
+Script = Callable[[Request], Reply | None]
+"""What a target does: a reply at once, or None to hang until aborted or past its deadline."""
+
+
+class Sent(msgspec.Struct):
+    at: Instant
+    request: Request
+
+    def header(self, name: str) -> str:
+        return next(value for key, value in self.request.headers if key.lower() == name.lower())
+
+
+class _Call:
+    def __init__(self, end: Callable[[Reply], None]) -> None:
+        self.end = end
+
+    def abort(self) -> None:
+        self.end(Reply("aborted", Timing(), error="aborted"))
+
+
+class ScriptedCaller:
+    """A Caller whose targets are functions; a hanging one times out on the virtual clock."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+        self.sent: list[Sent] = []
+        self.scripts: dict[str, Script] = defaultdict(lambda: lambda request: answer(200))
+        self.open = 0
+        self.most_open = 0
+
+    def call(self, request: Request, done: Callable[[Reply], None]) -> _Call:
+        self.sent.append(Sent(self._clock.now(), request))
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        over = False
+
+        def end(reply: Reply) -> None:
+            nonlocal over
+            if not over:
+                over = True
+                self.open -= 1
+                asyncio.get_running_loop().call_soon(done, reply)
+
+        reply = self.scripts[request.url](request)
+        if reply is not None:
+            end(reply)
+        else:
+            asyncio.ensure_future(self._time_out(request, end))
+        return _Call(end)
+
+    async def _time_out(self, request: Request, end: Callable[[Reply], None]) -> None:
+        await self._clock.sleep_until(self._clock.now() + request.timeout_us)
+        end(Reply("timeout", Timing(total_ms=request.timeout_us / 1000), error="no answer in time"))
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def answer(status: int, body: bytes = b"", retry_after: str | None = None) -> Reply:
+    return Reply("answered", Timing(total_ms=1.0), status=status, body=body, retry_after=retry_after)
+
+
+class Quiet:
+    """Metrics that are only remembered."""
+
+    def __init__(self) -> None:
+        self.misfires: list[tuple[int, int]] = []
+
+    def scanned(self, seconds: float, fired: int) -> None: ...
+
+    def misfired(self, task_id: int, count: int) -> None:
+        self.misfires.append((task_id, count))
+
+    def called(self, over: AttemptOver) -> None: ...
+
+    def recorded(self, over: AttemptOver, status: str) -> None: ...
+
+
+class World:
+    """One instance. `die` and `revive` stand for kill -9 and a restart; the store and the clock live on."""
+
+    def __init__(self, store: SqlStore, clock: VirtualClock, instance: str = "one", workers: int = 64, per_host: int = 16) -> None:
+        self.store = store
+        self.clock = clock
+        self.caller = ScriptedCaller(clock)
+        self.metrics = Quiet()
+        self.is_alive = False
+        self._names = 0
+        self._renew_every = SECOND
+        self._instance = instance
+        self._limits = (workers, per_host)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def revive(self) -> None:
+        """Start the instance, as a new one."""
+        self._names += 1
+        me = f"{self._instance}-{self._names}"
+        clock, store = self.clock, self.store
+        await store.transact(lambda tx: tx.instances.register(me, "host", "0", 15 * SECOND, True))
+        self.delivery = Delivery(
+            store, clock, lambda: self.caller, me, lambda: self.is_alive, self.metrics, workers=self._limits[0],
+            per_host=self._limits[1], callback_base="http://ksana/api/v1/callbacks", agent="ksana/test",
+        )  # fmt: skip
+        self.firing = FiringEngine(
+            store, clock, me, self.delivery.rooms, self.delivery.take, self.metrics, batch_limit=500, poll_us=5 * SECOND
+        )
+        self.waking = WakingEngine(store, clock, me, self.delivery.ready)
+        self.delivery.on_wakes = self.waking.wakes.signal
+        self.tasks = TaskService(store, clock, self, SECOND)
+        self.runs = RunService(store, self)
+        self.callbacks = CallbackService(store, clock, self, 3600 * SECOND, True)
+        self.is_alive = True
+        pumps = (
+            self.delivery.outcomes, self.delivery.claims, self.delivery.cancels, self.waking.wakes, self.waking.rescue,
+            self.waking.promote, self.firing.pump,
+        )  # fmt: skip
+        self._pumps = pumps
+        self._tasks = [asyncio.ensure_future(pump.run()) for pump in pumps]
+        self._tasks.append(asyncio.ensure_future(self._renew(me)))
+        await clock.settle()
+
+    def slow_down_polls(self) -> None:
+        """For tests over years: the polls are a net, and nothing falls here."""
+        self._renew_every = 10**15
+        for pump in self._pumps:
+            pump._poll_us = 10**15
+            pump.signal()
+
+    async def die(self) -> None:
+        """Stop dead: nothing is flushed, nothing is recorded any more."""
+        self.is_alive = False
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _renew(self, me: str) -> None:
+        while True:
+            await self.store.transact(lambda tx: tx.instances.renew_if_registered(me, 15 * SECOND))
+            await self.clock.sleep_until(self.clock.now() + self._renew_every)
+
+    # the services' hints
+    def due(self, at: Instant | None) -> None:
+        self.firing.hint(at)
+
+    def ready(self, host: str) -> None:
+        self.delivery.ready(host)
+
+    def canceled(self, run_id: int) -> None:
+        self.delivery.abort(run_id)
+
+    # what tests ask
+    async def add(self, definition: Definition, *, dialect: str = "C", status: str = "ENABLED") -> Task:
+        task = await self.tasks.create(NewTask(dialect, definition, status))  # type: ignore[arg-type]
+        await self.clock.settle()
+        return task
+
+    async def all_runs(self, task: Task) -> list[Run]:
+        """A task's runs, oldest first."""
+        return list(reversed((await self.runs.list_page(task_id=task.id, page_size=500)).runs))
+
+    async def events(self, kind: str) -> list[Event]:
+        return [e for e in await self.store.read(lambda tx: tx.events.list_after(0, 5000)) if e.type == kind]
+
+    async def call_back(self, token: str, status: str, **members: Any) -> Any:
+        body = CallbackBody(status, **members)
+        answer = await self.callbacks.take_by_token(token, Received(body, "{}", "{}", "POST"))
+        await self.clock.settle()
+        return answer
+
+
+async def open_world(path: Path, clock: VirtualClock, **limits: int) -> World:
+    store = await open_store(f"sqlite:///{path}/ksana.db", clock, inline=True)
+    world = World(store, clock, **limits)
+    await world.revive()
+    return world
+
+
+def data_of(event: Event) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(event.data)
+    return found
+
+
+def every(world: World, seconds: float, **members: Any) -> Schedule:
+    return make_every(round(seconds * SECOND), now=world.clock.now(), **members)
+
+
+def cron(expr: str, timezone: str = "UTC", **members: Any) -> Schedule:
+    return make_cron(expr, timezone, **members)
+
+
+def once(at: Instant) -> Schedule:
+    return Once(at)
+
+
+def task_of(schedule: Schedule, name: str = "t", url: str = "http://target/hook", **members: Any) -> Definition:
+    """A definition with C's defaults."""
+    retry = members.pop("retry", RetryPolicy())
+    options = members.pop("options", Options())
+    return Definition(name, "", schedule, target_url=url, retry=retry, options=options, **members)

@@ -1,0 +1,189 @@
+"""The pump: wakes when something is due, sleeps otherwise, and is fooled by no clock."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from ksana.base.clock import SystemClock, VirtualClock
+from ksana.base.instant import HOUR, MILLISECOND, SECOND, Instant
+from ksana.engine.pump import AGAIN, Pump
+
+Answer = Callable[[], Instant | None]
+
+
+class Steps:
+    """A step that notes when it was called and answers as told."""
+
+    def __init__(self, clock: VirtualClock, answer: Answer) -> None:
+        self.calls: list[Instant] = []
+        self.answer = answer
+        self._clock = clock
+        self._start = clock.now()
+
+    async def __call__(self) -> Instant | None:
+        self.calls.append(self._clock.now() - self._start)
+        return self.answer()
+
+
+@contextlib.asynccontextmanager
+async def running(pump: Pump) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(pump.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def never() -> Instant | None:
+    return None
+
+
+async def test_it_wakes_exactly_when_something_is_due_and_not_between(clock: VirtualClock) -> None:
+    start = clock.now()
+    dues = iter([start + 1500 * MILLISECOND, start + 4 * SECOND])
+    steps = Steps(clock, lambda: next(dues, None))
+    async with running(Pump("p", clock, steps, poll_us=HOUR)):
+        await clock.advance(10 * SECOND)
+    assert steps.calls == [0, 1500 * MILLISECOND, 4 * SECOND]
+
+
+async def test_the_poll_is_the_net_when_nothing_is_signalled(clock: VirtualClock) -> None:
+    steps = Steps(clock, never)
+    async with running(Pump("p", clock, steps, poll_us=5 * SECOND)):
+        await clock.advance(12 * SECOND)
+    assert steps.calls == [0, 5 * SECOND, 10 * SECOND]
+
+
+async def test_a_signal_wakes_it_at_once_and_many_make_one_step(clock: VirtualClock) -> None:
+    steps = Steps(clock, never)
+    pump = Pump("p", clock, steps, poll_us=HOUR)
+    async with running(pump):
+        await clock.advance(700 * MILLISECOND)
+        for _ in range(100):
+            pump.signal()
+        await clock.settle()
+    assert steps.calls == [0, 700 * MILLISECOND]
+
+
+async def test_a_signal_while_the_step_works_is_not_lost(clock: VirtualClock) -> None:
+    calls = 0
+
+    async def step() -> Instant | None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            pump.signal()
+            await clock.sleep_until(clock.now() + SECOND)
+        return None
+
+    pump = Pump("p", clock, step, poll_us=HOUR)
+    async with running(pump):
+        await clock.advance(2 * SECOND)
+    assert calls == 2
+
+
+@pytest.mark.spec("X5")
+async def test_a_clock_stepped_back_does_not_put_it_to_sleep_for_the_step(clock: VirtualClock) -> None:
+    steps = Steps(clock, never)
+    async with running(Pump("p", clock, steps, poll_us=5 * SECOND)):
+        await clock.advance(SECOND)
+        clock.step(-HOUR)
+        await clock.advance(6 * SECOND)
+    assert len(steps.calls) == 2, "the poll came in spite of the step"
+
+
+@pytest.mark.spec("X5")
+async def test_a_clock_stepped_forward_makes_the_due_slot_fire_within_a_second(clock: VirtualClock) -> None:
+    start = clock.now()
+    dues = iter([start + HOUR])
+    steps = Steps(clock, lambda: next(dues, None))
+    async with running(Pump("p", clock, steps, poll_us=2 * HOUR)):
+        await clock.advance(10 * SECOND)
+        assert len(steps.calls) == 1
+        clock.step(2 * HOUR)
+        await clock.advance(SECOND)
+    assert len(steps.calls) == 2
+
+
+@pytest.mark.spec("X5")
+async def test_a_step_back_does_not_wake_a_slot_early_by_wall_time(clock: VirtualClock) -> None:
+    start = clock.now()
+    steps = Steps(clock, lambda: start + 10 * SECOND)
+    async with running(Pump("p", clock, steps, poll_us=HOUR)):
+        await clock.advance(SECOND)
+        clock.step(-5 * SECOND)
+        await clock.advance(13 * SECOND)
+        assert len(steps.calls) == 1, "13 s on, the wall shows only 9 s"
+        await clock.advance(SECOND)
+    assert len(steps.calls) > 1
+
+
+async def test_a_due_instant_that_yields_no_work_does_not_make_it_spin(clock: VirtualClock) -> None:
+    start = clock.now()
+    steps = Steps(clock, lambda: start - SECOND)
+    async with running(Pump("p", clock, steps, poll_us=HOUR)):
+        await clock.advance(10 * SECOND)
+    assert 10 < len(steps.calls) < 25
+    assert steps.calls[-1] - steps.calls[-2] == SECOND
+
+
+async def test_what_became_due_while_it_worked_is_done_at_once(clock: VirtualClock) -> None:
+    calls: list[Instant] = []
+
+    async def step() -> Instant | None:
+        began = clock.now()
+        calls.append(began)
+        await clock.sleep_until(began + 10 * MILLISECOND)
+        return began + MILLISECOND if len(calls) == 1 else None
+
+    async with running(Pump("p", clock, step, poll_us=HOUR)):
+        await clock.advance(SECOND)
+    assert calls[1] - calls[0] == 10 * MILLISECOND
+
+
+async def test_a_step_that_stopped_in_the_middle_is_called_again_after_others_had_their_turn(clock: VirtualClock) -> None:
+    order: list[str] = []
+
+    async def step() -> Instant | None:
+        order.append("step")
+        if order.count("step") == 1:
+            asyncio.get_running_loop().call_soon(order.append, "other")
+        return AGAIN if order.count("step") < 3 else None
+
+    async with running(Pump("p", clock, step, poll_us=HOUR)):
+        await clock.settle()
+    assert order == ["step", "other", "step", "step"]
+
+
+async def test_what_the_step_raises_is_for_the_supervisor(clock: VirtualClock) -> None:
+    async def step() -> Instant | None:
+        raise LookupError("broken")
+
+    with pytest.raises(LookupError):
+        await Pump("p", clock, step).run()
+
+
+async def test_on_the_real_clock_it_is_never_early_and_hardly_late() -> None:
+    clock = SystemClock()
+    dues = [clock.now() + gap * MILLISECOND for gap in (3, 7, 20, 21, 40)]
+    woken: list[Instant] = []
+    done = asyncio.Event()
+
+    def left() -> Instant | None:
+        now = clock.now()
+        while dues and dues[0] <= now:
+            woken.append(now - dues.pop(0))
+        if not dues:
+            done.set()
+        return dues[0] if dues else None
+
+    async def step() -> Instant | None:
+        return left()
+
+    async with running(Pump("p", clock, step)), asyncio.timeout(10):
+        await done.wait()
+    assert len(woken) == 5
+    assert min(woken) >= 0
