@@ -2,6 +2,7 @@
 
 import time
 
+import msgspec
 import pytest
 
 from ksana.base.errors import InvalidError
@@ -260,6 +261,14 @@ def test_schedules_are_equal_by_value_also_after_use() -> None:
     schedule.next_after(used, T0)
     assert used == fresh and hash(used) == hash(fresh)
     assert isinstance(used, Cron)
+
+
+def test_schedules_survive_being_stored_as_json_also_after_use() -> None:
+    for wanted in (Once(T0), make_every(HOUR, now=T0, jitter_us=5), make_cron("0 9 * * *", "Europe/Berlin", dst_gap="skip")):
+        schedule.next_after(wanted, T0)
+        stored = msgspec.json.encode(wanted)
+        assert b"timetable" not in stored
+        assert msgspec.json.decode(stored, type=schedule.Schedule) == wanted
 
 
 @pytest.mark.parametrize("gap", ["later", "NEXT", ""])

@@ -1,0 +1,260 @@
+"""The layer: one ASGI app that finds the route, judges the caller, reads the body, calls the handler, renders the answer.
+
+A raw ASGI app on purpose: a request passes no middleware and no list of patterns. Every way out that is not a 2xx is the
+X8 body. Surfaces hand in their routes; nothing here knows what they do.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+from starlette.websockets import WebSocket
+
+from ksana.api import docs, events, health, openapi
+from ksana.api.auth import Doorkeeper
+from ksana.api.body import ClientGoneError, Receive, check_length, decode_body, read_body
+from ksana.api.errors import error_body, refusal
+from ksana.api.health import StatsSections
+from ksana.api.query import decode_query
+from ksana.api.routing import Answer, AnyRoute, Call, Content, Route, Router, SocketRoute, Stream
+from ksana.api.services import Services
+from ksana.api.traffic import Traffic
+from ksana.base.errors import KsanaError, NotFoundError, TooLargeError
+from ksana.base.ids import new_uid
+
+log = structlog.get_logger("ksana.api")
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+MAX_REQUEST_ID: Final = 128
+DISCARDED_BODY: Final = 8 * 1024 * 1024
+"""A refused body up to this size is read away so that the caller sees the 413; beyond it the connection is closed."""
+RESPOND: Final = "ksana.respond"
+"""Where our server puts its one-write answer in the scope; other servers have none."""
+_INTERNAL: Final = "something went wrong on our side; the log has it under this request id"
+_JSON: Final = (b"content-type", b"application/json")
+_CLOSE: Final = (b"connection", b"close")
+
+# Request ids only need to differ: a random start of the process and a count spare a system call per request.
+_ID_PREFIX: Final = new_uid()[:20]
+_id_counter = itertools.count(1)
+_encode = msgspec.json.Encoder().encode
+
+
+def create_app(services: Services, *surfaces: Iterable[AnyRoute], stats: StatsSections | None = None) -> "Application":
+    """Compose the app of the foundation's routes and those of the surfaces."""
+    stats = stats or StatsSections()
+    routes: list[AnyRoute] = [*health.routes(services, stats), *events.routes(services), *docs.routes()]
+    for surface in surfaces:
+        routes.extend(surface)
+    described = [route for route in routes if isinstance(route, Route) and not route.hidden]
+    routes.append(openapi.route(described, services.settings.version))
+    return Application(services, routes)
+
+
+class Application:
+    """The ASGI callable."""
+
+    def __init__(self, services: Services, routes: Iterable[AnyRoute]) -> None:
+        self.router = Router(routes)
+        self._services = services
+        self._doorkeeper = Doorkeeper(services)
+        self._max_body = services.settings.max_body
+        self._monotonic = services.clock.monotonic
+        self._traffic = Traffic()
+        services.metrics.register(self._traffic)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = scope["type"]
+        if kind == "http":
+            await self._serve(scope, receive, send)
+        elif kind == "websocket":
+            await self._serve_socket(scope, receive, send)
+        elif kind == "lifespan":
+            await _pass_lifespan(receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = self._monotonic()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        sent_id = headers.get(b"x-request-id")
+        request_id = _next_request_id() if sent_id is None else sane_request_id(sent_id)
+        method, template = scope["method"], "unknown"
+        try:
+            self._doorkeeper.check_source(headers)
+            route, params = self.router.find(method, scope["path"], scope["raw_path"])
+            assert isinstance(route, Route)
+            template = route.path
+            call = Call(self._services, method, scope["path"], headers, request_id)
+            call.params = params
+            result = await self._answer(route, call, headers, scope, receive)
+        except KsanaError as error:
+            status, body, extra = refusal(error, request_id)
+            if isinstance(error, TooLargeError) and _is_endless(headers):
+                extra.append(_CLOSE)
+            await _send(scope, send, Content(body, "application/json", status, tuple(extra)), request_id)
+        except ClientGoneError:
+            return
+        except Exception as error:
+            # Not a KsanaError: a bug of ours. Its text stays in the log.
+            log.error("request failed", request_id=request_id, method=method, route=template, exc_info=error)
+            status, body = 500, error_body("INTERNAL", _INTERNAL, request_id)
+            await _send(scope, send, Content(body, "application/json", status), request_id)
+        else:
+            if isinstance(result, Content):
+                status = result.status
+                await _send(scope, send, result, request_id)
+            else:
+                status = 200
+                await _send_stream(result, request_id, receive, send)
+        self._traffic.record(method, template, status, self._monotonic() - started)
+
+    async def _answer(
+        self, route: Route, call: Call, headers: dict[bytes, bytes], scope: Scope, receive: Receive
+    ) -> Content | Stream:
+        if route.scope is not None:
+            call.principal = await self._doorkeeper.admit(headers, route.scope)
+        max_body = route.max_body or self._max_body
+        check_length(headers, max_body)
+        if route.query is not None:
+            call.query = decode_query(route.query, scope["query_string"])
+        if route.decoder is None:
+            value = await route.handler(call)
+        else:
+            raw = await read_body(receive, max_body)
+            value = await route.handler(call, decode_body(route, raw, headers.get(b"content-type")))
+        kind = type(value)
+        if kind is Answer:
+            # Encoded here, so that a value that cannot be is a 500 and not half an answer.
+            if value.value is None:
+                return Content(b"", "", value.status, value.headers)
+            return Content(_encode(value.value), "application/json", value.status, value.headers)
+        if kind is Content or kind is Stream:
+            return value  # type: ignore[no-any-return]
+        return Content(_encode(value), "application/json")
+
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        request_id = sane_request_id(headers.get(b"x-request-id", b""))
+        path = scope["path"]
+        try:
+            self._doorkeeper.check_source(headers)
+            route, params = self.router.find("WEBSOCKET", path, scope.get("raw_path") or path.encode())
+            assert isinstance(route, SocketRoute)
+            call = Call(self._services, "WEBSOCKET", path, headers, request_id)
+            call.params = params
+            if route.scope is not None:
+                call.principal = await self._doorkeeper.admit(headers, route.scope)
+        except KsanaError as error:
+            if error.status == 405:
+                error = NotFoundError(f"there is no WebSocket at {path[:200]}")
+            await _refuse_socket(error, request_id, scope, receive, send)
+            return
+        try:
+            await route.handler(WebSocket(scope, receive, send), call)
+        except Exception as error:
+            log.error("socket failed", request_id=request_id, route=route.path, exc_info=error)
+            with contextlib.suppress(Exception):
+                await send({"type": "websocket.close", "code": 1011, "reason": "INTERNAL"})
+
+
+def sane_request_id(sent: bytes) -> str:
+    """Keep a caller's request id if it is short and printable, else make one."""
+    text = sent.decode("latin-1")
+    if 0 < len(text) <= MAX_REQUEST_ID and text.isascii() and text.isprintable():
+        return text
+    return _next_request_id()
+
+
+def _next_request_id() -> str:
+    return f"{_ID_PREFIX}{next(_id_counter):012x}"
+
+
+def _is_endless(headers: dict[bytes, bytes]) -> bool:
+    length = headers.get(b"content-length", b"")
+    return not length.isdigit() or len(length) > 18 or int(length) > DISCARDED_BODY
+
+
+async def _send(scope: Scope, send: Send, content: Content, request_id: str) -> None:
+    """Send a whole answer, in one write where our own server offers it."""
+    body, status, media_type = content.body, content.status, content.media_type
+    if not content.headers and media_type:
+        respond = scope.get(RESPOND)
+        if respond is not None and respond(
+            status,
+            f"content-type: {media_type}\r\ncontent-length: {len(body)}\r\nx-request-id: {request_id}\r\n".encode(),
+            body,
+        ):
+            return
+    # Headers of a handler go the long way: the server checks them for line breaks.
+    head = [(b"x-request-id", request_id.encode()), *content.headers]
+    if media_type:
+        head.append((b"content-type", media_type.encode()))
+    if status not in (204, 304):
+        head.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_stream(stream: Stream, request_id: str, receive: Receive, send: Send) -> None:
+    """Send chunks until they end or the reader goes. The server holds back while the reader's buffer is full."""
+    head = [
+        (b"content-type", stream.media_type.encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+        (b"x-request-id", request_id.encode()),
+        *stream.headers,
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    sender = asyncio.ensure_future(_send_chunks(stream, send))
+    gone = asyncio.ensure_future(_wait_gone(receive))
+    try:
+        await asyncio.wait((sender, gone), return_when=asyncio.FIRST_COMPLETED)
+        if sender.done() and not sender.cancelled() and (error := sender.exception()) is not None:
+            log.error("stream failed", request_id=request_id, exc_info=error)
+        if not gone.done():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+    finally:
+        sender.cancel()
+        gone.cancel()
+        await asyncio.gather(sender, gone, return_exceptions=True)
+
+
+async def _send_chunks(stream: Stream, send: Send) -> None:
+    chunks = stream.chunks
+    try:
+        async for chunk in chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    finally:
+        close = getattr(chunks, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _wait_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refuse_socket(error: KsanaError, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+    await receive()  # websocket.connect
+    status, body, extra = refusal(error, request_id)
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": 1008, "reason": error.code})
+        return
+    head = [_JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id.encode()), *extra]
+    await send({"type": "websocket.http.response.start", "status": status, "headers": head})
+    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
+
+
+async def _pass_lifespan(receive: Receive, send: Send) -> None:
+    """Boot starts and stops everything; the server's lifespan has nothing to add."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,118 @@
+"""The one error body (X8), and how msgspec's complaints become a `field` and a message that says what is allowed."""
+
+import enum
+import re
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from ksana.base.errors import InvalidError, KsanaError, MethodError, UnauthenticatedError, UnavailableError
+
+MAX_MESSAGE = 1024
+"""Characters of a message in an answer (X13)."""
+
+Headers = list[tuple[bytes, bytes]]
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+_PATH = re.compile(r" - at `(?:(key)` in `)?\$([^`]*)`\Z", re.DOTALL)
+_NAMED = re.compile(r"Object (contains unknown|missing required) field `(.*)`\Z", re.DOTALL)
+_TOKEN = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+
+
+def error_body(code: str, message: str, request_id: str, extra: dict[str, Any] | None = None) -> bytes:
+    """Write the body that every refusal has, over HTTP and over sockets."""
+    message = message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…"
+    body: dict[str, Any] = {"code": code, "message": message, "detail": message, "request_id": request_id}
+    for name, value in (extra or {}).items():
+        body.setdefault(name, value)
+    return _encode(body)
+
+
+def refusal(error: KsanaError, request_id: str) -> tuple[int, bytes, Headers]:
+    """Render an error of ours: status, body, and the headers that belong to it."""
+    headers: Headers = []
+    extra = error.extra
+    if isinstance(error, UnavailableError):
+        headers.append((b"retry-after", b"%d" % max(1, error.retry_after_sec)))
+    elif isinstance(error, MethodError) and "allow" in extra:
+        headers.append((b"allow", ", ".join(extra["allow"]).encode()))
+        extra = {name: value for name, value in extra.items() if name != "allow"}
+    elif isinstance(error, UnauthenticatedError):
+        headers.append((b"www-authenticate", b'Bearer realm="ksana"'))
+    return error.status, error_body(error.code, error.message, request_id, extra), headers
+
+
+def from_validation(error: msgspec.ValidationError, declared: Any) -> InvalidError:
+    """Translate `Expected … - at `$.schedule.every`` into an InvalidError with field and advice."""
+    text = str(error)
+    at = _PATH.search(text)
+    path = at[2] if at else ""
+    told = text[: at.start()] if at else text
+    named = _NAMED.match(told)
+    if named is not None:
+        field = f"{path}.{named[2]}".lstrip(".")
+        if named[1] == "missing required":
+            return InvalidError(f"{field!r} is needed", field=field)
+        known = sorted(_member_names(_at_path(declared, path)))
+        return InvalidError(f"{field!r} is not known here; allowed: {', '.join(known) or 'none'}", field=field)
+    field = path.lstrip(".")
+    if at and at[1]:
+        told = f"a member's name is wrong: {told}"
+    if told.startswith("Invalid "):
+        allowed = _allowed_values(_at_path(declared, path), declared, path)
+        if allowed:
+            told = f"{told}; allowed: {', '.join(allowed)}"
+    told = told.replace("`", "")
+    if not field:
+        return InvalidError(told)
+    return InvalidError(f"{field!r}: {told[0].lower()}{told[1:]}", field=field)
+
+
+def _at_path(declared: Any, path: str) -> list[inspect.Type]:
+    """Follow a path through the declared type; unions make several candidates."""
+    found = _alternatives(inspect.type_info(declared))
+    for token in _TOKEN.finditer(path):
+        following: list[inspect.Type] = []
+        for kind in found:
+            if token[1] is not None and isinstance(kind, inspect.StructType):
+                following += [f.type for f in kind.fields if f.encode_name == token[1]]
+            elif isinstance(kind, inspect.DictType):
+                following.append(kind.value_type)
+            elif isinstance(kind, inspect.ListType | inspect.VarTupleType):
+                following.append(kind.item_type)
+        found = [one for kind in following for one in _alternatives(kind)]
+    return found
+
+
+def _alternatives(kind: inspect.Type) -> list[inspect.Type]:
+    if isinstance(kind, inspect.Metadata):
+        return _alternatives(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        return [one for member in kind.types for one in _alternatives(member)]
+    return [kind]
+
+
+def _member_names(kinds: list[inspect.Type]) -> set[str]:
+    names: set[str] = set()
+    for kind in kinds:
+        if isinstance(kind, inspect.StructType):
+            names |= {f.encode_name for f in kind.fields}
+            if kind.tag_field:
+                names.add(kind.tag_field)
+    return names
+
+
+def _allowed_values(kinds: list[inspect.Type], declared: Any, path: str) -> list[str]:
+    values: list[Any] = []
+    for kind in kinds:
+        if isinstance(kind, inspect.LiteralType):
+            values += kind.values
+        elif isinstance(kind, inspect.EnumType):
+            values += [member.value for member in kind.cls if isinstance(member, enum.Enum)]
+    if not values:  # the tag of a union: it is no field, its struct's parents tell
+        parent, _, last = path.rpartition(".")
+        values = [
+            kind.tag for kind in _at_path(declared, parent) if isinstance(kind, inspect.StructType) and kind.tag_field == last
+        ]
+    return sorted(str(value) for value in values if value is not None)

@@ -1,0 +1,77 @@
+"""The queue, plugged in: its service, its loops, its endpoints, its figures for /metrics."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+
+from ksana.api.queue import Queue
+from ksana.boot.surfaces import House, Surface
+from ksana.engine.queue_chores import QueueChores
+from ksana.engine.supervisor import Loop
+from ksana.ports.store import Tx
+from ksana.service.queue import QueueService
+from ksana.service.queue_explain import QueueExplainer
+from ksana.service.queue_jobs import Limits
+from ksana.service.queue_stats import QueueStats, Snapshot
+
+
+def queue_surface(house: House) -> Surface:
+    """Build the surface; nothing waits here."""
+    settings = house.settings
+    limits = Limits(settings.capacity.total, settings.capacity.shares, settings.queue.claim_ttl_us)
+    service = QueueService(house.store, house.clock, limits)
+    stats = QueueStats(house.store, limits)
+    figures = Figures(stats)
+    house.metrics.on_scrape(figures.collect)
+    chores = QueueChores(
+        house.store, house.clock, house.membership.instance_id, settings.store.retention_us, figures.sample
+    )  # fmt: skip
+
+    async def drain() -> None:
+        service.arrivals.close()
+
+    return Surface(
+        name="queue",
+        routes=Queue(service, stats, QueueExplainer(house.store, limits)).routes(),
+        loops=(
+            Loop("queue-leasing", service.leasing.pump.run),
+            Loop("queue-arrivals", service.arrivals.watch),
+            Loop("queue-chores", chores.pump.run),
+        ),
+        found=find_jobs,
+        stats=stats.snapshot,
+        drain=drain,
+    )
+
+
+def find_jobs(tx: Tx) -> dict[str, int]:
+    """What lies in the queue, from its gauges."""
+    queue: Any = tx
+    gauges = queue.queue.gauges()
+    return {"jobs queued": gauges.queued, "jobs running": gauges.running}
+
+
+class Figures:
+    """The latest snapshot, for /metrics."""
+
+    def __init__(self, stats: QueueStats) -> None:
+        self._stats = stats
+        self._latest: Snapshot | None = None
+
+    async def sample(self) -> None:
+        """Read the snapshot."""
+        self._latest = await self._stats.snapshot()
+
+    def collect(self) -> Iterable[Any]:
+        """Show it."""
+        latest = self._latest
+        if latest is None:
+            return []
+        units = GaugeMetricFamily("ksana_queue_capacity_units", "Units of capacity.", labels=("kind",))
+        for kind, value in latest.capacity.items():
+            units.add_metric((kind,), value)
+        jobs = GaugeMetricFamily("ksana_queue_jobs", "Jobs that have not ended.", labels=("state",))
+        for state in ("queued", "running"):
+            jobs.add_metric((state,), latest.jobs[state])
+        return [units, jobs, GaugeMetricFamily("ksana_queue_leases_active", "Active leases.", value=latest.leases["active"])]

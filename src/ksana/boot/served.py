@@ -1,0 +1,9 @@
+"""The surfaces that `ksana serve` serves: one line each, in the order of their start."""
+
+from collections.abc import Callable
+from typing import Final
+
+from ksana.boot.surfaces import House, Surface
+from ksana.boot.tasks import tasks_surface
+
+SURFACES: Final[tuple[Callable[[House], Surface], ...]] = (tasks_surface,)

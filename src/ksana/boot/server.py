@@ -1,0 +1,255 @@
+"""The composition root: from settings to a running server, and back down in order.
+
+Up: listen → open the store (or wait for it, answering probes) → enter ourselves among the instances → start the loops.
+Down (X14): stop taking work and wait for what runs, up to the grace → stop listening → stop the loops → leave → flush.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from random import Random
+from typing import Final
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry
+
+from ksana import __version__
+from ksana.api.app import create_app
+from ksana.api.health import StatsSections, find_tzdata_version
+from ksana.api.server import Server, make_config
+from ksana.api.services import ApiSettings, Check
+from ksana.base.clock import Clock, SystemClock
+from ksana.base.errors import SetupError, UnavailableError
+from ksana.base.ids import new_uid
+from ksana.base.instant import SECOND, Micros
+from ksana.boot import arrival
+from ksana.boot.late_store import LateStore
+from ksana.boot.listening import describe_address, is_loopback, listen
+from ksana.boot.metrics import Metrics
+from ksana.boot.redaction import mask_url
+from ksana.boot.served import SURFACES
+from ksana.boot.settings import Settings
+from ksana.boot.stores import wait_for_store
+from ksana.boot.surfaces import House, Surface
+from ksana.engine.clockwatch import ClockWatch, watch_loop_lag
+from ksana.engine.membership import RENEW_EVERY, Membership
+from ksana.engine.supervisor import Loop, Supervisor
+from ksana.service.events import EventLog
+from ksana.service.keys import KeyRing
+
+LOCAL_RENEW_EVERY: Final[Micros] = SECOND
+"""On a store of our own a sign of life each second dates an outage to it; the whole idle server took 0.13 % of a core."""
+
+_STOP_WITHIN: Final[Micros] = 5 * SECOND
+"""For loops to end after the grace: they only have to notice that they are cancelled."""
+
+_log = structlog.get_logger("ksana.boot")
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the API layer is given (its `Services`)."""
+
+    store: LateStore
+    clock: Clock
+    settings: ApiSettings
+    metrics: CollectorRegistry
+    keys: KeyRing
+    events: EventLog
+    server: "KsanaServer"
+
+    def readiness(self) -> list[Check]:
+        """Ask the server how everything fares."""
+        return self.server.readiness()
+
+
+class KsanaServer:
+    """One running server. `run` is its whole life; `begin_stop` asks for its end."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None, random: Random | None = None) -> None:
+        self._settings = settings
+        self._clock = clock = clock or SystemClock()
+        self._random = random = random or Random()
+        self._stop_asked = asyncio.Event()
+        self._store = LateStore(mask_url(settings.store.url))
+        self._metrics = metrics = Metrics(clock, __version__)
+        metrics.watch_store(lambda: self._store.health())
+        self._supervisor = Supervisor(clock, random, metrics.loop_restarted)
+        self._events = EventLog(self._store, clock)
+        self._keys = KeyRing(self._store, clock)
+        host = settings.server.host
+        self._is_local = is_loopback(host)
+        api_settings = ApiSettings(
+            version=__version__,
+            bind_is_loopback=self._is_local,
+            open_without_keys=self._is_local or settings.server.insecure,
+            allowed_hosts=settings.server.allowed_hosts,
+            allowed_origins=settings.server.allowed_origins,
+            tzdata_version=find_tzdata_version(),
+        )
+        self._membership = Membership(
+            self._store, clock, instance_id(settings), socket.gethostname(), __version__, self._renew_every
+        )
+        self._house = House(
+            settings, api_settings, clock, random, self._store, metrics, self._membership, self._events, self._keys
+        )
+        self._surfaces: tuple[Surface, ...] = tuple(make(self._house) for make in SURFACES)
+        stats = StatsSections()
+        for surface in self._surfaces:
+            if surface.stats is not None:
+                stats.add(surface.name, surface.stats)
+        seen = Seen(self._store, clock, api_settings, metrics.registry, self._keys, self._events, self)
+        app = create_app(seen, *(surface.routes for surface in self._surfaces), stats=stats)
+        grace_sec = -(-settings.server.graceful_timeout_us // SECOND)
+        self._http = Server(make_config(app, host, settings.server.port, graceful_sec=grace_sec), self._events.close)
+
+    def begin_stop(self) -> None:
+        """Ask for an orderly end."""
+        self._stop_asked.set()
+
+    def readiness(self) -> list[Check]:
+        """Tell how the store, the lease, the loops and the surfaces fare, without waiting for any of them."""
+        health = self._store.health()
+        checks = [Check("store", health.ok, health.reason)]
+        if self._store.is_open:
+            is_held = self._membership.is_held()
+            checks.append(Check("lease", is_held, None if is_held else "the lease of this instance has run out"))
+        for report in self._supervisor.readiness():
+            problem = None if report.ok else f"{report.state} after {report.restarts} restarts: {report.last_error}"
+            checks.append(Check(f"loop {report.name}", report.ok, problem))
+        for surface in self._surfaces:
+            checks += surface.readiness() if surface.readiness is not None else []
+        if self._stop_asked.is_set():
+            checks.append(Check("shutdown", False, "the server is going down"))
+        return checks
+
+    async def run(self) -> int:
+        """Serve until told to stop. Raise SetupError if it cannot be."""
+        settings = self._settings
+        listener = listen(settings.server.host, settings.server.port)
+        address = describe_address(settings.server.host, listener)
+        http = asyncio.create_task(self._http.serve(sockets=[listener]), name="http")
+        opening = asyncio.create_task(self._come_up(address), name="opening")
+        stopping = asyncio.create_task(self._stop_asked.wait(), name="stopping")
+        try:
+            await asyncio.wait((opening, stopping, http), return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                opening.result()  # a SetupError ends the start here
+                await asyncio.wait((stopping, http), return_when=asyncio.FIRST_COMPLETED)
+            if http.done() and not stopping.done():
+                http.result()
+                raise SetupError("the HTTP server ended by itself")
+            await _cancelled(opening)
+            await self._drain()
+        finally:
+            await _cancelled(opening)
+            await _cancelled(stopping)
+            self._http.stop()
+            await asyncio.gather(http, return_exceptions=True)
+            await self._go_down()
+            listener.close()
+        return 0
+
+    async def _come_up(self, address: str) -> None:
+        settings, clock = self._settings, self._clock
+        store = await wait_for_store(self._store, settings.store.url, clock, self._random, migrate=settings.store.migrate)
+        self._store.attach(store)
+        await self._keys.refresh()
+        if not self._is_local and not self._keys.any_made and not settings.server.insecure:
+            raise SetupError(
+                f"{settings.server.host} can be reached by others and no API key exists: make one with "
+                "`ksana key create`, listen on 127.0.0.1, or allow it with --insecure."
+            )
+        found = await arrival.take_stock(store, self._surfaces)
+        await self._membership.join()
+        start = self._supervisor.start
+        start(Loop("membership", self._membership.run))
+        watch = ClockWatch(
+            clock, self._metrics.clock_stepped, None if store.sole else self._store_now, self._metrics.clock_skewed
+        )
+        start(Loop("clock-watch", watch.run))
+        start(Loop("loop-lag", lambda: watch_loop_lag(clock, self._metrics.loop_lag)))
+        for surface in self._surfaces:
+            for loop in surface.loops:
+                start(loop)
+        arrival.announce(address, store.url, found)
+        if settings.coordination.url == "memory" and not store.sole:
+            _log.warning("coordination is memory: other instances on this store share no nodes with this one")
+
+    @property
+    def _renew_every(self) -> Micros:
+        # Asked before the store is open, so judged by the URL.
+        is_file = self._settings.store.url.startswith(("sqlite:", "json:"))
+        return LOCAL_RENEW_EVERY if is_file else RENEW_EVERY
+
+    async def _store_now(self) -> int:
+        return await self._store.read(lambda tx: int(tx.now))
+
+    async def _drain(self) -> None:
+        """Stop taking work, wait for what runs; what is left after the grace is for the orphan rule."""
+        _log.info("stopping", grace_ms=self._settings.server.graceful_timeout_us // 1000)
+        drains = [surface.drain for surface in self._surfaces if surface.drain is not None]
+        if not drains:
+            return
+        tasks = [asyncio.ensure_future(drain()) for drain in drains]
+        done, late = await asyncio.wait(tasks, timeout=self._settings.server.graceful_timeout_us / SECOND)
+        for task in done:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                _log.error("a surface failed to drain", exc_info=error)
+        for task in late:
+            await _cancelled(task)
+
+    async def _go_down(self) -> None:
+        late = await self._supervisor.stop(_STOP_WITHIN)
+        if late:
+            _log.warning("loops did not end in time", loops=list(late))
+        await self._keys.close()
+        await self._events.close()
+        if self._store.is_open:
+            await self._membership.leave()
+        with contextlib.suppress(UnavailableError):
+            await self._store.close()
+        _log.info("stopped")
+
+
+def instance_id(settings: Settings) -> str:
+    """The configured name of this process, or one made of host, process id and chance."""
+    if settings.coordination.instance_id != "auto":
+        return settings.coordination.instance_id
+    host = "".join(char if char.isalnum() or char in "._-" else "-" for char in socket.gethostname())[:60]
+    return f"{host or 'host'}-{os.getpid()}-{new_uid()[:6]}"
+
+
+async def serve(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; a second signal ends the process at once. Answer the exit code."""
+    server = KsanaServer(settings)
+    loop = asyncio.get_running_loop()
+    signals: list[int] = []
+
+    def on_signal(number: int) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            os._exit(128 + number)
+        server.begin_stop()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        if sys.platform == "win32":
+            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(on_signal, number))
+        else:
+            loop.add_signal_handler(number, on_signal, number)
+    try:
+        return await server.run()
+    finally:
+        if sys.platform != "win32":
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+async def _cancelled(task: "asyncio.Future[None] | asyncio.Task[bool] | asyncio.Task[None]") -> None:
+    """Cancel a task and wait for its end; what it raised was seen already or does not matter any more."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,54 @@
+"""How a surface is plugged in: what it brings to the house, as one frozen value. The list of all is in `served`.
+
+A surface is made before the store answers: it may keep references, it must not wait for anything. Its loops start once the
+store is open.
+"""
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+import msgspec
+
+from ksana.api.routing import AnyRoute
+from ksana.api.services import ApiSettings, Check
+from ksana.base.clock import Clock
+from ksana.boot.metrics import Metrics
+from ksana.boot.settings import Settings
+from ksana.engine.membership import Membership
+from ksana.engine.supervisor import Loop
+from ksana.ports.store import Store, Tx
+from ksana.service.events import EventLog
+from ksana.service.keys import KeyRing
+
+
+class House(msgspec.Struct, frozen=True):
+    """What every surface is given to build on."""
+
+    settings: Settings
+    api_settings: ApiSettings
+    clock: Clock
+    random: Random
+    store: Store
+    metrics: Metrics
+    membership: Membership
+    events: EventLog
+    keys: KeyRing
+
+
+class Surface(msgspec.Struct, frozen=True):
+    """One surface: its routes, its loops, and how it answers the questions of start, probes and shutdown."""
+
+    name: str
+    routes: tuple[AnyRoute, ...] = ()
+    loops: tuple[Loop, ...] = ()
+    """Started in this order once the store is open, stopped in the reverse order."""
+    found: Callable[[Tx], dict[str, int]] | None = None
+    """A read function: what lies in the store, by name, for the lines printed at the start. Must not scan history."""
+    readiness: Callable[[], list[Check]] | None = None
+    """Checks of its own for /readyz, beside its loops. Must not wait."""
+    stats: Callable[[], Awaitable[Any]] | None = None
+    """Its section of /api/v1/stats."""
+    drain: Callable[[], Awaitable[None]] | None = None
+    """Stop taking work at once, then wait for what runs. Cancelled when the grace is over; what is left then is for the
+    orphan rule."""

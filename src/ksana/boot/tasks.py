@@ -1,0 +1,169 @@
+"""The tasks surface (T and C), put together: services, engine, routes, metrics."""
+
+from typing import Any, Final
+
+import structlog
+from prometheus_client import Histogram
+
+from ksana import __version__
+from ksana.api import callbacks as callbacks_api
+from ksana.api import runs as runs_api
+from ksana.api import schedules as schedules_api
+from ksana.api import tasks as tasks_api
+from ksana.api import timers as timers_api
+from ksana.api.definitions import Defaults, TaskSurface
+from ksana.base.instant import SECOND, Instant
+from ksana.boot.surfaces import House, Surface
+from ksana.engine.delivery import Delivery
+from ksana.engine.firing import FiringEngine
+from ksana.engine.held import AttemptOver
+from ksana.engine.supervisor import Loop
+from ksana.engine.waking import WakingEngine
+from ksana.outbound.egress import EgressPolicy
+from ksana.outbound.http import CurlCaller
+from ksana.ports.store import Tx
+from ksana.service.callbacks import CallbackService
+from ksana.service.runs import RunService
+from ksana.service.tasks import TaskService
+
+_DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_SCANS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_log = structlog.get_logger("ksana.tasks")
+
+
+class TaskMetrics:
+    """The names of seed 004, and what firing and delivery count."""
+
+    def __init__(self, house: House) -> None:
+        metrics = house.metrics
+        self._runs = metrics.counter("cronjob_run_total", "Runs by final status.", ("status",))
+        self._durations = metrics.histogram("cronjob_run_duration_seconds", "Length of attempts.", ("task_id",), _DURATIONS)
+        self._retries = metrics.counter("cronjob_run_retries_total", "Retries.", ("task_id",))
+        self._requests = metrics.counter("cronjob_http_request_total", "Calls to targets.", ("method", "code"))
+        self._misfires = metrics.counter("cronjob_misfire_total", "Slots that fell due while nobody ran.", ("task_id",))
+        self._scan = Histogram(
+            "cronjob_scheduler_scan_latency", "Length of one firing pass.", buckets=_SCANS, registry=metrics.registry
+        )
+        self._fired = metrics.plain_counter("ksana_tasks_fired_total", "Tasks fired.")
+
+    def scanned(self, seconds: float, fired: int) -> None:
+        self._scan.observe(seconds)
+        if fired:
+            self._fired.inc(fired)
+
+    def misfired(self, task_id: int, count: int) -> None:
+        self._misfires.child(task_id).inc(count)
+
+    def called(self, over: AttemptOver) -> None:
+        code = over.reply.status if over.reply.status is not None else over.reply.kind
+        self._requests.child(over.held.task.definition.http_method, code).inc()
+
+    def recorded(self, over: AttemptOver, status: str) -> None:
+        task_id = over.held.task.id
+        self._durations.child(task_id).observe((over.ended_at - over.started_at) / SECOND)
+        if status == "RETRYING":
+            self._retries.child(task_id).inc()
+        elif status != "CALLBACK_PENDING":
+            self._runs.child(status).inc()
+        if over.reply.kind != "answered" or status in ("FAILED", "TIMEOUT"):
+            _log.warning(
+                "attempt failed", run_id=over.held.run_id, task_id=task_id, job_id=over.held.task.job_id,
+                attempt=over.held.attempt, status=status, err=over.reply.error or f"HTTP {over.reply.status}",
+                latency_ms=over.reply.timing.total_ms, target_url=over.held.task.definition.target_url,
+                trace_id=over.held.trace_id,
+            )  # fmt: skip
+
+
+class _Hints:
+    """Carries the services' hints to the engine."""
+
+    def __init__(self, firing: FiringEngine, delivery: Delivery) -> None:
+        self._firing = firing
+        self._delivery = delivery
+
+    def due(self, at: Instant | None) -> None:
+        self._firing.hint(at)
+
+    def ready(self, host: str) -> None:
+        self._delivery.ready(host)
+
+    def canceled(self, run_id: int) -> None:
+        self._delivery.abort(run_id)
+
+
+def tasks_surface(house: House) -> Surface:
+    """Put the surface together."""
+    settings, store, clock = house.settings, house.store, house.clock
+    me, metrics = house.membership.instance_id, TaskMetrics(house)
+    policy = EgressPolicy(allow=settings.egress.allow, deny=settings.egress.deny)
+    delivery = Delivery(
+        store, clock, lambda: CurlCaller(policy, max_idle=max(256, settings.tasks.workers)), me, house.membership.is_held,
+        metrics, workers=settings.tasks.workers, per_host=settings.tasks.per_host, callback_base=_callback_base(house),
+        agent=f"ksana/{__version__}",
+    )  # fmt: skip
+    firing = FiringEngine(
+        store, clock, me, delivery.rooms, delivery.take, metrics, batch_limit=settings.tasks.batch_limit,
+        poll_us=settings.tasks.poll_interval_us,
+    )  # fmt: skip
+    waking = WakingEngine(store, clock, me, delivery.ready)
+    delivery.on_wakes = waking.wakes.signal
+    hints = _Hints(firing, delivery)
+    surface = TaskSurface(
+        tasks=TaskService(store, clock, hints, settings.timers.once_grace_us),
+        runs=RunService(store, hints),
+        callbacks=CallbackService(store, clock, hints, settings.callback.token_ttl_us, settings.callback.identity_mode),
+        defaults=_defaults(house),
+        clock=clock,
+    )
+
+    async def drain() -> None:
+        firing.stop()
+        try:
+            await delivery.drain()
+        finally:
+            delivery.close()
+
+    modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
+    pumps = (delivery.outcomes, delivery.claims, delivery.cancels, waking.wakes, waking.rescue, waking.promote, firing.pump)
+    return Surface(
+        name="tasks",
+        routes=tuple(route for module in modules for route in module.routes(surface)),
+        loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
+        found=_found,
+        stats=lambda: store.read(_stats),
+        drain=drain,
+    )
+
+
+def _callback_base(house: House) -> str:
+    base = house.settings.callback.base_url.rstrip("/")
+    if not base:
+        server = house.settings.server
+        host = "127.0.0.1" if server.host in ("0.0.0.0", "") else "[::1]" if server.host == "::" else server.host
+        base = f"http://{host}:{server.port}"
+    return base if base.endswith("/callbacks") else f"{base}/api/v1/callbacks"
+
+
+def _found(tx: Tx) -> dict[str, int]:
+    return {"tasks": sum(tx.tasks.count_by_status().values())}
+
+
+def _stats(tx: Tx) -> dict[str, object]:
+    return {"by_status": tx.tasks.count_by_status(), "callbacks_pending": tx.runs.count_pending_callbacks()}
+
+
+def _defaults(house: House) -> Defaults:
+    timers, tasks = house.settings.timers, house.settings.tasks
+    return Defaults(
+        timer_timeout_us=timers.default_timeout_us, timer_max_retries=timers.max_retries,
+        timer_retry_backoff_us=timers.retry_backoff_us, request_timeout_us=tasks.request_timeout_us,
+        max_retries=tasks.max_retries, misfire_grace_us=tasks.misfire_grace_us, max_queued=tasks.max_queued,
+        history_limit=tasks.history_limit, response_limit=tasks.response_limit or None,
+        follow_redirects=tasks.follow_redirects, on_orphan=tasks.on_orphan, delivery=tasks.delivery,
+        dst_gap=_dst(tasks.dst_gap), dst_overlap=_dst(tasks.dst_overlap), retry_on_callback_failure=tasks.retry_on_callback_failure,
+    )  # fmt: skip
+
+
+def _dst(choice: str) -> Any:
+    """`debian` is the rule built into the timetable: one answer for fixed times, another for steps."""
+    return None if choice == "debian" else choice

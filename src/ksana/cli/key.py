@@ -1,0 +1,75 @@
+"""`ksana key create | list | revoke`: API keys, written to the store directly, beside a running server if there is one."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import typer
+
+from ksana.boot.settings_sources import Loaded
+from ksana.cli.main import COMMANDS
+from ksana.cli.options import tell_warnings, with_settings
+
+T = TypeVar("T")
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the commands."""
+    keys = typer.Typer(help=COMMANDS["key"], no_args_is_help=True, rich_markup_mode=None)
+    keys.command("create", help="Make a key and print it, this once.")(with_settings(create))
+    keys.command("list", help="List all keys, without their secrets.")(with_settings(list_keys))
+    keys.command("revoke", help="End a key.")(with_settings(revoke))
+    app.add_typer(keys, name="key")
+
+
+def create(
+    loaded: Loaded,
+    name: str = typer.Option(..., "--name", help="What the key is for."),
+    scope: list[str] = typer.Option(..., "--scope", help="surface:level, such as queue:write or *:read; repeatable."),
+) -> None:
+    """Make a key."""
+    tell_warnings(loaded)
+    made = _with_keys(loaded, lambda keys: keys.create_key(name, scope))
+    print(made.text)
+
+
+def list_keys(loaded: Loaded) -> None:
+    """List all keys."""
+    from ksana.base.instant import format_instant
+    from ksana.boot.redaction import escape_controls
+
+    tell_warnings(loaded)
+    for key in _with_keys(loaded, lambda keys: keys.list_keys()):
+        used = "never used" if key.last_used_at is None else f"last used {format_instant(key.last_used_at)}"
+        state = "live" if key.revoked_at is None else f"revoked {format_instant(key.revoked_at)}"
+        print(
+            f"{key.id}  {escape_controls(key.name)}  {','.join(key.scopes)}  "
+            f"made {format_instant(key.created_at)}  {state}  {used}"
+        )
+
+
+def revoke(loaded: Loaded, key_id: str = typer.Argument(..., metavar="ID", help="The id that `ksana key list` shows.")) -> None:
+    """End a key."""
+    tell_warnings(loaded)
+    # The whole key is taken too: its owner may have nothing else at hand.
+    bare = key_id.removeprefix("ksana_").partition("_")[0]
+    _with_keys(loaded, lambda keys: keys.revoke_key(bare))
+    print(f"The key {bare} is revoked. A running server follows within seconds.")
+
+
+def _with_keys(loaded: Loaded, ask: Callable[[Any], Awaitable[T]]) -> T:
+    from ksana.base.clock import SystemClock
+    from ksana.boot.stores import open_store
+    from ksana.service.keys import KeyRing
+
+    async def ask_once() -> T:
+        clock = SystemClock()
+        store = await open_store(loaded.settings.store.url, clock, migrate=loaded.settings.store.migrate, serve=False)
+        keys = KeyRing(store, clock)
+        try:
+            return await ask(keys)
+        finally:
+            await keys.close()
+            await store.close()
+
+    return asyncio.run(ask_once())

@@ -1,0 +1,88 @@
+"""The program `ksana`: the list of commands, and the one place where errors become sentences and exit codes.
+
+Only the module of the command that was asked for is imported; the others are known by their name and sentence. That keeps
+`ksana --help` fast.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Final
+
+import typer
+
+COMMANDS: Final = {
+    "serve": "Start the server.",
+    "migrate": "Bring the store's schema up to date.",
+    "config": "Print every setting, its value and where it came from.",
+    "doctor": "Check this machine and the store for what a server needs.",
+    "key": "Make, list and revoke API keys.",
+    "version": "Print the version.",
+}
+"""Command and sentence; the module of the same name in this package has `attach(app)`."""
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+
+def build(wanted: str | None) -> typer.Typer:
+    """Make the app, with the wanted command in full and the others as names."""
+    app = typer.Typer(
+        help="One scheduling service for everything that must happen later, again, or elsewhere.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    )
+    app.callback()(_root)
+    for name, sentence in COMMANDS.items():
+        if name == wanted:
+            attach: Callable[[typer.Typer], None] = import_module(f"ksana.cli.{name}").attach
+            attach(app)
+        else:
+            app.command(name, help=sentence)(_not_loaded)
+    return app
+
+
+def run(args: list[str] | None = None) -> None:
+    """Run the program; the exit code goes to the shell."""
+    given = sys.argv[1:] if args is None else args
+    if given[:1] == ["--version"]:
+        given = ["version", *given[1:]]
+    wanted = next((word for word in given if not word.startswith("-")), None)
+    try:
+        code = build(wanted)(args=given, prog_name="ksana", standalone_mode=True)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        code = EXIT_FAILED
+    except Exception as error:
+        sentence = _sentence_for(error)
+        if sentence is None:
+            raise
+        print(f"ksana: {sentence}", file=sys.stderr)
+        code = EXIT_FAILED
+    sys.exit(code)
+
+
+def _sentence_for(error: Exception) -> str | None:
+    """The words for an error that the operator can do something about; None for a bug of ours."""
+    from ksana.base.errors import KsanaError, SetupError
+
+    if isinstance(error, SetupError | KsanaError):
+        from ksana.boot.redaction import escape_controls, redact_text
+
+        text = escape_controls(redact_text(str(error))).strip()
+        return text if text.endswith((".", "!", "?")) else text + "."
+    return None
+
+
+def _root() -> None:
+    """Nothing is common to all commands but the help."""
+
+
+def _not_loaded() -> None:
+    """Stands for a command that was not asked for; never called."""
+    raise AssertionError("this command was not loaded")

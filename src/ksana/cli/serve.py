@@ -1,0 +1,43 @@
+"""`ksana serve`: settings, logs, event loop, server."""
+
+import asyncio
+import sys
+
+import structlog
+import typer
+
+from ksana.boot.settings_sources import Loaded
+from ksana.cli.main import COMMANDS
+from ksana.cli.options import with_settings
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("serve", help=COMMANDS["serve"])(with_settings(serve))
+
+
+def serve(loaded: Loaded) -> None:
+    """Start the server and stay until it is told to stop."""
+    from ksana.base.clock import SystemClock
+    from ksana.boot.logs import start_logging
+    from ksana.boot.server import serve as serve_until_stopped
+
+    settings = loaded.settings
+    start_logging(settings.logging.level, settings.logging.format, SystemClock())
+    for warning in loaded.warnings:
+        structlog.get_logger("ksana.boot").warning(warning)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        code = runner.run(serve_until_stopped(settings))
+    raise typer.Exit(code)
+
+
+def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
+    """uvloop where there is one."""
+    if sys.platform == "win32":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    loop: type[asyncio.AbstractEventLoop] = uvloop.Loop
+    return loop

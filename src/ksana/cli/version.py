@@ -1,0 +1,16 @@
+"""`ksana version`."""
+
+import typer
+
+from ksana import __version__
+from ksana.cli.main import COMMANDS
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("version", help=COMMANDS["version"])(version)
+
+
+def version() -> None:
+    """Print the version."""
+    print(f"ksana {__version__}")

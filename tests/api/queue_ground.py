@@ -1,0 +1,83 @@
+"""The queue behind the real app, on a virtual clock and an inline store, with the sweep running."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ksana.api.queue import Queue
+from ksana.base.clock import VirtualClock
+from ksana.service.queue import QueueService
+from ksana.service.queue_explain import QueueExplainer
+from ksana.service.queue_jobs import Limits
+from ksana.service.queue_stats import QueueStats
+from tests.api.ground import client_of, open_house
+
+SECOND = 1_000_000
+
+
+class Ground:
+    """A queue to talk to."""
+
+    def __init__(self, client: httpx.AsyncClient, clock: VirtualClock, service: QueueService, store: Any) -> None:
+        self.http = client
+        self.clock = clock
+        self.service = service
+        self.store = store
+
+    async def post(self, path: str, status: int | None = None, /, **body: Any) -> Any:
+        """POST under /api/scheduler; answer the JSON, or None where there is none."""
+        reply = await self.http.post(f"/api/scheduler{path}", json=body)
+        assert status is None or reply.status_code == status, reply.text
+        return reply.json() if reply.content else None
+
+    async def get(self, path: str, status: int = 200) -> Any:
+        reply = await self.http.get(f"/api/scheduler{path}")
+        assert reply.status_code == status, reply.text
+        return reply.json()
+
+    async def submit(self, **more: Any) -> dict[str, Any]:
+        body = {"addon_id": "visuals", "job_type": "render", "cost_units": 10, **more}
+        return (await self.post("/jobs/submit", 201, **body))["job"]
+
+    async def claim(self, **more: Any) -> dict[str, Any] | None:
+        answer = await self.post("/jobs/claim", None, **{"worker_id": "w1", **more})
+        return None if answer is None else answer["job"]
+
+    async def running(self, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Submit, claim and lease one job."""
+        await self.submit(**more)
+        job = await self.claim()
+        assert job is not None
+        answer = await self.post("/lease/request", 200, job_id=job["job_id"], worker_id="w1")
+        assert answer["approved"], answer
+        return job, answer["lease"]
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        return (await self.get(f"/jobs/{job_id}"))["job"]
+
+    async def events(self, job_id: str) -> list[str]:
+        return [event["type"] for event in (await self.get(f"/jobs/{job_id}/events"))["events"]]
+
+    async def used(self) -> int:
+        return int((await self.get("/stats/snapshot"))["capacity"]["used"])
+
+
+@contextlib.asynccontextmanager
+async def open_queue(tmp_path: Path, limits: Limits | None = None, *, has_sweep: bool = True) -> AsyncIterator[Ground]:
+    clock = VirtualClock()
+    async with open_house(tmp_path, clock=clock) as house:
+        limits = limits or Limits()
+        service = QueueService(house.store, clock, limits)
+        queue = Queue(service, QueueStats(house.store, limits), QueueExplainer(house.store, limits))
+        loops = [asyncio.create_task(service.leasing.pump.run())] if has_sweep else []
+        async with client_of(house.app(*queue.routes())) as client:
+            try:
+                yield Ground(client, clock, service, house.store)
+            finally:
+                for loop in loops:
+                    loop.cancel()
+                await asyncio.gather(*loops, return_exceptions=True)

@@ -1,0 +1,120 @@
+"""Timers and tasks behind the real app, on a virtual clock and an inline store, without the engine: nothing fires by itself."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ksana.api import callbacks, runs, schedules, tasks, timers
+from ksana.api.definitions import Defaults, TaskSurface
+from ksana.api.routing import AnyRoute
+from ksana.base.clock import VirtualClock
+from ksana.base.instant import HOUR, SECOND, Instant
+from ksana.domain.tasks import Run
+from ksana.ports.store import Store
+from ksana.ports.tasks_store import AttemptEnd
+from ksana.service.callbacks import CallbackService
+from ksana.service.runs import RunService
+from ksana.service.tasks import TaskService
+from tests.api.ground import House, client_of, open_house
+
+URL = "http://target.test/hook"
+
+
+class SilentHints:
+    """Hints that nobody hears: they may be lost, so everything must hold without them."""
+
+    def due(self, at: Instant | None) -> None:
+        pass
+
+    def ready(self, host: str) -> None:
+        pass
+
+    def canceled(self, run_id: int) -> None:
+        pass
+
+
+class Ground:
+    """Timers and tasks to talk to."""
+
+    def __init__(self, client: httpx.AsyncClient, clock: VirtualClock, store: Store, house: House) -> None:
+        self.http = client
+        self.clock = clock
+        self.store = store
+        self.house = house
+
+    async def ask(self, method: str, path: str, body: Any = None, *, status: int | None = None, **headers: str) -> Any:
+        """Send a request; answer the JSON. `status` is what must come back."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        reply = await self.http.request(method, path, json=body, headers=sent) if body is not None else (
+            await self.http.request(method, path, headers=sent)
+        )  # fmt: skip
+        assert status is None or reply.status_code == status, (reply.status_code, reply.text)
+        return reply.json() if reply.content else None
+
+    async def refused(self, method: str, path: str, body: Any, field: str | None, **headers: str) -> dict[str, Any]:
+        """A 400 that names the field."""
+        answer = await self.ask(method, path, body, status=400, **headers)
+        assert answer.get("field") == field, answer
+        return answer  # type: ignore[no-any-return]
+
+    async def make_timer(self, **members: Any) -> dict[str, Any]:
+        body = {"name": "ping", "http": {"url": URL}, "schedule": {"kind": "every", "every": "5m"}, **members}
+        return await self.ask("POST", "/jobs", body, status=201)  # type: ignore[no-any-return]
+
+    async def make_task(self, **members: Any) -> dict[str, Any]:
+        body = {"name": "report", "target_url": URL, "cron_expr": "0 */5 * * *", **members}
+        if "schedule" in members:
+            del body["cron_expr"]
+        return await self.ask("POST", "/api/v1/tasks", body, status=201)  # type: ignore[no-any-return]
+
+    async def start(self, run_id: int) -> Run:
+        """Take a ready run as an instance would: it is RUNNING then."""
+
+        def hold(tx: Any) -> Run:
+            held = tx.runs.hold_ready("target.test", 1, "i1", [77])
+            assert [run.id for run, _ in held] == [run_id]
+            run: Run = held[0][0]
+            return run
+
+        return await self.store.transact(hold)
+
+    async def finish(self, run_id: int, status: str = "SUCCESS", **members: Any) -> Run:
+        """Take a ready run and record the end of its attempt."""
+        run = await self.start(run_id)
+        waits = status == "CALLBACK_PENDING"
+        end = {
+            "status": status, "start_time": self.clock.now(), "end_time": None if waits else self.clock.now(),
+            "open_task": run.task_id if waits else None, "wake_at": None, "request_headers": None, "request_body": None,
+            "response_code": 200, "response_body": "fine", "response_truncated": 0, "response_encoding": None,
+            "error_message": None, "reason": "ANSWERED_2XX", "next_retry_time": None,
+            "callback_deadline": self.clock.now() + 300 * SECOND if waits else None, "attempts": "[]", **members,
+        }  # fmt: skip
+
+        def record(tx: Any) -> Run:
+            assert tx.runs.finish_if_held(run_id, run.token, AttemptEnd(**end))
+            found: Run = tx.runs.find(run_id)
+            return found
+
+        return await self.store.transact(record)
+
+    async def find_run(self, run_id: int) -> Run:
+        return await self.store.read(lambda tx: tx.runs.find(run_id))  # type: ignore[no-any-return, arg-type, return-value]
+
+
+@contextlib.asynccontextmanager
+async def open_tasks(tmp_path: Path, *, identity_mode: bool = True, defaults: Defaults | None = None) -> AsyncIterator[Ground]:
+    clock = VirtualClock()
+    async with open_house(tmp_path, clock=clock) as house:
+        hints = SilentHints()
+        surface = TaskSurface(
+            TaskService(house.store, clock, hints, SECOND), RunService(house.store, hints),
+            CallbackService(house.store, clock, hints, HOUR, identity_mode), defaults or Defaults(), clock,
+        )  # fmt: skip
+        routes: list[AnyRoute] = [
+            route for module in (timers, tasks, runs, callbacks, schedules) for route in module.routes(surface)
+        ]
+        async with client_of(house.app(*routes)) as client:
+            yield Ground(client, clock, house.store, house)

@@ -1,0 +1,370 @@
+"""Leases through the real app: request within the capacity, heartbeat, release, expiry, batches."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ksana.service.queue_jobs import Limits
+from tests.api.queue_ground import SECOND, Ground, open_queue
+
+
+@pytest.fixture
+async def queue(tmp_path: Path) -> AsyncIterator[Ground]:
+    async with open_queue(tmp_path) as ground:
+        yield ground
+
+
+async def claimed(queue: Ground, worker_id: str = "w1", **more: Any) -> str:
+    await queue.submit(**more)
+    job = await queue.claim(worker_id=worker_id)
+    assert job is not None
+    return str(job["job_id"])
+
+
+async def ask(queue: Ground, job_id: str, **more: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = await queue.post("/lease/request", 200, job_id=job_id, **more)
+    return answer
+
+
+@pytest.mark.spec("Q9", "Q13")
+async def test_a_granted_lease_runs_the_job_and_is_answered_again_to_its_holder(queue: Ground) -> None:
+    job_id = await claimed(queue, cost_units=30)
+    answer = await ask(queue, job_id, addon_id="visuals", job_type="render", cost_units=30, priority="NORMAL", ttl_sec=45)
+    lease = answer["lease"]
+    assert answer["approved"] is True
+    assert (lease["state"], lease["cost_units"], lease["ttl_sec"], lease["job_id"]) == ("ACTIVE", 30, 45, job_id)
+    assert lease["expires_at"] == "2026-01-01T00:00:45Z"
+    job = await queue.job(job_id)
+    assert (job["state"], job["lease_id"], job["attempts"]) == ("RUNNING", lease["lease_id"], 1)
+    again = await ask(queue, job_id, worker_id="w1")
+    assert again["lease"]["lease_id"] == lease["lease_id"]
+    assert (await queue.get(f"/lease/{lease['lease_id']}"))["lease"] == lease
+    assert await queue.used() == 30
+    assert await queue.events(job_id) == ["JOB_SUBMITTED", "JOB_CLAIMED", "LEASE_GRANTED", "JOB_RUNNING"]
+
+
+@pytest.mark.spec("Q9")
+@pytest.mark.parametrize(
+    "change", [{"addon_id": "x"}, {"job_type": "x"}, {"cost_units": 1}, {"priority": "LOW"}, {"constraints": {"a": True}}]
+)
+async def test_a_request_that_contradicts_the_job_is_refused(queue: Ground, change: dict[str, Any]) -> None:
+    job_id = await claimed(queue)
+    answer = await queue.post("/lease/request", 400, job_id=job_id, **change)
+    assert answer["field"] == next(iter(change))
+
+
+@pytest.mark.spec("Q9", "X12")
+async def test_a_request_in_the_wrong_state_or_by_another_worker_is_refused(queue: Ground) -> None:
+    job_id = (await queue.submit())["job_id"]
+    assert (await queue.post("/lease/request", 409, job_id=job_id))["code"] == "ILLEGAL_TRANSITION"
+    await queue.claim()
+    assert (await queue.post("/lease/request", 409, job_id=job_id, worker_id="w2"))["code"] == "CLAIM_LOST"
+    for ttl in (0, 86_401):
+        assert (await queue.post("/lease/request", 400, job_id=job_id, ttl_sec=ttl))["field"] == "ttl_sec"
+    assert (await queue.post("/lease/request", 400, job_id="x"))["field"] == "job_id"
+    await queue.post("/lease/request", 404, job_id="00000000-0000-4000-8000-000000000000")
+
+
+@pytest.mark.spec("Q9", "Q3")
+async def test_a_claim_that_ran_out_gets_no_lease_even_before_the_sweep(tmp_path: Path) -> None:
+    async with open_queue(tmp_path, has_sweep=False) as queue:
+        job_id = await claimed(queue)
+        await queue.clock.advance(60 * SECOND)
+        assert (await queue.post("/lease/request", 409, job_id=job_id))["code"] == "CLAIM_LOST"
+        assert (await queue.post(f"/jobs/{job_id}/status", 409, state="PREPARING"))["code"] == "CLAIM_LOST"
+
+
+@pytest.mark.spec("Q9", "Q8")
+async def test_a_denial_gives_its_reason_the_place_in_line_and_the_holders(queue: Ground) -> None:
+    _, lease = await queue.running(cost_units=60)
+    job_id = await claimed(queue, cost_units=50)
+    answer = await ask(queue, job_id)
+    assert answer["approved"] is False
+    assert answer["reason"] == "Capacity exceeded: used=60, requested=50, capacity=100"
+    assert answer["position"] == 1
+    assert [holder["lease_id"] for holder in answer["holders"]] == [lease["lease_id"]]
+    assert 1 <= answer["retry_after_sec"] <= 10
+    job = await queue.job(job_id)
+    assert (job["state"], job["claimed_by"], job["next_retry_at"]) == ("LEASE_PENDING", "w1", "2026-01-01T00:00:10Z")
+    assert (await queue.events(job_id))[-2:] == ["JOB_LEASE_PENDING", "LEASE_DENIED"]
+    other = await claimed(queue, cost_units=50)
+    assert (await ask(queue, other))["position"] == 2
+    await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="SUCCEEDED")
+    assert (await ask(queue, job_id))["approved"] is True
+
+
+@pytest.mark.spec("Q9")
+async def test_a_refused_large_job_keeps_its_units_so_that_small_ones_do_not_starve_it(queue: Ground) -> None:
+    _, lease = await queue.running(cost_units=60)
+    large = await claimed(queue, cost_units=90)
+    assert (await ask(queue, large))["approved"] is False
+    assert (await queue.get("/stats/snapshot"))["capacity"] == {"total": 100, "used": 60, "reserved": 90}
+    small = await claimed(queue, cost_units=10)
+    denied = await ask(queue, small)
+    assert (denied["approved"], denied["code"]) == (False, "CAPACITY_RESERVED")
+    urgent = await claimed(queue, cost_units=5, priority="URGENT")
+    assert (await ask(queue, urgent))["approved"] is True
+    await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="SUCCEEDED")
+    assert (await ask(queue, small))["approved"] is False
+    assert (await ask(queue, large))["approved"] is True
+    assert (await queue.get("/stats/snapshot"))["capacity"] == {"total": 100, "used": 95, "reserved": 0}
+
+
+@pytest.mark.spec("Q9")
+async def test_units_kept_for_a_job_that_does_not_come_back_are_free_again(queue: Ground) -> None:
+    await queue.running(cost_units=60)
+    large = await claimed(queue, cost_units=90)
+    await ask(queue, large)
+    small = await claimed(queue, cost_units=5)
+    assert (await ask(queue, small))["approved"] is False
+    await queue.clock.advance(15 * SECOND)
+    assert (await ask(queue, small))["approved"] is True
+
+
+@pytest.mark.spec("Q9")
+async def test_an_addon_with_a_share_stays_within_it(tmp_path: Path) -> None:
+    async with open_queue(tmp_path, Limits(100, (("visuals", 30),))) as queue:
+        await queue.running(cost_units=20)
+        job_id = await claimed(queue, cost_units=20)
+        answer = await ask(queue, job_id)
+        assert (answer["approved"], answer["code"]) == (False, "SHARE_EXCEEDED")
+        other = await claimed(queue, cost_units=80, addon_id="sounds")
+        assert (await ask(queue, other))["approved"] is True
+
+
+@pytest.mark.spec("Q10")
+async def test_a_heartbeat_keeps_the_lease_and_carries_progress(queue: Ground) -> None:
+    job, lease = await queue.running()
+    await queue.clock.advance(20 * SECOND)
+    answer = await queue.post(
+        f"/lease/{lease['lease_id']}/heartbeat", 200, job_id=job["job_id"], worker_id="w1", progress=0.65, message="step 23"
+    )
+    assert answer["lease"]["expires_at"] == "2026-01-01T00:00:50Z"
+    assert (answer["job"]["progress"], answer["job"]["note"]) == (0.65, "step 23")
+    await queue.clock.advance(29 * SECOND)
+    assert (await queue.job(job["job_id"]))["state"] == "RUNNING"
+    assert (await queue.post(f"/lease/{lease['lease_id']}/heartbeat", 409, worker_id="w2"))["code"] == "LEASE_LOST"
+    await queue.post("/lease/00000000-0000-4000-8000-000000000000/heartbeat", 404)
+    await queue.get("/lease/00000000-0000-4000-8000-000000000000", 404)
+    other = "00000000-0000-4000-8000-000000000000"
+    assert (await queue.post(f"/lease/{lease['lease_id']}/heartbeat", 400, job_id=other))["field"] == "job_id"
+
+
+@pytest.mark.spec("Q6", "Q10", "Q11")
+async def test_a_running_job_is_told_to_stop_and_keeps_its_result(queue: Ground) -> None:
+    job, lease = await queue.running(max_attempts=5)
+    asked = (await queue.post(f"/jobs/{job['job_id']}/cancel", 200, reason="enough"))["job"]
+    assert (asked["state"], asked["cancel_requested"]) == ("RUNNING", True)
+    beat = await queue.post(f"/lease/{lease['lease_id']}/heartbeat", 200)
+    assert beat["job"]["cancel_requested"] is True
+    answer = await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="FAILED", result_data=[1], error="stopped")
+    assert answer["job"]["state"] == "CANCELED"
+    assert (answer["result"]["status"], answer["result"]["result_data"]) == ("CANCELED", [1])
+    assert (await queue.events(job["job_id"]))[-3:] == ["JOB_CANCEL_REQUESTED", "LEASE_RELEASED", "JOB_CANCELED"]
+
+
+@pytest.mark.spec("Q6", "Q12")
+async def test_a_cancelled_job_whose_lease_runs_out_is_canceled(queue: Ground) -> None:
+    job, _ = await queue.running(max_attempts=5)
+    await queue.post(f"/jobs/{job['job_id']}/cancel", 200)
+    await queue.clock.advance(31 * SECOND)
+    assert (await queue.job(job["job_id"]))["state"] == "CANCELED"
+
+
+@pytest.mark.spec("Q11")
+@pytest.mark.parametrize(
+    ("status", "state"), [("SUCCEEDED", "DONE"), ("FAILED", "FAILED"), ("CANCELED", "CANCELED"), ("TIMEOUT", "TIMEOUT")]
+)
+async def test_a_release_ends_the_job_and_frees_the_units(queue: Ground, status: str, state: str) -> None:
+    job, lease = await queue.running()
+    body = {"job_id": job["job_id"], "worker_id": "w1", "status": status, "result_data": {"a": 1}, "metrics": {"ms": 5}}
+    answer = await queue.post(f"/lease/{lease['lease_id']}/release", 200, **body)
+    assert (answer["lease"]["state"], answer["job"]["state"], answer["result"]["status"]) == ("RELEASED", state, status)
+    assert await queue.used() == 0
+    assert await queue.post(f"/lease/{lease['lease_id']}/release", 200, **body) == answer
+    assert (await queue.events(job["job_id"]))[-2:] == ["LEASE_RELEASED", f"JOB_{state}"]
+    other = "FAILED" if status != "FAILED" else "SUCCEEDED"
+    refused = await queue.post(f"/lease/{lease['lease_id']}/release", 409, **{**body, "status": other})
+    assert (refused["code"], refused["current"]["state"]) == ("LEASE_LOST", "RELEASED")
+    assert (await queue.post(f"/lease/{lease['lease_id']}/heartbeat", 409))["code"] == "LEASE_LOST"
+
+
+@pytest.mark.spec("Q11")
+async def test_a_release_must_say_how_it_ended(queue: Ground) -> None:
+    _, lease = await queue.running()
+    assert (await queue.post(f"/lease/{lease['lease_id']}/release", 400))["field"] == "status"
+    assert (await queue.post(f"/lease/{lease['lease_id']}/release", 400, status="OK"))["field"] == "status"
+    await queue.post("/lease/00000000-0000-4000-8000-000000000000/release", 404, status="FAILED")
+    stranger = await queue.post(f"/lease/{lease['lease_id']}/release", 409, status="FAILED", worker_id="w9")
+    assert stranger["code"] == "LEASE_LOST"
+    long = await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="x" * 5000, colour="kept")
+    assert len(long["result"]["error"]) == 1024
+
+
+@pytest.mark.spec("Q11", "Q8")
+async def test_a_failed_job_is_tried_again_after_a_growing_rest(queue: Ground) -> None:
+    job, lease = await queue.running(max_attempts=3)
+    for attempt, rest in ((1, 5), (2, 10)):
+        answer = await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="boom")
+        assert (answer["job"]["state"], answer["job"]["attempts"], answer["result"]) == ("QUEUED", attempt, None)
+        assert await queue.claim() is None
+        await queue.clock.advance((rest - 1) * SECOND)
+        assert await queue.claim() is None
+        await queue.clock.advance(1 * SECOND)
+        again = await queue.claim()
+        assert again is not None
+        assert again["job_id"] == job["job_id"]
+        lease = (await ask(queue, job["job_id"]))["lease"]
+    answer = await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="boom")
+    assert (answer["job"]["state"], answer["job"]["attempts"]) == ("FAILED", 3)
+    assert (await queue.events(job["job_id"])).count("JOB_REQUEUED") == 2
+
+
+@pytest.mark.spec("Q11", "Q12")
+async def test_a_late_worker_is_refused_everywhere_even_before_the_sweep(tmp_path: Path) -> None:
+    async with open_queue(tmp_path, has_sweep=False) as queue:
+        job, lease = await queue.running()
+        await queue.clock.advance(30 * SECOND)
+        url = f"/lease/{lease['lease_id']}"
+        assert (await queue.post(f"{url}/heartbeat", 409))["code"] == "LEASE_LOST"
+        assert (await queue.post(f"/jobs/{job['job_id']}/status", 409, progress=0.5))["code"] == "LEASE_LOST"
+        assert (await queue.post(f"{url}/release", 409, status="SUCCEEDED", result_data=1))["code"] == "LEASE_LOST"
+        shown = await queue.get(f"/jobs/{job['job_id']}")
+        assert (shown["job"]["state"], shown["result"]["result_data"]) == ("TIMEOUT", None)
+        assert (await queue.get(url))["lease"]["state"] == "EXPIRED"
+        assert await queue.used() == 0
+        assert (await queue.post(f"{url}/release", 409, status="SUCCEEDED", result_data=1))["code"] == "LEASE_LOST"
+
+
+@pytest.mark.spec("Q12")
+async def test_a_thousand_zombies_change_nothing(tmp_path: Path) -> None:
+    async with open_queue(tmp_path, Limits(1000)) as queue:
+        job = {"addon_id": "a", "job_type": "t", "cost_units": 1}
+        await queue.post("/jobs/submit-batch", 201, jobs=[job] * 1000)
+        leases = []
+        for _ in range(2):
+            answer = await queue.post("/jobs/claim", 200, worker_id="z", limit=500, lease=True)
+            leases += [one["lease_id"] for one in answer["leases"]]
+        await queue.clock.advance(31 * SECOND)
+        for start in (0, 500):
+            items = [{"lease_id": lease, "status": "SUCCEEDED", "result_data": 1} for lease in leases[start : start + 500]]
+            results = (await queue.post("/lease/release-batch", 200, items=items))["results"]
+            assert [result["code"] for result in results] == ["LEASE_LOST"] * 500
+            beats = [{"lease_id": lease} for lease in leases[start : start + 500]]
+            results = (await queue.post("/lease/heartbeat-batch", 200, items=beats))["results"]
+            assert [result["status"] for result in results] == [409] * 500
+        page = await queue.get("/jobs?state=TIMEOUT&limit=500")
+        assert len(page["jobs"]) == 500
+        assert page["next_cursor"] is not None
+        snapshot = await queue.get("/stats/snapshot")
+        assert snapshot["capacity"]["used"] == 0
+        assert snapshot["leases"] == {"active": 0, "expired_last_24h": 1000}
+        assert snapshot["jobs"]["timeout_last_24h"] == 1000
+
+
+@pytest.mark.spec("Q12", "Q8")
+async def test_a_lease_that_runs_out_queues_the_job_again_while_attempts_are_left(queue: Ground) -> None:
+    job, lease = await queue.running(max_attempts=2)
+    await queue.clock.advance(31 * SECOND)
+    assert (await queue.job(job["job_id"]))["state"] == "QUEUED"
+    assert (await queue.get(f"/lease/{lease['lease_id']}"))["lease"]["state"] == "EXPIRED"
+    assert (await queue.events(job["job_id"]))[-2:] == ["LEASE_EXPIRED", "JOB_REQUEUED"]
+    assert await queue.claim() is not None
+    assert (await ask(queue, job["job_id"]))["approved"] is True
+    await queue.clock.advance(31 * SECOND)
+    ended = await queue.get(f"/jobs/{job['job_id']}")
+    assert (ended["job"]["state"], ended["result"]["status"], ended["job"]["attempts"]) == ("TIMEOUT", "TIMEOUT", 2)
+    assert (await queue.events(job["job_id"]))[-2:] == ["LEASE_EXPIRED", "JOB_TIMEOUT"]
+
+
+@pytest.mark.spec("Q16")
+async def test_a_claim_with_leases_takes_what_fits_and_leaves_the_rest_queued(queue: Ground) -> None:
+    for cost in (60, 60, 30, 20):
+        await queue.submit(cost_units=cost, payload=cost)
+    answer = await queue.post("/jobs/claim", 200, worker_id="w", limit=3, lease=True, ttl_sec=12)
+    assert [job["payload"] for job in answer["jobs"]] == [60, 30]
+    assert {job["state"] for job in answer["jobs"]} == {"RUNNING"}
+    assert [lease["lease_id"] for lease in answer["leases"]] == [job["lease_id"] for job in answer["jobs"]]
+    assert answer["leases"][0]["expires_at"] == "2026-01-01T00:00:12Z"
+    assert await queue.used() == 90
+    assert await queue.post("/jobs/claim", 204, worker_id="w", limit=3, lease=True) is None
+    assert (await queue.events(answer["job"]["job_id"])) == ["JOB_SUBMITTED", "JOB_CLAIMED", "LEASE_GRANTED", "JOB_RUNNING"]
+
+
+@pytest.mark.spec("Q16")
+async def test_behind_a_job_that_does_not_fit_a_smaller_one_is_found(queue: Ground) -> None:
+    await queue.running(cost_units=60)
+    await queue.submit(cost_units=50, payload="large")
+    await queue.submit(cost_units=40, payload="small")
+    answer = await queue.post("/jobs/claim", 200, worker_id="w", lease=True)
+    assert answer["job"]["payload"] == "small"
+
+
+@pytest.mark.spec("Q16")
+async def test_batches_answer_each_item_on_its_own(queue: Ground) -> None:
+    _, first = await queue.running()
+    _, second = await queue.running()
+    unknown = "00000000-0000-4000-8000-000000000000"
+    beats = [{"lease_id": first["lease_id"]}, {"lease_id": unknown}, {"lease_id": second["lease_id"], "worker_id": "x"}]
+    results = (await queue.post("/lease/heartbeat-batch", 200, items=beats))["results"]
+    assert results[0]["lease"]["state"] == "ACTIVE"
+    assert [result["code"] for result in results[1:]] == ["NOT_FOUND", "LEASE_LOST"]
+    items = [
+        {"lease_id": second["lease_id"], "status": "SUCCEEDED", "result_data": 2},
+        {"lease_id": unknown, "status": "SUCCEEDED"},
+        {"lease_id": first["lease_id"], "status": "FAILED", "error": "x"},
+        {"lease_id": second["lease_id"], "status": "SUCCEEDED", "result_data": 2},
+        {"lease_id": second["lease_id"], "status": "FAILED"},
+    ]
+    results = (await queue.post("/lease/release-batch", 200, items=items))["results"]
+    assert [results[n]["job"]["state"] for n in (0, 2, 3)] == ["DONE", "FAILED", "DONE"]
+    assert [results[n]["code"] for n in (1, 4)] == ["NOT_FOUND", "LEASE_LOST"]
+    assert await queue.used() == 0
+    await queue.post("/lease/release-batch", 400, items=items * 101)
+    assert (await queue.post("/lease/release-batch", 200, items=[]))["results"] == []
+
+
+@pytest.mark.spec("Q14", "Q15")
+async def test_figures_follow_what_happens(queue: Ground) -> None:
+    for metric in ("jobs_queued", "wait_seconds_p95"):
+        assert (await queue.get(f"/stats/timeseries?metric={metric}&bucket=1m&range=3m"))["metric"] == metric
+    await queue.submit()
+    job, lease = await queue.running()
+    assert await queue.get("/stats/snapshot") == {
+        "capacity": {"total": 100, "used": 10, "reserved": 0},
+        "jobs": {"queued": 1, "running": 1, "failed_last_24h": 0, "timeout_last_24h": 0},
+        "leases": {"active": 1, "expired_last_24h": 0},
+    }
+    await queue.clock.advance(10 * SECOND)
+    await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="x")
+    await queue.clock.advance(60 * SECOND)
+
+    async def values(metric: str) -> list[Any]:
+        answer = await queue.get(f"/stats/timeseries?metric={metric}&bucket=1m&range=3m")
+        assert [point["ts"] for point in answer["points"]][-1] == "2026-01-01T00:01:00Z"
+        return [point["value"] for point in answer["points"]]
+
+    assert await values("jobs_submitted") == [0, 2, 0]
+    assert await values("jobs_failed") == [0, 1, 0]
+    assert await values("jobs_queued") == [0, 1, 1]
+    assert await values("jobs_running") == [0, 0, 0]
+    assert await values("leases_active") == [0, 0, 0]
+    spans = await values("run_seconds_p95")
+    assert spans[0] is None
+    assert 8 <= spans[1] <= 14
+    assert (await queue.get("/stats/snapshot"))["jobs"]["failed_last_24h"] == 1
+
+
+@pytest.mark.spec("Q15", "X8")
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("metric=colour", "metric"), ("metric=jobs_done&bucket=1s", "bucket"), ("metric=jobs_done&bucket=1m&range=30d", "bucket"),
+     ("metric=jobs_done&bucket=1h&range=5m", "range"), ("metric=jobs_done&bucket=soon", "bucket"), ("bucket=1m", "metric")],
+)  # fmt: skip
+async def test_figures_that_cannot_be_are_refused(queue: Ground, query: str, field: str) -> None:
+    answer = await queue.get(f"/stats/timeseries?{query}", 400)
+    assert answer["field"] == field
+    if query == "metric=colour":
+        assert "run_seconds_p95" in answer["message"]

@@ -1,0 +1,235 @@
+"""The real server on a socket: deadlines, caps, keep-alive, pipelining, sockets and an orderly end (F52)."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.websockets import WebSocket
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+
+from ksana.api import server as server_module
+from ksana.api.app import Application
+from ksana.api.routing import Call, SocketRoute
+from ksana.api.server import Server, make_config
+from tests.api.ground import House, append_events, open_house, thing_routes
+
+PATIENCE_SEC = 10
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Application, house: House, **options: Any) -> AsyncIterator[Server]:
+    server = Server(make_config(app, "127.0.0.1", 0, **options), on_stop=house.events.close)
+    task = asyncio.create_task(server.serve())
+    async with asyncio.timeout(PATIENCE_SEC):
+        while not server.started:
+            await asyncio.sleep(0.005)
+    try:
+        yield server
+    finally:
+        server.stop()
+        async with asyncio.timeout(PATIENCE_SEC):
+            await task
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with open_house(tmp_path) as house:
+        yield house
+
+
+async def converse(port: int, *parts: bytes) -> bytes:
+    """Send the parts and read until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        async with asyncio.timeout(PATIENCE_SEC):
+            return await reader.read()
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def check_refused(answer: bytes, status: int, code: str) -> None:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status), answer
+    assert b"content-type: application/json" in head
+    told = json.loads(body)
+    assert told["code"] == code
+    assert told["message"] == told["detail"]
+    assert told["request_id"]
+
+
+GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LAST_GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+
+
+async def test_requests_are_answered_one_after_another_on_one_connection(house: House) -> None:
+    head = LAST_GET.replace(b"GET", b"HEAD")
+    async with serving(house.app(), house) as server:
+        answer = await converse(server.port, GET + GET, head)
+    assert answer.count(b"HTTP/1.1 200 OK") == 3
+    assert answer.count(b"\r\n\r\nok") == 2
+    assert answer.count(b"date: ") == 3
+    assert answer.endswith(b"connection: close\r\n\r\n")
+
+
+@pytest.mark.spec("X13")
+async def test_the_answer_to_a_large_body_is_seen_and_the_connection_lives_on(house: House) -> None:
+    size = 2 * 1024 * 1024
+    post = b"POST /api/v1/things HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % size
+    async with serving(house.app(), house) as server:
+        answer = await converse(server.port, post, b"x" * size, LAST_GET)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"code":"TOO_LARGE"' in answer
+    assert answer.endswith(b"ok")
+
+
+@pytest.mark.spec("X8")
+@pytest.mark.parametrize("sent", [b"hello\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\nhost: x\r\n\r\n"])
+async def test_what_is_not_http_is_refused_in_the_same_body(house: House, sent: bytes) -> None:
+    async with serving(house.app(), house) as server:
+        check_refused(await converse(server.port, sent), 400, "INVALID_ARGUMENT")
+
+
+@pytest.mark.spec("X13")
+@pytest.mark.parametrize(
+    "headers",
+    [b"x: " + b"y" * 40_000 + b"\r\n\r\n", b"x: y\r\n" * 101 + b"\r\n"],
+    ids=["large", "many"],
+)
+async def test_a_head_over_the_cap_is_refused(house: House, headers: bytes) -> None:
+    async with serving(house.app(), house) as server:
+        answer = await converse(server.port, b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + headers)
+    check_refused(answer, 431, "TOO_LARGE")
+
+
+@pytest.mark.spec("X13")
+async def test_a_head_without_end_is_cut_off(house: House) -> None:
+    async with serving(house.app(), house) as server:
+        try:
+            answer = await converse(server.port, b"GET /health HTTP/1.1\r\nx: ", b"y" * 4_000_000)
+        except OSError:  # cut off while it was still sending
+            return
+    check_refused(answer, 431, "TOO_LARGE")
+
+
+@pytest.fixture
+def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HEAD_SEC", 0.2)
+    monkeypatch.setattr(server_module, "BODY_GRACE_SEC", 0.2)
+    monkeypatch.setattr(server_module, "WRITE_STALL_SEC", 0.2)
+    monkeypatch.setattr(server_module, "SWEEP_SEC", 0.05)
+
+
+@pytest.mark.usefixtures("short_deadlines")
+async def test_a_head_or_body_that_drips_is_cut_off(house: House) -> None:
+    async with serving(house.app(), house) as server:
+        check_refused(await converse(server.port, b"GET /health HTTP/1.1\r\nx: "), 408, "INVALID_ARGUMENT")
+        post = b"POST /api/v1/things HTTP/1.1\r\nhost: localhost\r\ncontent-length: 900\r\n\r\n{"
+        check_refused(await converse(server.port, post), 408, "INVALID_ARGUMENT")
+        assert await converse(server.port) == b""
+        assert await converse(server.port, b"\r\n") == b""
+
+
+@pytest.mark.usefixtures("short_deadlines")
+async def test_bytes_that_keep_dripping_do_not_extend_the_deadline(house: House) -> None:
+    async with serving(house.app(), house) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /health HTTP/1.1\r\n")
+        reading = asyncio.create_task(reader.read())
+        async with asyncio.timeout(PATIENCE_SEC):
+            while not reading.done():
+                with contextlib.suppress(OSError):
+                    writer.write(b"x: y\r\n")
+                    await writer.drain()
+                await asyncio.sleep(0.02)
+        writer.close()
+        with contextlib.suppress(OSError):
+            assert reading.result().startswith(b"HTTP/1.1 408") or reading.result() == b""
+
+
+@pytest.mark.usefixtures("short_deadlines")
+async def test_an_idle_connection_is_closed_after_the_keep_alive_time(house: House) -> None:
+    async with serving(house.app(), house, keep_alive_sec=0) as server:
+        answer = await converse(server.port, GET)
+    assert answer.endswith(b"ok")
+
+
+@pytest.mark.spec("X8")
+async def test_one_connection_too_many_is_told_so(house: House) -> None:
+    async with serving(house.app(), house, max_connections=1) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        check_refused(await converse(server.port, LAST_GET), 429, "RATE_LIMITED")
+        writer.close()
+
+
+STREAM = b"GET /api/v1/events/stream?after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.mark.spec("X14")
+async def test_live_streams_end_when_the_server_stops(house: House) -> None:
+    await house.store.transact(append_events, "a")
+    async with serving(house.app(), house) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(STREAM)
+        async with asyncio.timeout(PATIENCE_SEC):
+            assert b"text/event-stream" in await reader.readuntil(b"\r\n\r\n")
+            await reader.readuntil(b'"name":"a"')
+    async with asyncio.timeout(PATIENCE_SEC):
+        assert (await reader.read()).endswith(b"0\r\n\r\n")
+    writer.close()
+
+
+@pytest.mark.usefixtures("short_deadlines")
+async def test_a_reader_that_stops_reading_is_dropped(house: House) -> None:
+    await house.store.transact(append_events, *("x" * 200 for _ in range(60_000)))
+    async with serving(house.app(), house) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
+        writer.write(STREAM)
+        async with asyncio.timeout(PATIENCE_SEC):
+            while house.events.listeners == 0:
+                await asyncio.sleep(0.005)
+            while house.events.listeners:
+                await asyncio.sleep(0.005)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+def echo_socket(scope: str | None) -> SocketRoute:
+    async def echo(socket: WebSocket, call: Call) -> None:
+        await socket.accept()
+        await socket.send_text(f"{call.params['id']} {await socket.receive_text()}")
+        await socket.close()
+
+    return SocketRoute("/ws/{id:int}", echo, scope=scope, summary="Echo")
+
+
+@pytest.mark.spec("X8")
+async def test_a_socket_is_served_or_refused_with_the_error_body(house: House) -> None:
+    app = house.app(*thing_routes(), echo_socket("nodes:write"))
+    async with serving(app, house) as server:
+        base = f"ws://127.0.0.1:{server.port}"
+        async with connect(f"{base}/ws/7") as socket:
+            await socket.send("hi")
+            assert await socket.recv() == "7 hi"
+        await house.keys.create_key("k", ["queue:admin"])
+        for path, headers, status, code in (
+            ("/ws/7", {}, 401, "UNAUTHENTICATED"), ("/ws/7", {"origin": "http://evil.example"}, 403, "FORBIDDEN"),
+            ("/ws/x", {}, 400, "INVALID_ID"), ("/nothing", {}, 404, "NOT_FOUND"), ("/health", {}, 404, "NOT_FOUND"),
+        ):  # fmt: skip
+            with pytest.raises(InvalidStatus) as refused:
+                async with connect(base + path, additional_headers=headers):
+                    pass
+            assert refused.value.response.status_code == status
+            assert json.loads(refused.value.response.body or b"")["code"] == code
+        plain = LAST_GET.replace(b"/health", b"/ws/7")
+        check_refused(await converse(server.port, plain), 400, "INVALID_ARGUMENT")
