@@ -77,12 +77,12 @@ def find_denial(room: Room, ask: Ask, now: Instant, share: int | None = None, ad
     if share is not None and addon_used + ask.cost_units > share:
         return Denial("SHARE_EXCEEDED", f"Share of {ask.addon_id} exceeded: used={addon_used}, {asked}, capacity={share}")
     kept = room.reserved(now)
-    if kept and room.reserved_for != ask.job_id and ask.urgency >= room.reserved_urgency:
-        if room.used + kept + ask.cost_units > room.total:
-            return Denial(
-                "CAPACITY_RESERVED",
-                f"Capacity exceeded: used={room.used}, {asked}, capacity={room.total}, reserved={kept} for a job ahead",
-            )
+    is_behind = room.reserved_for != ask.job_id and ask.urgency >= room.reserved_urgency
+    if kept and is_behind and room.used + kept + ask.cost_units > room.total:
+        return Denial(
+            "CAPACITY_RESERVED",
+            f"Capacity exceeded: used={room.used}, {asked}, capacity={room.total}, reserved={kept} for a job ahead",
+        )
     return None
 
 

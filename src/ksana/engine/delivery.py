@@ -13,7 +13,7 @@ the lease is not certain nothing new is sent (`is_held`), because another instan
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
@@ -28,6 +28,9 @@ from ksana.ports.caller import Call, Caller, Reply, Request, Timing
 from ksana.ports.store import Store, Tx
 
 MAX_OUTCOMES = 500
+CANCEL_LOOK = 400 * MILLISECOND
+"""How often calls in flight are compared with the store: a cancel made on another instance is seen within a second."""
+
 MAX_IDLE_HOSTS = 10_000
 
 
@@ -44,6 +47,12 @@ class DeliverySettings(Protocol):
 
     workers: int
     per_host: int
+
+
+class _Flight(NamedTuple):
+    call: Call
+    token: int
+    started_at: Instant
 
 
 class Delivery:
@@ -75,7 +84,7 @@ class Delivery:
         self._callback_base = callback_base
         self._agent = agent
         self._lines: dict[str, HostLine] = {}
-        self._in_flight: dict[int, Call] = {}
+        self._in_flight: dict[int, _Flight] = {}
         self._turn: deque[str] = deque()
         self._ready: dict[str, None] = {}
         self._over: list[AttemptOver] = []
@@ -116,9 +125,9 @@ class Delivery:
 
     def abort(self, run_id: int) -> None:
         """End a call in flight; its result will find the token void."""
-        call = self._in_flight.get(run_id)
-        if call is not None:
-            call.abort()
+        flight = self._in_flight.get(run_id)
+        if flight is not None:
+            flight.call.abort()
 
     @property
     def in_flight(self) -> int:
@@ -179,7 +188,7 @@ class Delivery:
             self._in_flight.pop(held.run_id, None)
             self._finish(line, held, request, reply, now)
 
-        self._in_flight[held.run_id] = self._caller.call(request, done)
+        self._in_flight[held.run_id] = _Flight(self._caller.call(request, done), held.token, now)
 
     def _finish(self, line: HostLine, held: HeldRun, request: Request | None, reply: Reply, started_at: Instant) -> None:
         over = AttemptOver(held, request, reply, started_at, max(started_at, self._clock.now()))
@@ -204,7 +213,7 @@ class Delivery:
         while self._over:
             batch, self._over = self._over[:MAX_OUTCOMES], self._over[MAX_OUTCOMES:]
             try:
-                recorded: Recorded = await self._store.transact(record_outcomes, batch, self._instance_id, self._store.sole)
+                recorded: Recorded = await self._store.transact(record_outcomes, batch, self._store.sole)
             except StoreDownError:
                 # Nothing was written: keep them. The guard makes a repeat harmless if something was.
                 self._over[:0] = batch
@@ -241,11 +250,13 @@ class Delivery:
 
     async def _look_for_cancels(self) -> Instant | None:
         """Find calls whose run was cancelled on another instance, or ended by its callback."""
-        if not self._in_flight:
-            return None
-        for run_id in await self._store.read(_list_taken_away, self._instance_id):
-            self.abort(run_id)
-        return self._clock.now() + 400 * MILLISECOND
+        # Calls that just began are left for the next look: most end before it.
+        before = self._clock.now() - CANCEL_LOOK // 2
+        flying = [(run_id, flight.token) for run_id, flight in self._in_flight.items() if flight.started_at < before]
+        if flying:
+            for run_id in await self._store.read(_list_taken_away, flying):
+                self.abort(run_id)
+        return self._clock.now() + CANCEL_LOOK if self._in_flight else None
 
 
 def _not_sent(why: str) -> Reply:
@@ -256,8 +267,8 @@ def _list_ready_hosts(tx: Tx) -> list[str]:
     return tx.runs.list_ready_hosts()
 
 
-def _list_taken_away(tx: Tx, instance_id: str) -> list[int]:
-    return tx.runs.list_taken_away(instance_id)
+def _list_taken_away(tx: Tx, flying: list[tuple[int, int]]) -> list[int]:
+    return [run_id for run_id, token in flying if not tx.runs.is_held(run_id, token)]
 
 
 def _hold(tx: Tx, host: str, limit: int, instance_id: str, tokens: list[int]) -> list[HeldRun]:
@@ -265,4 +276,4 @@ def _hold(tx: Tx, host: str, limit: int, instance_id: str, tokens: list[int]) ->
     for run, task in held:
         data = {"task_id": task.id, "attempt": run.attempt, "reason": "PLACE_FREE"}
         tx.events.append("RUN", run.id, "RUN_STARTED", data)
-    return [held_from(run, task, host) for run, task in held]
+    return [held_from(run, task, host, instance_id) for run, task in held]

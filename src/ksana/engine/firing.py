@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ksana.base.clock import Clock
-from ksana.base.ids import new_token, new_uid
+from ksana.base.ids import new_run_uid, new_token, new_uid
 from ksana.base.instant import Instant, format_instant
 from ksana.domain import firing as rules
 from ksana.domain.firing import Counts, Firing, Outage
@@ -142,13 +142,14 @@ def _fire_one(
     host = host_of(definition.target_url)
     for planned in decision.runs:
         is_held = planned.start == "start" and rooms.take(host)
+        uid = new_run_uid(tx.now)
         new_runs.append(
             NewRun(
-                uid=new_uid(), task_id=task.id, slot_at=planned.slot_at, scheduled_time=planned.slot_at,
+                uid=uid, task_id=task.id, slot_at=planned.slot_at, scheduled_time=planned.slot_at,
                 status="RUNNING" if is_held else "SKIPPED" if planned.start == "skip" else "SCHEDULED",
                 trigger=planned.trigger, exec_type=definition.exec_type, is_counted=True, host=host,
                 is_ready=planned.start == "start" and not is_held, held_by=instance_id if is_held else None,
-                token=new_token(), reason=planned.reason, trace_id=new_uid(),
+                token=new_token(), reason=planned.reason, trace_id=uid,
                 callback_token=new_uid() if definition.exec_type == "ASYNC" else None,
             )
         )  # fmt: skip
@@ -188,7 +189,7 @@ def _write_runs(tx: Tx, new_runs: list[NewRun], owners: list[Task], fired: Fired
             append("RUN", run_id, "RUN_STARTED", data)
             fired.held.append(
                 HeldRun(
-                    run_id, run.uid, task, run.token, 1, run.scheduled_time, run.exec_type, run.trace_id, run.host, True,
+                    run_id, run.uid, task, run.token, 1, run.scheduled_time, run.exec_type, run.trace_id, run.host, True, run.held_by or "",
                     run.callback_token,
                 )
             )  # fmt: skip

@@ -20,6 +20,7 @@ class HeldRun(msgspec.Struct, frozen=True):
     trace_id: str
     host: str
     is_counted: bool
+    held_by: str
     callback_token: str | None = None
     override_body: str | None = None
     attempts: str = "[]"
@@ -35,7 +36,7 @@ class AttemptOver(msgspec.Struct, frozen=True):
     ended_at: Instant
 
 
-def held_from(run: Run, task: Task, host: str) -> HeldRun:
+def held_from(run: Run, task: Task, host: str, instance_id: str) -> HeldRun:
     """What delivery needs of a run just taken."""
     return HeldRun(
         run_id=run.id,
@@ -48,6 +49,7 @@ def held_from(run: Run, task: Task, host: str) -> HeldRun:
         trace_id=run.trace_id,
         host=host,
         is_counted=run.is_counted,
+        held_by=instance_id,
         callback_token=run.callback_token,
         override_body=run.override_body,
         attempts=run.attempts,

@@ -12,6 +12,7 @@ work and none waits for a dead one. The units a lease holds and its state change
 capacity row, so a crash at any point leaks nothing.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.domain.admission import Room
+from ksana.domain.histogram import bucket_of
 from ksana.domain.queue import Ending, Job, Lane, Lease, after_expiry
 from ksana.engine.arrivals import Arrivals
 from ksana.engine.pump import AGAIN, Pump
@@ -59,15 +61,22 @@ def end_attempts(tx: Any, room: Room, ends: Sequence[AttemptEnd], reason: str) -
     finished: list[dict[str, Any]] = []
     requeued: list[dict[str, Any]] = []
     ready = units = 0
+    tallies: Counter[str] = Counter()
+    spans: Counter[int] = Counter()
     for end in ends:
         units += end.lease.cost_units
         if end.ending.rest_us is None:
             jobs.append(_finish(tx, end, reason, now, finished))
+            tallies[_TALLY[end.ending.state]] += 1
+            spans[bucket_of((now - (end.job.started_at or now)) / SECOND)] += 1
         else:
             ready += not end.ending.rest_us
             jobs.append(_requeue(tx, end, reason, now, requeued))
     count = tx.queue.end_running(finished) + tx.queue.requeue_running(requeued)
     assert count == len(ends), "a running job and its active lease are changed together, never alone"
+    for metric, number in tallies.items():
+        tx.queue.tally(metric, number)
+    tx.queue.observe("run", spans)
     tx.leases.set_room(msgspec.structs.replace(room, used=room.used - units, active=room.active - len(ends)))
     tx.queue.count(queued=len(requeued), running=-len(ends), leases=-len(ends), units=-units, arrivals=len(ends) or ready)
     return jobs
@@ -88,8 +97,6 @@ def _finish(tx: Any, end: AttemptEnd, reason: str, now: Instant, rows: list[dict
     if state in ("FAILED", "TIMEOUT"):
         data["alert"] = True
     tx.events.append("JOB", job.job_id, _ENDED_EVENT[state], data)
-    tx.queue.tally(_TALLY[state])
-    tx.queue.observe("run", (now - (job.started_at or now)) / SECOND)
     return msgspec.structs.replace(
         job,
         state=state, final_status=final, error_text=end.error, result_json=end.result_json, metrics_json=end.metrics_json,

@@ -30,17 +30,17 @@ class Recorded(msgspec.Struct):
     refused: int
 
 
-def record_outcomes(tx: Tx, ended: list[AttemptOver], instance_id: str, sole: bool) -> Recorded:
+def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool) -> Recorded:
     """Write every outcome that is still ours to write; the rest are counted and let go."""
     recorded = Recorded(set(), False, [], 0)
     for over in ended if sole else sorted(ended, key=lambda one: one.held.task.id):
-        status = _record_one(tx, over, instance_id, sole, recorded)
+        status = _record_one(tx, over, sole, recorded)
         if status is not None:
             recorded.statuses.append((over, status))
     return recorded
 
 
-def _record_one(tx: Tx, over: AttemptOver, instance_id: str, sole: bool, recorded: Recorded) -> str | None:
+def _record_one(tx: Tx, over: AttemptOver, sole: bool, recorded: Recorded) -> str | None:
     held, reply = over.held, over.reply
     definition = held.task.definition
     verdict = classify.classify(reply.kind, reply.status, reply.retry_after, tx.now, reply.error)
@@ -55,7 +55,7 @@ def _record_one(tx: Tx, over: AttemptOver, instance_id: str, sole: bool, recorde
     if is_final and has_line and not sole:
         tx.tasks.find(held.task.id, lock=True)  # its row is the lock for its concurrency
     if not tx.runs.finish_if_held(held.run_id, held.token, _end_of(over, decided, verdict.error, is_final, tx.now)):
-        _refuse(tx, over, instance_id, recorded)
+        _refuse(tx, over, recorded)
         return None
     _tell(tx, over, decided, verdict.error)
     if not is_final:
@@ -93,26 +93,28 @@ def _text(reply: Reply) -> tuple[str | None, str | None]:
     return text, None
 
 
-def attempt_record(over: AttemptOver, status: str, error: str | None) -> dict[str, Any]:
-    """One entry of `attempts[]`; the instance is added where it is known."""
-    return {
-        "attempt": over.held.attempt,
-        "started_at": format_instant(over.started_at),
-        "ended_at": format_instant(over.ended_at),
-        "status": status,
-        "response_code": over.reply.status,
-        "error": error,
-        "timing": over.reply.timing,
-    }
+def attempt_record(over: AttemptOver, status: str, error: str | None) -> bytes:
+    """One entry of `attempts[]`, as JSON."""
+    return _encode(
+        {
+            "attempt": over.held.attempt,
+            "started_at": format_instant(over.started_at),
+            "ended_at": format_instant(over.ended_at),
+            "status": status,
+            "response_code": over.reply.status,
+            "error": error,
+            "instance": over.held.held_by,
+            "timing": over.reply.timing,
+        }
+    )
 
 
-def append_attempt(attempts: str, record: dict[str, Any]) -> str:
+def append_attempt(attempts: str, record: bytes) -> str:
     """Add a record to the JSON array, keeping the newest."""
-    text = _encode(record).decode()
     if attempts == "[]":
-        return f"[{text}]"
-    kept: list[Any] = msgspec.json.decode(attempts)
-    return _encode([*kept[-MAX_ATTEMPTS_KEPT + 1 :], record]).decode()
+        return f"[{record.decode()}]"
+    kept: list[msgspec.Raw] = msgspec.json.decode(attempts, type=list[msgspec.Raw])
+    return _encode([*kept[-MAX_ATTEMPTS_KEPT + 1 :], msgspec.Raw(record)]).decode()
 
 
 def _tell(tx: Tx, over: AttemptOver, decided: Outcome, error: str | None) -> None:
@@ -130,10 +132,9 @@ def _tell(tx: Tx, over: AttemptOver, decided: Outcome, error: str | None) -> Non
     tx.rollups.add(f"runs_{status.lower()}", total=(over.ended_at - over.started_at) / 1e6)
 
 
-def _refuse(tx: Tx, over: AttemptOver, instance_id: str, recorded: Recorded) -> None:
+def _refuse(tx: Tx, over: AttemptOver, recorded: Recorded) -> None:
     """The run is no longer ours: cancelled, ended by its callback, or taken over. The result is dropped, not silently."""
     recorded.refused += 1
-    tx.runs.let_go(over.held.run_id, instance_id)
     data = {
         "task_id": over.held.task.id, "attempt": over.held.attempt, "reason": "TOKEN_VOID", "kind": over.reply.kind,
         "response_code": over.reply.status,

@@ -15,7 +15,7 @@ from ksana.ports.caller import Request
 _BODILESS: Final = frozenset({"GET", "HEAD"})
 _DEFAULT_CONNECT: Final = 5 * SECOND
 _MASKED: Final = frozenset(
-    {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-callback-token", "x-callback-url"}
+    {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-callback-token", "x-callback-url", "webhook-signature"}
 )
 _encode = msgspec.json.Encoder().encode
 
@@ -85,10 +85,7 @@ def shown_headers(request: Request, definition: Definition) -> str:
     """The headers as stored: secrets read `***`."""
     secret = definition.options.secret_headers
     hidden = _MASKED if not secret else _MASKED | {name.lower() for name in secret}
-    shown = {
-        name: "***" if name.lower() in hidden or name.startswith("webhook-sig") else value for name, value in request.headers
-    }
-    return _encode(shown).decode()
+    return _encode({name: "***" if name.lower() in hidden else value for name, value in request.headers}).decode()
 
 
 def shown_body(request: Request, held: HeldRun) -> str | None:

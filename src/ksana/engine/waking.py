@@ -139,12 +139,19 @@ def _judge_orphan(task: Task | None, run: Run, now: Instant) -> tuple[Instant | 
     return now, "ORPHANED_RETRY_LEFT"
 
 
-def _lost_attempt(run: Run, now: Instant, error: str) -> dict[str, Any]:
+def _lost_attempt(run: Run, now: Instant, error: str) -> bytes:
     started = format_instant(run.start_time) if run.start_time is not None else None
-    return {
-        "attempt": run.attempt, "started_at": started, "ended_at": format_instant(now), "status": "LOST",
-        "response_code": None, "error": error, "instance": run.held_by,
-    }  # fmt: skip
+    return msgspec.json.encode(
+        {
+            "attempt": run.attempt,
+            "started_at": started,
+            "ended_at": format_instant(now),
+            "status": "LOST",
+            "response_code": None,
+            "error": error,
+            "instance": run.held_by,
+        }
+    )
 
 
 def _retry_of(task: Task, run: Run, now: Instant) -> Instant | None:

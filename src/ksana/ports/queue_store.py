@@ -158,8 +158,8 @@ class QueueTable(Protocol):
         """Count something in its minute."""
         ...
 
-    def observe(self, metric: str, seconds: float) -> None:
-        """Count a span of time in its minute's histogram."""
+    def observe(self, metric: str, spans: Mapping[int, int]) -> None:
+        """Add counts by bucket (see `domain.histogram`) to the minute's histogram."""
         ...
 
     def gauges(self) -> Gauges: ...
@@ -226,14 +226,14 @@ class LeaseTable(Protocol):
         """Active leases that ran out by the store's clock, held."""
         ...
 
-    def beat_if_live(self, lease_id: str, ttl_sec: float, expires_at: Instant) -> bool: ...
-
-    def beat_live(self, rows: Sequence[Mapping[str, Any]]) -> int: ...
+    def beat_locked(self, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Leases that were locked and found live last longer."""
+        ...
 
     def release_locked(self, rows: Sequence[Mapping[str, Any]]) -> int:
         """Leases that were locked and found live become RELEASED."""
         ...
 
     def expire_locked(self, lease_ids: Sequence[str]) -> int:
-        """Leases that ran out become EXPIRED."""
+        """Leases that were locked and had run out become EXPIRED."""
         ...

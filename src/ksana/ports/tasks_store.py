@@ -227,11 +227,9 @@ class Runs(Protocol):
         """RUNNING runs whose holder's lease has run out by the store's clock."""
         ...
 
-    def list_taken_away(self, me: str) -> list[int]:
-        """Runs we still work on that are RUNNING no more."""
+    def is_held(self, run_id: int, token: int) -> bool:
+        """Whether a run is still RUNNING under this token."""
         ...
-
-    def let_go(self, run_id: int, me: str) -> None: ...
 
     def list_stalled(self, limit: int) -> list[int]:
         """Tasks with runs that wait for their turn."""

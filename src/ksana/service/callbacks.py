@@ -151,7 +151,7 @@ def _end(tx: Tx, task: Task, run: Run, body: CallbackBody) -> tuple[CallbackAnsw
     end = RunEnd(
         status=status, end_time=tx.now if is_final else None, open_task=None if is_final else run.task_id, wake_at=retry_at,
         # A call still in flight is let go: its answer no longer matters, and its token is void.
-        held_by=run.held_by if run.status == "RUNNING" else None, new_token=new_token(), error_message=error, reason=reason,
+        held_by=None, new_token=new_token(), error_message=error, reason=reason,
         next_retry_time=retry_at, callback_deadline=run.callback_deadline, callback_data=data, attempts=run.attempts,
     )  # fmt: skip
     if not tx.runs.end_if_unchanged(run, end):

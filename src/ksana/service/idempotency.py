@@ -38,16 +38,14 @@ def once_only(fn: Callable[..., T], idempotency: Idempotency | None) -> Callable
     wanted = idempotency
 
     def guarded(tx: Any, *args: Any, **kwargs: Any) -> T:
-        known = tx.idempotency.find(wanted.scope, wanted.key)
+        body = wanted.body_hash.encode()
+        known: str | None = tx.idempotency.find_answer(wanted.scope, wanted.key, body)
         if known is not None:
-            if known[0] != wanted.body_hash:
-                raise ConflictError(
-                    "this Idempotency-Key was used with another body; use a new key for a new request",
-                    code="IDEMPOTENCY_MISMATCH",
-                )
-            raise Replayed(known[1])
+            raise Replayed(known.encode())
         result = fn(tx, *args, **kwargs)
-        tx.idempotency.insert(wanted.scope, wanted.key, wanted.body_hash, wanted.render(result), tx.now + KEPT_FOR)
+        if not tx.idempotency.remember(wanted.scope, wanted.key, body, wanted.render(result).decode(), KEPT_FOR):
+            # The same key came in by another instance at this very moment; ours is undone and the caller asks again.
+            raise ConflictError("a request with this Idempotency-Key is under way", code="DUPLICATE_REQUEST")
         return result
 
     return guarded

@@ -7,7 +7,6 @@ time. The copy is at most `STALE_US` old when it is asked; a key revoked elsewhe
 import asyncio
 import hashlib
 import hmac
-import os
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.errors import InvalidError, NotFoundError, UnauthenticatedError
+from ksana.base.ids import new_uid
 from ksana.base.instant import MINUTE, SECOND, Micros
 from ksana.ports.store import ApiKey, Store
 
@@ -72,7 +72,7 @@ class KeyRing:
         checked = tuple(dict.fromkeys(check_scope(scope) for scope in scopes))
         if not checked:
             raise InvalidError("a key needs at least one scope such as queue:write", field="scopes")
-        key_id, secret = os.urandom(6).hex(), os.urandom(32).hex()
+        key_id, secret = new_uid()[:12], new_uid() + new_uid()
         key = await self._store.transact(_insert, key_id, name, hash_secret(secret), checked)
         await self.refresh()
         return MadeKey(key=key, text=f"{_PREFIX}{key_id}_{secret}")

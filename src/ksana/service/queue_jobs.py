@@ -1,14 +1,16 @@
 """Transactions on queue jobs: submit, claim, report, cancel. Plain functions over `tx`; each is one commit."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ksana.base.errors import ConflictError, NotFoundError
-from ksana.base.ids import new_uuid
+from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.admission import PATIENCE, RESERVE_GRACE, RETRY_MOST, Ask, Room, find_denial, may_reserve
+from ksana.domain.histogram import bucket_of
 from ksana.domain.queue import ENDED, HELD, URGENCY, Job, Lane, Lease, Line, Wants, accepts, can_report
 
 PROMOTE: Final = 500
@@ -253,11 +255,12 @@ def _grant_ready(tx: Any, claim: Claim, jobs: Sequence[Job]) -> list[tuple[Job, 
     now: Instant = tx.now
     worker_id, ttl_sec = claim.worker_id, claim.ttl_sec
     expires_at = now + round(ttl_sec * SECOND)
-    event, observe, replace = tx.events.append, tx.queue.observe, msgspec.structs.replace
+    event, replace = tx.events.append, msgspec.structs.replace
+    spans: Counter[int] = Counter()
     claimed = {"worker_id": worker_id}
     granted: list[tuple[Job, Lease]] = []
-    for job in jobs:
-        job_id, lease_id = job.job_id, new_uuid()
+    for job, lease_id in zip(jobs, new_ordered_uuids(now, len(jobs)), strict=True):
+        job_id = job.job_id
         lease = Lease(
             lease_id, job_id, job.addon_id, worker_id, job.cost_units, ttl_sec, "ACTIVE", now, now, expires_at,
             None, None, None,
@@ -270,9 +273,10 @@ def _grant_ready(tx: Any, claim: Claim, jobs: Sequence[Job]) -> list[tuple[Job, 
         event("JOB", job_id, "JOB_CLAIMED", claimed)
         event("LEASE", lease_id, "LEASE_GRANTED", {"job_id": job_id, "cost_units": job.cost_units})
         event("JOB", job_id, "JOB_RUNNING", {"lease_id": lease_id, "attempts": running.attempts})
-        observe("wait", (now - job.due_at) / SECOND)
+        spans[bucket_of((now - job.due_at) / SECOND)] += 1
     _all_changed(tx.queue.run_ready([(job, lease.lease_id) for job, lease in granted], worker_id), jobs)
     tx.leases.insert([lease for _, lease in granted])
+    tx.queue.observe("wait", spans)
     return granted
 
 

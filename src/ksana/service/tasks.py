@@ -7,7 +7,7 @@ import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, NotFoundError
-from ksana.base.ids import new_token, new_uid, new_uuid
+from ksana.base.ids import new_run_uid, new_token, new_uid, new_uuid
 from ksana.base.instant import Instant, Micros
 from ksana.domain import firing, schedule
 from ksana.domain.lifecycle import RUN
@@ -284,10 +284,10 @@ def cancel_run(tx: Tx, run: Run, reason: str) -> bool:
     """Move an unfinished run to CANCELED. Its token changes, so a holder's late result is refused."""
     if run.status in RUN.final:
         return False
-    # held_by stays on a RUNNING one: it is how its holder, on whichever instance, finds out and aborts the call.
+    # The new token is how a holder, on whichever instance, finds out and aborts the call.
     end = RunEnd(
         status="CANCELED", end_time=tx.now, open_task=None, wake_at=None,
-        held_by=run.held_by if run.status == "RUNNING" else None, new_token=new_token(), error_message=run.error_message,
+        held_by=None, new_token=new_token(), error_message=run.error_message,
         reason=reason, next_retry_time=None, callback_deadline=run.callback_deadline, callback_data=run.callback_data,
         attempts=run.attempts,
     )  # fmt: skip
@@ -341,7 +341,7 @@ def start_run(
     retry_of: int | None = None,
 ) -> Started:
     """Write a run that is not of a slot: about to start, or waiting for its turn."""
-    uid, host = new_uid(), host_of(task.definition.target_url)
+    uid, host = new_run_uid(tx.now), host_of(task.definition.target_url)
     run = NewRun(
         uid=uid, task_id=task.id, slot_at=None, scheduled_time=tx.now, status="SCHEDULED", trigger=trigger,
         exec_type=exec_type, is_counted=is_counted, host=host, is_ready=is_ready, held_by=None, token=new_token(),

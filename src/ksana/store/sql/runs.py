@@ -129,11 +129,8 @@ class SqlRuns:
     def list_orphans(self, me: str, limit: int) -> list[int]:
         return [int(row[0]) for row in self._session.all("runs.list_orphans", me=me, limit=limit)]
 
-    def list_taken_away(self, me: str) -> list[int]:
-        return [int(row[0]) for row in self._session.all("runs.list_taken_away", me=me)]
-
-    def let_go(self, run_id: int, me: str) -> None:
-        self._session.run("runs.let_go", id=run_id, me=me)
+    def is_held(self, run_id: int, token: int) -> bool:
+        return self._session.one("runs.is_held", id=run_id, token=token) is not None
 
     def list_stalled(self, limit: int) -> list[int]:
         return [int(row[0]) for row in self._session.all("runs.list_stalled", limit=limit)]

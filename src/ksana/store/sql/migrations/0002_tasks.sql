@@ -91,13 +91,11 @@ CREATE UNIQUE INDEX task_runs_uid ON task_runs (uid);
 
 CREATE INDEX task_runs_of_task ON task_runs (task_id, id);
 
-CREATE INDEX task_runs_open ON task_runs (open_task, status, id) {where open_task IS NOT NULL};
+CREATE INDEX task_runs_open ON task_runs (open_task) {where open_task IS NOT NULL};
 
 CREATE INDEX task_runs_ready ON task_runs (ready_host, id) {where ready_host IS NOT NULL};
 
 CREATE INDEX task_runs_wake ON task_runs (wake_at) {where wake_at IS NOT NULL};
-
-CREATE INDEX task_runs_held ON task_runs (held_by) {where held_by IS NOT NULL};
 
 CREATE INDEX task_runs_token ON task_runs (callback_token) {where callback_token IS NOT NULL};
 

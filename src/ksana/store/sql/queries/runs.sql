@@ -130,16 +130,12 @@ SELECT MIN(wake_at) FROM task_runs WHERE wake_at IS NOT NULL
 -- name: list_orphans
 -- Runs held by an instance whose lease has run out, by the store's clock.
 SELECT r.id FROM task_runs r LEFT JOIN instances i ON i.id = r.held_by
-WHERE r.held_by IS NOT NULL AND r.held_by <> :me AND r.status = 'RUNNING'
+WHERE r.open_task IS NOT NULL AND r.status = 'RUNNING' AND r.held_by <> :me
   AND (i.id IS NULL OR i.lease_until <= {now}) ORDER BY r.id LIMIT :limit
 
--- name: list_taken_away
--- Runs an instance still works on though they are no longer RUNNING: cancelled elsewhere.
-SELECT id FROM task_runs WHERE held_by = :me AND status <> 'RUNNING' LIMIT 500
-
--- name: let_go
--- Forget who held an ended run. Guard: ended.
-UPDATE task_runs SET held_by = NULL WHERE id = :id AND held_by = :me AND status <> 'RUNNING'
+-- name: is_held
+-- Whether a run is still RUNNING under a token.
+SELECT 1 FROM task_runs WHERE id = :id AND token = :token AND status = 'RUNNING'
 
 -- name: list_open_of_task
 -- A task's unfinished runs.

@@ -1,0 +1,224 @@
+"""The queue as callers use it: check, one transaction, tell who waits. Knows no HTTP and no SQL."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ksana.base.clock import Clock
+from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
+from ksana.base.ids import new_ordered_uuids
+from ksana.base.instant import DAY, Micros
+from ksana.domain.queue import Job, Lane, Lease, Line
+from ksana.engine.arrivals import Arrivals, Waiter
+from ksana.engine.leasing import Leasing
+from ksana.ports.queue_store import JobFilter
+from ksana.ports.store import Event, Store
+from ksana.service import queue_jobs, queue_leases
+from ksana.service.queue_jobs import Claim, Claimed, Limits, LineBook, NewJob, not_found
+from ksana.service.queue_leases import Beat, Denied, Granted, Held, LeaseAsk, Outcome, Release
+
+MAX_BATCH: Final = 1000
+MAX_ITEMS: Final = 500
+MAX_EVENTS: Final = 10_000
+IDEMPOTENCY_TTL: Final[Micros] = DAY
+_SCOPE: Final = "queue.submit"
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """Some jobs, newest first, and the number to go on before."""
+
+    jobs: list[Job]
+    next_before: int | None
+
+
+class QueueService:
+    """Submit, claim, lease, heartbeat, release, cancel, look."""
+
+    def __init__(self, store: Store, clock: Clock, limits: Limits) -> None:
+        self._store = store
+        self._clock = clock
+        self.limits = limits
+        self.arrivals = Arrivals(clock, self._count_arrivals, lambda: not store.sole)
+        self.leasing = Leasing(store, clock, limits.total, self.arrivals)
+        self._book = LineBook()
+
+    # Jobs
+
+    def new_ids(self, count: int) -> list[str]:
+        """Ids for jobs to be."""
+        return new_ordered_uuids(self._clock.now(), count)
+
+    async def submit(self, job: NewJob) -> Job:
+        """Enter one job. Raise DUPLICATE_REQUEST if its addon has sent the same client_request_id before."""
+        return (await self._submit([job], is_batch=False))[0]
+
+    async def submit_batch(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """Enter jobs, all or none."""
+        seen: dict[tuple[str, str], int] = {}
+        for index, job in enumerate(jobs):
+            if job.client_request_id is not None:
+                first = seen.setdefault((job.line.addon_id, job.client_request_id), index)
+                if first != index:
+                    raise ConflictError(
+                        f"jobs[{index}] has the client_request_id of jobs[{first}]", code="DUPLICATE_REQUEST", index=index
+                    )
+        return await self._submit(jobs, is_batch=True)
+
+    async def submit_once(self, job: NewJob, key: str, body: bytes, render: Callable[[Job], bytes]) -> bytes:
+        """Enter one job under an Idempotency-Key: the first answer again for a day."""
+        self._check_costs([job])
+        fresh = self._fresh_lines([job])
+        answer, made = await self._store.transact(_submit_once, job, fresh, key, body, render)
+        if made is not None:
+            self._tell_submitted([job], [made])
+        return answer
+
+    async def _submit(self, jobs: Sequence[NewJob], is_batch: bool) -> list[Job]:
+        self._check_costs(jobs)
+        made = await self._store.transact(queue_jobs.submit_jobs, jobs, self._fresh_lines(jobs), is_batch)
+        self._tell_submitted(jobs, made)
+        return made
+
+    def _check_costs(self, jobs: Sequence[NewJob]) -> None:
+        total = self.limits.total
+        for index, job in enumerate(jobs):
+            if job.line.cost_units > total:
+                field = "cost_units" if len(jobs) == 1 else f"jobs[{index}].cost_units"
+                raise InvalidError(
+                    f"{field!r}: {job.line.cost_units} is more than the capacity; allowed: 1 to {total}", field=field
+                )
+
+    def _fresh_lines(self, jobs: Sequence[NewJob]) -> list[Line]:
+        known = self._book.committed
+        return list({job.line.id: job.line for job in jobs if job.line.id not in known}.values())
+
+    def _tell_submitted(self, jobs: Sequence[NewJob], made: Sequence[Job]) -> None:
+        lines = {job.line.id: job.line for job in jobs}
+        self._book.committed.update(lines)
+        soonest = min((job.due_at for job in made if job.lane == Lane.SCHEDULED), default=None)
+        if soonest is not None:
+            self.leasing.note_due(soonest)
+        self.arrivals.tell_lines(lines.values())
+
+    async def claim(self, claim: Claim, wait_us: Micros = 0) -> Claimed:
+        """Hand out the next jobs; if there are none, wait for some."""
+        if wait_us <= 0:
+            return await self._claim(claim)
+        until = self._clock.now() + wait_us
+        with Waiter(self.arrivals, claim.wants, claim.has_lease) as waiter:
+            while True:
+                claimed = await self._claim(claim)
+                if claimed.jobs or not await self.arrivals.wait(waiter, until):
+                    return claimed
+
+    async def _claim(self, claim: Claim) -> Claimed:
+        claimed = await self._store.transact(queue_jobs.claim_jobs, claim, self._book, self.limits)
+        if claimed.jobs:
+            due = claimed.leases[0].expires_at if claimed.leases else claimed.jobs[0].claim_expires_at
+            if due is not None:
+                self.leasing.note_due(due)
+        return claimed
+
+    async def get_job(self, job_id: str) -> Job:
+        """One job."""
+        found: Job | None = await self._store.read(lambda tx: tx.queue.find_job(job_id))
+        if found is None:
+            raise not_found(job_id)
+        return found
+
+    async def list_jobs(self, wanted: JobFilter, before: int | None, limit: int) -> JobPage:
+        """One page. A job that comes or goes meanwhile moves no other from page to page."""
+        jobs: list[Job] = await self._store.read(lambda tx: tx.queue.list_jobs(wanted, before, limit + 1))
+        has_more = len(jobs) > limit
+        return JobPage(jobs[:limit], jobs[limit - 1].seq if has_more else None)
+
+    async def report(self, job_id: str, to: str | None, progress: float | None, note: str | None, worker_id: str | None) -> Job:
+        """A worker's word on its job."""
+        return await self._store.transact(
+            queue_jobs.report_status, job_id, to, progress, note, worker_id, self.limits
+        )  # fmt: skip
+
+    async def cancel(self, job_id: str, reason: str | None) -> Job:
+        """Cancel a job, or ask its worker to stop."""
+        return await self._store.transact(queue_jobs.cancel_job, job_id, reason)
+
+    async def list_events(self, job_id: str) -> list[Event]:
+        """The job's events and its leases', in order."""
+        return await self._store.read(read_events, job_id)
+
+    # Leases
+
+    async def request_lease(
+        self, job_id: str, ttl_sec: float, worker_id: str | None, repeated: tuple[tuple[str, Any], ...]
+    ) -> Granted | Denied:
+        """Ask to run a claimed job."""
+        ask = LeaseAsk(job_id, new_ordered_uuids(self._clock.now(), 1)[0], ttl_sec, worker_id, repeated)
+        answer = await self._store.transact(queue_leases.request_lease, ask, self.limits)
+        if isinstance(answer, Granted):
+            self.leasing.note_due(answer.lease.expires_at)
+        return answer
+
+    async def beat(self, beat: Beat) -> Held:
+        """One heartbeat. Raise LEASE_LOST when the lease is not, or no longer, the worker's."""
+        return _or_raise((await self.beat_batch([beat]))[0])
+
+    async def beat_batch(self, beats: Sequence[Beat]) -> list[Outcome]:
+        """Heartbeats, each answered on its own."""
+        return await self._store.transact(queue_leases.beat_leases, beats)
+
+    async def release(self, item: Release) -> Held:
+        """End an attempt. Raise LEASE_LOST when the lease is not, or no longer, the worker's."""
+        return _or_raise((await self.release_batch([item]))[0])
+
+    async def release_batch(self, items: Sequence[Release]) -> list[Outcome]:
+        """End attempts, each answered on its own."""
+        outcomes = await self._store.transact(queue_leases.release_leases, items, self.limits)
+        self.arrivals.tell_capacity()
+        rests = [one.job.due_at for one in outcomes if isinstance(one, Held) and one.job.lane == Lane.SCHEDULED]
+        if rests:
+            self.leasing.note_due(min(rests))
+        elif any(isinstance(one, KsanaError) for one in outcomes):
+            # A late release may have put its job back in line.
+            self.arrivals.tell_ready()
+        return outcomes
+
+    async def get_lease(self, lease_id: str) -> Lease:
+        """One lease."""
+        found: Lease | None = await self._store.read(lambda tx: tx.leases.find_lease(lease_id))
+        if found is None:
+            raise NotFoundError(f"there is no lease {lease_id}")
+        return found
+
+    async def _count_arrivals(self) -> int:
+        return await self._store.read(lambda tx: int(tx.queue.gauges().arrivals))
+
+
+def read_events(tx: Any, job_id: str) -> list[Event]:
+    """Every event of a job and of its leases, by id."""
+    if tx.queue.find_job(job_id) is None:
+        raise not_found(job_id)
+    events: list[Event] = tx.events.list_after(0, MAX_EVENTS, "JOB", job_id)
+    for lease in tx.leases.list_of_job(job_id):
+        events += tx.events.list_after(0, MAX_EVENTS, "LEASE", lease.lease_id)
+    return sorted(events, key=lambda event: event.id)
+
+
+def _submit_once(
+    tx: Any, job: NewJob, fresh: Sequence[Line], key: str, body: bytes, render: Callable[[Job], bytes]
+) -> tuple[bytes, Job | None]:
+    remembered: str | None = tx.idempotency.find_answer(_SCOPE, key, body)
+    if remembered is not None:
+        return remembered.encode(), None
+    made = queue_jobs.submit_jobs(tx, [job], fresh, False)[0]
+    answer = render(made)
+    if not tx.idempotency.remember(_SCOPE, key, body, answer.decode(), IDEMPOTENCY_TTL):
+        # The same key came in by another instance at this very moment; ours is undone and the caller asks again.
+        raise ConflictError("a request with this Idempotency-Key is under way", code="DUPLICATE_REQUEST")
+    return answer, made
+
+
+def _or_raise(outcome: Outcome) -> Held:
+    if isinstance(outcome, KsanaError):
+        raise outcome
+    return outcome
