@@ -123,8 +123,15 @@ def routes(services: Services, stats: StatsSections) -> list[AnyRoute]:
 def judge(checks: list[Check]) -> Ready:
     """Sum up the checks."""
     problems = [f"{check.name}: {check.problem or 'not well'}" for check in checks if not check.ok]
-    told = {check.name: "ok" if check.ok else (check.problem or "not well") for check in checks}
+    told = {check.name: _tell(check) for check in checks}
     return Ready("not ready" if problems else "ready", told, problems)
+
+
+def _tell(check: Check) -> str:
+    """A check in words; one that is well may still have something to say."""
+    if check.ok:
+        return f"ok, but {check.problem}" if check.problem else "ok"
+    return check.problem or "not well"
 
 
 def store_kind(services: Services) -> str:

@@ -62,6 +62,14 @@ class Released(msgspec.Struct, frozen=True, gc=False):
     result: ResultView | None
 
 
+class Brief(msgspec.Struct, frozen=True, gc=False):
+    """A release, answered in a few words."""
+
+    lease_id: str
+    job_id: str
+    job_state: str
+
+
 class Beaten(msgspec.Struct, frozen=True, gc=False):
     """A heartbeat, answered."""
 
@@ -219,7 +227,8 @@ class Queue:
         """End many attempts, each answered on its own."""
         items = [_release(_id("lease_id", item.lease_id), item) for item in body.items]
         outcomes: list[Outcome] = await self._service.release_batch(items) if items else []
-        return {"results": [_released(one) if isinstance(one, Held) else _refused(one, call) for one in outcomes]}
+        show = _briefly if body.brief else _released
+        return {"results": [show(one) if isinstance(one, Held) else _refused(one, call) for one in outcomes]}
 
     async def get_lease(self, call: Call) -> Any:
         """One lease."""
@@ -337,6 +346,10 @@ def _beaten(held: Held) -> Beaten:
 
 def _released(held: Held) -> Released:
     return Released(show_lease(held.lease), show_job(held.job), show_result(held.job))
+
+
+def _briefly(held: Held) -> Brief:
+    return Brief(held.lease.lease_id, held.job.job_id, held.job.state)
 
 
 def _refused(error: KsanaError, call: Call) -> dict[str, Any]:

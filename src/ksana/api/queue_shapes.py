@@ -150,6 +150,8 @@ class ReleaseBatch(msgspec.Struct, frozen=True, kw_only=True):
     """Up to 500 releases."""
 
     items: Annotated[list[ReleaseItem], Meta(max_length=500)]
+    brief: bool = False
+    """Answer only what became of each, not the whole lease and job."""
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

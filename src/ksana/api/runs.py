@@ -23,7 +23,7 @@ Time = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class TaskRunsQuery(msgspec.Struct, frozen=True):
-    """Filters by status and by the scheduled time, both ends included."""
+    """Filters by status and by the scheduled time, `from` included, `to` not."""
 
     status: RunStatus | None = None
     since: Time | None = msgspec.field(default=None, name="from")

@@ -70,64 +70,73 @@ class RunTriggered(msgspec.Struct, frozen=True):
     uid: str
 
 
-def routes(surface: TaskSurface) -> list[Route]:
-    """Everything under `/api/v1/tasks` but the runs."""
-    tasks, defaults, clock = surface.tasks, surface.defaults, surface.clock
+class _TaskEdge:
+    """The calls under `/api/v1/tasks`, each one service call."""
 
-    async def create_task(call: Call, body: WholeTask) -> Content:
-        new = NewTask("C", read_task(body, defaults, clock.now()), given(body.status, "ENABLED"))
-        return await answer_once(tasks.create(new, read_key(call, "tasks.create", body, _render)), _render, 201)
+    def __init__(self, surface: TaskSurface) -> None:
+        self._surface = surface
+        self._tasks = surface.tasks
+        self._defaults = surface.defaults
 
-    async def list_tasks(call: Call) -> dict[str, Any]:
+    async def create_task(self, call: Call, body: WholeTask) -> Content:
+        new = NewTask("C", read_task(body, self._defaults, self._surface.clock.now()), given(body.status, "ENABLED"))
+        return await answer_once(self._tasks.create(new, read_key(call, "self._tasks.create", body, _render)), _render, 201)
+
+    async def list_tasks(self, call: Call) -> dict[str, Any]:
         query: TaskQuery = call.query
-        found, total = await tasks.list_page(
+        found, total = await self._tasks.list_page(
             status=query.status, name=query.name, tag=query.tag, page=query.page, page_size=query.page_size
         )
         return {"items": [show_task(task) for task in found], "total": total, "page": query.page, "page_size": query.page_size}
 
-    async def get_task(call: Call) -> Answer:
-        task, run = await tasks.get_with_last_run(call.params["id"])
+    async def get_task(self, call: Call) -> Answer:
+        task, run = await self._tasks.get_with_last_run(call.params["id"])
         return Answer(200, {**show_task(task), "last_run": None if run is None else show_run(run, task)}, _etag(task))
 
-    async def replace_task(call: Call, body: WholeTask) -> Answer:
-        task = await tasks.change(
+    async def replace_task(self, call: Call, body: WholeTask) -> Answer:
+        task = await self._tasks.change(
             call.params["id"],
-            lambda old, now: read_task(body, defaults, now, dialect=old.dialect, old=old),
+            lambda old, now: read_task(body, self._defaults, now, dialect=old.dialect, old=old),
             version=_read_version(call, body),
             status=given(body.status, "ENABLED"),
         )
         return Answer(200, show_task(task), _etag(task))
 
-    async def merge_task(call: Call, body: TaskBody) -> Answer:
+    async def merge_task(self, call: Call, body: TaskBody) -> Answer:
         status = None if body.status is msgspec.UNSET else given(body.status, "ENABLED")
 
         def make(old: Task, now: int) -> Definition:
-            return change_task(body, defaults, now, old)
+            return change_task(body, self._defaults, now, old)
 
-        task = await tasks.change(call.params["id"], make, version=_read_version(call, body), status=status)
+        task = await self._tasks.change(call.params["id"], make, version=_read_version(call, body), status=status)
         return Answer(200, {**show_task(task), "updated": True}, _etag(task))
 
-    async def enable_task(call: Call) -> TaskSwitched:
-        return TaskSwitched((await tasks.set_enabled(call.params["id"], True)).status)
+    async def enable_task(self, call: Call) -> TaskSwitched:
+        return TaskSwitched((await self._tasks.set_enabled(call.params["id"], True)).status)
 
-    async def disable_task(call: Call) -> TaskSwitched:
-        return TaskSwitched((await tasks.set_enabled(call.params["id"], False)).status)
+    async def disable_task(self, call: Call) -> TaskSwitched:
+        return TaskSwitched((await self._tasks.set_enabled(call.params["id"], False)).status)
 
-    async def delete_task(call: Call) -> TaskDeleted:
-        await tasks.delete(call.params["id"])
+    async def delete_task(self, call: Call) -> TaskDeleted:
+        await self._tasks.delete(call.params["id"])
         return TaskDeleted(True)
 
-    async def trigger_task(call: Call, body: TriggerBody) -> Content:
+    async def trigger_task(self, call: Call, body: TriggerBody) -> Content:
         task_id, override_body = call.params["id"], given(body.override_body, None)
         if override_body is not None:
-            task = await tasks.get(task_id)
+            task = await self._tasks.get(task_id)
             if task.dialect == "C" and task.definition.options.template:
                 check_template(override_body, "override_body")
-        work = tasks.trigger(
+        work = self._tasks.trigger(
             task_id, override_body=override_body, force_async=given(body.force_async, False), trace_id=trace_of(call),
-            idempotency=read_key(call, "tasks.trigger", body, _render_started),
+            idempotency=read_key(call, "self._tasks.trigger", body, _render_started),
         )  # fmt: skip
         return await answer_once(work, _render_started, 202)
+
+
+def routes(surface: TaskSurface) -> list[Route]:
+    """Everything under `/api/v1/tasks` but the runs."""
+    edge = _TaskEdge(surface)
 
     def route(method: str, path: str, handler: Any, summary: str, **more: Any) -> Route:
         scope = "tasks:read" if method == "GET" else "tasks:write"
@@ -135,25 +144,25 @@ def routes(surface: TaskSurface) -> list[Route]:
 
     owned = SERVER_OWNED
     return [
-        route("POST", "", create_task, "Make a task", body=WholeTask, answers={201: TaskView}, ignored_members=owned),
-        route("GET", "", list_tasks, "List tasks, oldest first", query=TaskQuery, answers={200: TaskList}),
-        route("GET", "/{id:int}", get_task, "Read a task and its newest run", answers={200: TaskDetail}),
+        route("POST", "", edge.create_task, "Make a task", body=WholeTask, answers={201: TaskView}, ignored_members=owned),
+        route("GET", "", edge.list_tasks, "List tasks, oldest first", query=TaskQuery, answers={200: TaskList}),
+        route("GET", "/{id:int}", edge.get_task, "Read a task and its newest run", answers={200: TaskDetail}),
         route(
-            "PUT", "/{id:int}", replace_task, "Replace a task", body=WholeTask, answers={200: TaskView},
+            "PUT", "/{id:int}", edge.replace_task, "Replace a task", body=WholeTask, answers={200: TaskView},
             ignored_members=owned,
         ),
         route(
-            "PATCH", "/{id:int}", merge_task, "Change a task by a JSON merge patch", body=TaskBody,
+            "PATCH", "/{id:int}", edge.merge_task, "Change a task by a JSON merge patch", body=TaskBody,
             answers={200: TaskChanged}, ignored_members=owned,
         ),
         route(
-            "PATCH", "/{id:int}/enable", enable_task, "Enable a task from now on",
+            "PATCH", "/{id:int}/enable", edge.enable_task, "Enable a task from now on",
             answers={200: TaskSwitched, 409: Error},
         ),
-        route("PATCH", "/{id:int}/disable", disable_task, "Disable a task", answers={200: TaskSwitched, 409: Error}),
-        route("DELETE", "/{id:int}", delete_task, "Delete a task; its history stays", answers={200: TaskDeleted}),
+        route("PATCH", "/{id:int}/disable", edge.disable_task, "Disable a task", answers={200: TaskSwitched, 409: Error}),
+        route("DELETE", "/{id:int}", edge.delete_task, "Delete a task; its history stays", answers={200: TaskDeleted}),
         route(
-            "POST", "/{id:int}/trigger", trigger_task, "Run a task now, within its concurrency limit", body=TriggerBody,
+            "POST", "/{id:int}/trigger", edge.trigger_task, "Run a task now, within its concurrency limit", body=TriggerBody,
             empty_body_ok=True, answers={202: RunTriggered},
         ),
     ]  # fmt: skip

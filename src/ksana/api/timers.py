@@ -118,55 +118,67 @@ class RunStarted(msgspec.Struct, frozen=True):
     id: int
 
 
-def routes(surface: TaskSurface) -> list[Route]:
-    """Everything under `/jobs`."""
-    tasks, defaults, clock = surface.tasks, surface.defaults, surface.clock
+class _TimerEdge:
+    """The calls under `/jobs`, each one service call."""
 
-    async def create_timer(call: Call, body: WholeTimer) -> Content:
+    def __init__(self, surface: TaskSurface) -> None:
+        self._surface = surface
+        self._tasks = surface.tasks
+        self._defaults = surface.defaults
+
+    async def create_timer(self, call: Call, body: WholeTimer) -> Content:
         new = NewTask(
-            "T", read_timer(_whole(body), defaults, clock.now()), "ENABLED" if given(body.enabled, True) else "DISABLED",
+            "T", read_timer(_whole(body), self._defaults, self._surface.clock.now()), "ENABLED" if given(body.enabled, True) else "DISABLED",
             _read_id(given(body.id, "")),
         )  # fmt: skip
-        return await answer_once(tasks.create(new, read_key(call, "jobs.create", body, _render)), _render, 201)
+        return await answer_once(self._tasks.create(new, read_key(call, "jobs.create", body, _render)), _render, 201)
 
-    async def list_timers(call: Call) -> Answer | Stream:
+    async def list_timers(self, call: Call) -> Answer | Stream:
         query: TimerQuery = call.query
         if query.limit is not None:
-            page = await tasks.list_timers(query.cursor, query.limit + 1)
+            page = await self._tasks.list_timers(query.cursor, query.limit + 1)
             shown = page[: query.limit]
             more = ((b"x-next-cursor", str(shown[-1].id).encode()),) if len(page) > query.limit else ()
             return Answer(200, [show_timer(task) for task in shown], more)
-        page = await tasks.list_timers(query.cursor, PAGE)
+        page = await self._tasks.list_timers(query.cursor, PAGE)
         if len(page) < PAGE:
             return Answer(200, [show_timer(task) for task in page])
-        return Stream(_write_all(surface, page), "application/json")
+        return Stream(_write_all(self._surface, page), "application/json")
 
-    async def get_timer(call: Call) -> TimerView:
-        return show_timer(await tasks.get(call.params["id"]))
+    async def get_timer(self, call: Call) -> TimerView:
+        return show_timer(await self._tasks.get(call.params["id"]))
 
-    async def change_timer(call: Call, body: TimerBody) -> TimerView:
+    async def change_timer(self, call: Call, body: TimerBody) -> TimerView:
         status = None
         if body.enabled is not UNSET:
             status = "ENABLED" if given(body.enabled, True) else "DISABLED"
-        task = await tasks.change(
-            call.params["id"], lambda old, now: _change(body, defaults, now, old), version=read_if_match(call), status=status
+        task = await self._tasks.change(
+            call.params["id"],
+            lambda old, now: _change(body, self._defaults, now, old),
+            version=read_if_match(call),
+            status=status,
         )
         return show_timer(task)
 
-    async def delete_timer(call: Call) -> Answer:
-        await tasks.delete(call.params["id"])
+    async def delete_timer(self, call: Call) -> Answer:
+        await self._tasks.delete(call.params["id"])
         return Answer(204)
 
-    async def run_timer_now(call: Call) -> Content:
+    async def run_timer_now(self, call: Call) -> Content:
         key = read_key(call, "jobs.run-now", None, _render_started)
-        work = tasks.run_now(call.params["id"], trace_id=trace_of(call), idempotency=key)
+        work = self._tasks.run_now(call.params["id"], trace_id=trace_of(call), idempotency=key)
         return await answer_once(work, _render_started, 202)
 
-    async def pause_timer(call: Call) -> TimerView:
-        return show_timer(await tasks.set_enabled(call.params["id"], False))
+    async def pause_timer(self, call: Call) -> TimerView:
+        return show_timer(await self._tasks.set_enabled(call.params["id"], False))
 
-    async def resume_timer(call: Call) -> TimerView:
-        return show_timer(await tasks.set_enabled(call.params["id"], True))
+    async def resume_timer(self, call: Call) -> TimerView:
+        return show_timer(await self._tasks.set_enabled(call.params["id"], True))
+
+
+def routes(surface: TaskSurface) -> list[Route]:
+    """Everything under `/jobs`."""
+    edge = _TimerEdge(surface)
 
     def route(method: str, path: str, handler: Any, summary: str, **more: Any) -> Route:
         scope = "tasks:read" if method == "GET" else "tasks:write"
@@ -177,22 +189,22 @@ def routes(surface: TaskSurface) -> list[Route]:
     whole, conflict = {200: TimerView}, {409: Error}
     return [
         route(
-            "POST", "/jobs", create_timer, "Make a timer", body=WholeTimer, answers={201: TimerView},
+            "POST", "/jobs", edge.create_timer, "Make a timer", body=WholeTimer, answers={201: TimerView},
             ignored_members=_SERVER_OWNED,
         ),
-        route("GET", "/jobs", list_timers, "List timers, oldest first", query=TimerQuery, answers={200: list[TimerView]}),
-        route("GET", "/jobs/{id}", get_timer, "Read a timer", answers=whole),
+        route("GET", "/jobs", edge.list_timers, "List timers, oldest first", query=TimerQuery, answers={200: list[TimerView]}),
+        route("GET", "/jobs/{id}", edge.get_timer, "Read a timer", answers=whole),
         route(
-            "PATCH", "/jobs/{id}", change_timer, "Change a timer by a JSON merge patch", body=TimerBody, answers=whole,
+            "PATCH", "/jobs/{id}", edge.change_timer, "Change a timer by a JSON merge patch", body=TimerBody, answers=whole,
             ignored_members=_SERVER_OWNED | {"id"},
         ),
-        route("DELETE", "/jobs/{id}", delete_timer, "Delete a timer", answers={204: None}),
+        route("DELETE", "/jobs/{id}", edge.delete_timer, "Delete a timer", answers={204: None}),
         route(
-            "POST", "/jobs/{id}/run-now", run_timer_now, "Run a timer at once, beside its schedule",
+            "POST", "/jobs/{id}/run-now", edge.run_timer_now, "Run a timer at once, beside its schedule",
             answers={202: RunStarted, **conflict},
         ),
-        route("POST", "/jobs/{id}/pause", pause_timer, "Pause a timer", answers={**whole, **conflict}),
-        route("POST", "/jobs/{id}/resume", resume_timer, "Resume a timer from now on", answers={**whole, **conflict}),
+        route("POST", "/jobs/{id}/pause", edge.pause_timer, "Pause a timer", answers={**whole, **conflict}),
+        route("POST", "/jobs/{id}/resume", edge.resume_timer, "Resume a timer from now on", answers={**whole, **conflict}),
     ]  # fmt: skip
 
 

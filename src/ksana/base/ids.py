@@ -38,10 +38,8 @@ def new_ordered_uuids(at: Instant, count: int) -> list[str]:
     stamp = f"{at // 1000 & 0xFFFFFFFFFFFF:012x}"
     head = f"{stamp[:8]}-{stamp[8:]}-7"
     noise = os.urandom(10 * count).hex()
-    return [
-        f"{head}{noise[place : place + 3]}-{_VARIANT[noise[place + 3]]}{noise[place + 4 : place + 7]}-{noise[place + 7 : place + 19]}"
-        for place in range(0, 20 * count, 20)
-    ]
+    parts = (noise[place : place + 20] for place in range(0, 20 * count, 20))
+    return [f"{head}{part[:3]}-{_VARIANT[part[3]]}{part[4:7]}-{part[7:19]}" for part in parts]
 
 
 def new_token() -> int:

@@ -33,18 +33,15 @@ _RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:[.,](\d
 def format_instant(at: Instant) -> str:
     """Write an instant as RFC 3339 in UTC, with a fraction only when it is not zero."""
     seconds, micros = divmod(at, SECOND)
-    day, rest = divmod(seconds, 86_400)
-    hour, rest = divmod(rest, 3600)
-    text = f"{_date_of(day)}T{hour:02d}:{rest // 60:02d}:{rest % 60:02d}"
     if micros:
-        return f"{text}.{micros:06d}".rstrip("0") + "Z"
-    return text + "Z"
+        return f"{_second_text(seconds)}.{micros:06d}".rstrip("0") + "Z"
+    return _second_text(seconds) + "Z"
 
 
-@lru_cache(maxsize=4096)
-def _date_of(day: int) -> str:
-    """A day since the epoch as YYYY-MM-DD; strftime costs more than all the rest of an instant's text."""
-    return (_EPOCH + timedelta(days=day)).date().isoformat()
+@lru_cache(maxsize=1024)
+def _second_text(seconds: int) -> str:
+    """A second without its fraction. Most instants written are of the present second."""
+    return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
 
 
 def parse_instant(text: str) -> Instant:

@@ -8,7 +8,7 @@ import structlog
 
 from ksana import __version__
 from ksana.base.instant import Instant, format_instant
-from ksana.boot.stores import schema_version
+from ksana.boot.stores import list_notes, schema_version
 from ksana.boot.surfaces import Surface
 from ksana.ports.store import Store, Tx
 
@@ -22,6 +22,8 @@ class Stock(msgspec.Struct, frozen=True):
     counts: dict[str, int]
     last_alive_at: Instant | None
     """The last sign of life of any instance before us."""
+    notes: tuple[str, ...] = ()
+    """What the store itself has to tell, in sentences."""
 
 
 async def take_stock(store: Store, surfaces: Iterable[Surface]) -> Stock:
@@ -30,7 +32,7 @@ async def take_stock(store: Store, surfaces: Iterable[Surface]) -> Stock:
     for surface in surfaces:
         if surface.found is not None:
             counts.update(await store.read(surface.found))
-    return Stock(schema_version(), counts, last_alive_at)
+    return Stock(schema_version(), counts, last_alive_at, tuple(list_notes(store)))
 
 
 def announce(address: str, store_url: str, stock: Stock) -> None:
@@ -44,6 +46,7 @@ def announce(address: str, store_url: str, stock: Stock) -> None:
         f"ksana {__version__} listens on {address}",
         f"store {store_url} (schema {stock.schema})",
         f"found {', '.join(parts)}",
+        *(f"note: {note}" for note in stock.notes),
     )
     try:
         sys.stdout.write("\n".join(lines) + "\n")

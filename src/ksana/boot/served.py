@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
+from ksana.boot.queue import queue_surface
 from ksana.boot.surfaces import House, Surface
 from ksana.boot.tasks import tasks_surface
 
-SURFACES: Final[tuple[Callable[[House], Surface], ...]] = (tasks_surface,)
+SURFACES: Final[tuple[Callable[[House], Surface], ...]] = (tasks_surface, queue_surface)

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -33,8 +34,9 @@ from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
 from ksana.boot.served import SURFACES
 from ksana.boot.settings import Settings
-from ksana.boot.stores import wait_for_store
+from ksana.boot.stores import Jobs, wait_for_store
 from ksana.boot.surfaces import House, Surface
+from ksana.domain.timer_document import TimerDefaults
 from ksana.engine.clockwatch import ClockWatch, watch_loop_lag
 from ksana.engine.membership import RENEW_EVERY, Membership
 from ksana.engine.supervisor import Loop, Supervisor
@@ -155,7 +157,9 @@ class KsanaServer:
 
     async def _come_up(self, address: str) -> None:
         settings, clock = self._settings, self._clock
-        store = await wait_for_store(self._store, settings.store.url, clock, self._random, migrate=settings.store.migrate)
+        store = await wait_for_store(
+            self._store, settings.store.url, clock, self._random, migrate=settings.store.migrate, jobs=_jobs(settings)
+        )
         self._store.attach(store)
         await self._keys.refresh()
         if not self._is_local and not self._keys.any_made and not settings.server.insecure:
@@ -213,6 +217,12 @@ class KsanaServer:
         with contextlib.suppress(UnavailableError):
             await self._store.close()
         _log.info("stopped")
+
+
+def _jobs(settings: Settings) -> Jobs:
+    timers = settings.timers
+    defaults = TimerDefaults(timers.default_timeout_us, timers.max_retries, timers.retry_backoff_us)
+    return Jobs(defaults, Path(settings.store.data_dir, "jobs.json"))
 
 
 def instance_id(settings: Settings) -> str:

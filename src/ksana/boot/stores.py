@@ -1,8 +1,10 @@
 """Which store a URL means, and how it is opened: the one place of the server that names a store's implementation."""
 
+from pathlib import Path
 from random import Random
 from typing import Final
 
+import msgspec
 import structlog
 
 from ksana.base.clock import Clock
@@ -10,8 +12,9 @@ from ksana.base.errors import SetupError, StoreDownError
 from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.boot.late_store import LateStore
 from ksana.boot.redaction import mask_url
+from ksana.domain.timer_document import DEFAULTS, TimerDefaults
 from ksana.ports.store import Store
-from ksana.store import sql
+from ksana.store import jsonfile, sql
 from ksana.store.sql.migrate import MigrationReport, list_migrations
 
 _WAIT_LEAST: Final[Micros] = 200 * MILLISECOND
@@ -20,17 +23,60 @@ _WAIT_MOST: Final[Micros] = 5 * SECOND
 _log = structlog.get_logger("ksana.boot")
 
 
-async def open_store(url: str, clock: Clock, *, migrate: bool, serve: bool) -> Store:
+class Jobs(msgspec.Struct, frozen=True):
+    """What the stores must know about `jobs.json`: what its jobs may leave out, and which one a new SQLite store takes over."""
+
+    defaults: TimerDefaults = DEFAULTS
+    import_from: Path | None = None
+
+
+NO_IMPORT: Final = Jobs()
+
+
+async def open_store(url: str, clock: Clock, *, migrate: bool, serve: bool, jobs: Jobs = NO_IMPORT) -> Store:
     """Open the store of a URL. Raise SetupError if it can never work, StoreDownError if it may later."""
     try:
-        return await sql.open_store(url, clock, migrate=migrate, serve=serve)
+        if is_json(url):
+            opened: sql.SqlStore = await jsonfile.open_store(url, clock, serve=serve, defaults=jobs.defaults)
+        else:
+            opened = await sql.open_store(url, clock, migrate=migrate, serve=serve)
+            if serve and opened.sole and jobs.import_from is not None:
+                opened.warnings += await _import_jobs(opened, clock, jobs.import_from, jobs.defaults)
     except OSError as error:
         raise SetupError(f"The store {mask_url(url)} cannot be used: {error.strerror or error}.") from None
+    if serve:
+        for warning in opened.warnings:
+            _log.warning("the store needs a look", err=warning)
+    return opened
+
+
+def list_notes(store: Store) -> list[str]:
+    """What the start should tell about an open store, in sentences: what it is not, what it found, what it left."""
+    notes = list(store.notes) if isinstance(store, jsonfile.JsonStore) else []
+    return notes + (list(store.warnings) if isinstance(store, sql.SqlStore) else [])
+
+
+def is_json(url: str) -> bool:
+    """Whether the URL names a JSON file."""
+    return url.split(":", 1)[0] == "json"
+
+
+async def _import_jobs(store: sql.SqlStore, clock: Clock, path: Path, defaults: TimerDefaults) -> list[str]:
+    """Let a store nobody has served yet take over the jobs of a JSON file (T23); answer what to tell."""
+    document, warnings = jsonfile.find_import(path, clock.now(), defaults)
+    if document is None:
+        return warnings if await store.read(jsonfile.is_unused) else []
+    count = await store.transact(jsonfile.import_document, document, str(path))
+    if not count:
+        return [] if count is None else warnings
+    return [f"{count} jobs were taken over from {path}, once; the file is not read again", *warnings]
 
 
 async def migrate_store(url: str, clock: Clock) -> MigrationReport:
-    """Bring the schema up to date."""
+    """Bring the schema up to date. A JSON file has none; it is only read."""
     try:
+        if is_json(url):
+            return await check_store(url, clock)
         return await sql.migrate(url, clock)
     except OSError as error:
         raise SetupError(f"The store {mask_url(url)} cannot be used: {error.strerror or error}.") from None
@@ -38,6 +84,9 @@ async def migrate_store(url: str, clock: Clock) -> MigrationReport:
 
 async def check_store(url: str, clock: Clock) -> MigrationReport:
     """Tell the schema's version, changing nothing."""
+    if is_json(url):
+        await jsonfile.check_file(url, clock)
+        return MigrationReport(schema_version(), schema_version(), ())
     return await sql.check_schema(url, clock)
 
 
@@ -46,12 +95,14 @@ def schema_version() -> int:
     return list_migrations()[-1].version
 
 
-async def wait_for_store(late: LateStore, url: str, clock: Clock, random: Random, *, migrate: bool) -> Store:
+async def wait_for_store(
+    late: LateStore, url: str, clock: Clock, random: Random, *, migrate: bool, jobs: Jobs = NO_IMPORT
+) -> Store:
     """Try until the store opens, with backoff; `late` tells the probes why it has not yet."""
     failures = 0
     while True:
         try:
-            return await open_store(url, clock, migrate=migrate, serve=True)
+            return await open_store(url, clock, migrate=migrate, serve=True, jobs=jobs)
         except StoreDownError as error:
             late.problem = error.message
             wait_us = int(min(_WAIT_LEAST << min(failures, 10), _WAIT_MOST) * (0.5 + random.random() / 2))

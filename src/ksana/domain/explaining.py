@@ -54,9 +54,9 @@ RECORDED: Final[dict[str, str]] = {
 
 PRESENT: Final[dict[str, str]] = {
     # a task and its slots
-    "NOT_DUE": "the next slot is at {slot}, in {in}",
+    "NOT_DUE": "the next slot is at {slot}, in {rest}",
     "NEXT_SLOT": "the next slot after that was at {slot}",
-    "WAITS_FOR_JITTER": "the slot {slot} is spread by its jitter and fires at {fire_at}, in {in}",
+    "WAITS_FOR_JITTER": "the slot {slot} is spread by its jitter and fires at {fire_at}, in {rest}",
     "DUE": "the slot {slot} is due since {late} and about to be fired",
     "NO_INSTANCE_ALIVE": "no instance gives a sign of life, so nothing fires",
     "DISABLED": "the task is disabled; slots that fall while it is are not made up",
@@ -77,8 +77,8 @@ PRESENT: Final[dict[str, str]] = {
     "WAITS_FOR_TURN": "it is number {position} in line: {active} of {max_concurrency} runs of the task are active",
     "HELD": "instance {instance} holds it and is at attempt {attempt}",
     "HOLDER_LOST": "instance {instance} held it and gives no sign of life; it is taken over as soon as this is noticed",
-    "WAITS_FOR_RETRY": "attempt {attempt} is over; the next is made at {at}, in {in}",
-    "WAITS_FOR_CALLBACK": "the target has until {deadline} to call back, another {in}",
+    "WAITS_FOR_RETRY": "attempt {attempt} is over; the next is made at {at}, in {rest}",
+    "WAITS_FOR_CALLBACK": "the target has until {deadline} to call back, another {rest}",
     "OVERDUE": "{what} was due at {at} and is about to be looked at",
 }
 """Codes explain adds for what is so right now. Their words take the reason's data."""

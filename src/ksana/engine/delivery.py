@@ -23,8 +23,8 @@ from ksana.engine.held import AttemptOver, HeldRun, held_from
 from ksana.engine.hosts import AHEAD, HostLine, Rooms
 from ksana.engine.outcomes import Recorded, record_outcomes
 from ksana.engine.pump import AGAIN, Pump
-from ksana.engine.requests import build_request
-from ksana.ports.caller import Call, Caller, Reply, Request, Timing
+from ksana.engine.requests import Built, build_request
+from ksana.ports.caller import Call, Caller, Reply, Timing
 from ksana.ports.store import Store, Tx
 
 MAX_OUTCOMES = 500
@@ -177,7 +177,7 @@ class Delivery:
             self._finish(line, held, None, _not_sent("the lease of this instance has run out; another one takes over"), now)
             return
         try:
-            request = build_request(held, now, self._callback_base, self._agent)
+            built = build_request(held, now, self._callback_base, self._agent)
         except Exception as error:  # a definition we cannot build from fails its own run, nobody else's
             self._finish(line, held, None, Reply("refused", Timing(), error=f"the request cannot be made: {error}"), now)
             return
@@ -186,12 +186,13 @@ class Delivery:
 
         def done(reply: Reply) -> None:
             self._in_flight.pop(held.run_id, None)
-            self._finish(line, held, request, reply, now)
+            self._finish(line, held, built, reply, now)
 
-        self._in_flight[held.run_id] = _Flight(self._caller.call(request, done), held.token, now)
+        self._in_flight[held.run_id] = _Flight(self._caller.call(built.request, done), held.token, now)
 
-    def _finish(self, line: HostLine, held: HeldRun, request: Request | None, reply: Reply, started_at: Instant) -> None:
-        over = AttemptOver(held, request, reply, started_at, max(started_at, self._clock.now()))
+    def _finish(self, line: HostLine, held: HeldRun, built: Built | None, reply: Reply, started_at: Instant) -> None:
+        request, shown = built or (None, None)
+        over = AttemptOver(held, request, shown, reply, started_at, max(started_at, self._clock.now()))
         line.ended(self._clock.monotonic())
         self._metrics.called(over)
         if not (self._stopped and reply.kind == "aborted"):

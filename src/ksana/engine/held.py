@@ -31,6 +31,7 @@ class AttemptOver(msgspec.Struct, frozen=True):
 
     held: HeldRun
     request: Request | None
+    shown_headers: str | None
     reply: Reply
     started_at: Instant
     ended_at: Instant

@@ -10,7 +10,7 @@ from ksana.domain import classify, outcome
 from ksana.domain.outcome import Outcome
 from ksana.engine.held import AttemptOver
 from ksana.engine.promotion import promote_waiting
-from ksana.engine.requests import shown_body, shown_headers
+from ksana.engine.requests import shown_body
 from ksana.ports.caller import Reply
 from ksana.ports.store import Tx
 from ksana.ports.tasks_store import AttemptEnd
@@ -73,7 +73,7 @@ def _end_of(over: AttemptOver, decided: Outcome, error: str | None, is_final: bo
     return AttemptEnd(
         status=decided.status, start_time=over.started_at, end_time=over.ended_at if is_final else None,
         open_task=None if is_final else held.task.id, wake_at=decided.next_retry_time or decided.callback_deadline,
-        request_headers=None if request is None else shown_headers(request, held.task.definition),
+        request_headers=over.shown_headers,
         request_body=None if request is None else shown_body(request, held), response_code=reply.status, response_body=body,
         response_truncated=int(reply.truncated), response_encoding=encoding, error_message=error, reason=decided.reason,
         next_retry_time=decided.next_retry_time, callback_deadline=decided.callback_deadline,

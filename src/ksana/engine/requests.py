@@ -1,14 +1,13 @@
 """From a held run to the request that is sent: placeholders filled, headers complete, signed if the task has a secret."""
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from ksana.base.instant import SECOND, Instant, format_instant
 from ksana.domain import template
 from ksana.domain.signing import sign
-from ksana.domain.tasks import Definition
 from ksana.engine.held import HeldRun
 from ksana.ports.caller import Request
 
@@ -20,9 +19,18 @@ _MASKED: Final = frozenset(
 _encode = msgspec.json.Encoder().encode
 
 
+class Built(NamedTuple):
+    """A request and its headers as they are stored: secrets read `***`."""
+
+    request: Request
+    shown_headers: str
+
+
 class _Plan(msgspec.Struct, frozen=True):
     """What is the same for every run of a definition."""
 
+    shown: str
+    """The task's own headers, masked, as the inside of a JSON object."""
     headers: tuple[tuple[str, str], ...]
     has_content_type: bool
     is_json: bool
@@ -30,22 +38,24 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=8192)
-def _plan_of(headers: tuple[tuple[str, str], ...], url: str, body: str | None, is_template: bool) -> _Plan:
+def _plan_of(
+    headers: tuple[tuple[str, str], ...], secret: tuple[str, ...], url: str, body: str | None, is_template: bool
+) -> _Plan:
     names = {name.lower(): value for name, value in headers}
     content_type = names.get("content-type")
     is_json = "json" in content_type.lower() if content_type is not None else template.looks_like_json(body or "{")
     texts = (url, body or "", *(value for _, value in headers))
     holes = is_template and any("{{" in text or "<filled-by-service>" in text for text in texts)
-    return _Plan(headers, content_type is not None, is_json, holes)
+    return _Plan(_shown(headers, secret), headers, content_type is not None, is_json, holes)
 
 
-def build_request(held: HeldRun, now: Instant, callback_base: str, version: str) -> Request:
+def build_request(held: HeldRun, now: Instant, callback_base: str, version: str) -> Built:
     """Make the request of one attempt."""
     task = held.task
     definition = task.definition
     options = definition.options
     body = held.override_body if held.override_body is not None else definition.body
-    plan = _plan_of(tuple(definition.headers.items()), definition.target_url, body, options.template)
+    plan = _plan_of(tuple(definition.headers.items()), options.secret_headers, definition.target_url, body, options.template)
     is_async = held.exec_type == "ASYNC"
     scheduled = format_instant(held.scheduled_time)
     url, headers = definition.target_url, list(plan.headers)
@@ -60,32 +70,36 @@ def build_request(held: HeldRun, now: Instant, callback_base: str, version: str)
     data = body.encode() if body else None
     if data is not None and not plan.has_content_type:
         headers.append(("Content-Type", "application/json" if plan.is_json else "text/plain; charset=utf-8"))
-    headers += (
+    own = (
         ("User-Agent", version),
         ("X-Ksana-Run-Id", held.uid),
         ("X-Ksana-Job-Id", task.job_id),
         ("X-Ksana-Scheduled-At", scheduled),
         ("X-Ksana-Attempt", str(held.attempt)),
-        ("traceparent", f"00-{held.trace_id}-{held.uid[:16]}-01"),
+        ("traceparent", f"00-{held.trace_id}-{held.uid[-16:]}-01"),
     )
+    shown = plan.shown + "".join([f',"{name}":"{value}"' for name, value in own])
+    headers += own
     if is_async and held.callback_token is not None:
         headers += (
             ("X-Callback-Url", f"{callback_base}/{held.callback_token}"), ("X-Callback-Token", held.callback_token),
         )  # fmt: skip
+        shown += ',"X-Callback-Url":"***","X-Callback-Token":"***"'
     if options.signing_secret:
         headers += sign(options.signing_secret, held.uid, now, data or b"")
+        shown += f',"webhook-id":"{held.uid}","webhook-signature":"***"'
     timeout_us = definition.timeout_us
-    return Request(
+    request = Request(
         definition.http_method, url, tuple(headers), data, timeout_us,
         min(timeout_us, options.connect_timeout_us or _DEFAULT_CONNECT), options.follow_redirects, options.response_limit,
     )  # fmt: skip
+    return Built(request, "{" + shown.lstrip(",") + "}")
 
 
-def shown_headers(request: Request, definition: Definition) -> str:
-    """The headers as stored: secrets read `***`."""
-    secret = definition.options.secret_headers
-    hidden = _MASKED if not secret else _MASKED | {name.lower() for name in secret}
-    return _encode({name: "***" if name.lower() in hidden else value for name, value in request.headers}).decode()
+def _shown(headers: tuple[tuple[str, str], ...], secret: tuple[str, ...]) -> str:
+    hidden = _MASKED.union(name.lower() for name in secret)
+    shown = {name: "***" if name.lower() in hidden else value for name, value in headers}
+    return _encode(shown).decode()[1:-1]
 
 
 def shown_body(request: Request, held: HeldRun) -> str | None:

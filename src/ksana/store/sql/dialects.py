@@ -40,7 +40,7 @@ class Dialect(Protocol):
         """Say what an error from the driver means."""
         ...
 
-    def insert_ids(self, cursor: Any, sql: str, rows: list[dict[str, Any]]) -> list[int]:
+    def insert_ids(self, cursor: Any, sql: str, rows: list[Any]) -> list[int]:
         """Insert rows into a table with an automatic id and answer the ids, in order."""
         ...
 
@@ -67,7 +67,7 @@ class SqliteDialect:
             "on_conflict_ignore": "ON CONFLICT DO NOTHING", "upsert": "ON CONFLICT ({}) DO UPDATE SET",
             "excluded": "excluded.{}", "true": "1", "force_index": "INDEXED BY {}",
         },
-        parameter=":{}", keeps_where=True, escapes_percent=False,
+        parameter=":{}", keeps_where=True, escapes_percent=False, is_numbered=True,
     )  # fmt: skip
 
     _NO_ROOM = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN})
@@ -95,7 +95,7 @@ class SqliteDialect:
             return Trouble.BROKEN
         return Trouble.OURS
 
-    def insert_ids(self, cursor: Any, sql: str, rows: list[dict[str, Any]]) -> list[int]:
+    def insert_ids(self, cursor: Any, sql: str, rows: list[Any]) -> list[int]:
         ids: list[int] = []
         for row in rows:
             cursor.execute(sql, row)
@@ -181,7 +181,7 @@ class MysqlDialect:
             return Trouble.LOST
         return Trouble.OURS
 
-    def insert_ids(self, cursor: Any, sql: str, rows: list[dict[str, Any]]) -> list[int]:
+    def insert_ids(self, cursor: Any, sql: str, rows: list[Any]) -> list[int]:
         from pymysql.cursors import RE_INSERT_VALUES
 
         # One multi-row INSERT gets consecutive ids, and LAST_INSERT_ID is the first of them.
@@ -257,7 +257,7 @@ class PostgresDialect:
             return Trouble.LOST
         return Trouble.OURS
 
-    def insert_ids(self, cursor: Any, sql: str, rows: list[dict[str, Any]]) -> list[int]:
+    def insert_ids(self, cursor: Any, sql: str, rows: list[Any]) -> list[int]:
         ids: list[int] = []
         cursor.executemany(sql + " RETURNING id", rows, returning=True)
         while True:

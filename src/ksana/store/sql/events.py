@@ -75,5 +75,5 @@ class SqlEvents:
     def flush(self) -> None:
         """Write the gathered rows."""
         if self._rows:
-            self._session.run_many("house.append_event", self._rows)
+            self._session.insert_many("house.append_event", self._rows)
             self._rows = []

@@ -29,6 +29,10 @@ class SqlInstances:
         self._session.run("house.insert_instance", **msgspec.structs.asdict(instance))
         return instance
 
+    def remember(self, instance: Instance) -> None:
+        """Enter an instance that is known from elsewhere, such as the last life of a JSON file."""
+        self._session.run("house.insert_instance", **msgspec.structs.asdict(instance))
+
     def renew_if_registered(self, instance_id: str, lease_us: int) -> bool:
         return self._session.run("house.renew_instance", id=instance_id, lease_us=lease_us) == 1
 

@@ -25,6 +25,7 @@ therefore writes a fresh mark into its writer's own row of `commit_marks`. To re
 happened, or not, so it never will. Nothing is guessed and no function runs again after it was committed.
 """
 
+import asyncio
 import itertools
 import random
 import threading
@@ -54,13 +55,21 @@ CLOCK_REFRESH_SECONDS: Final = 1.0
 class Work:
     """One function that waits, and later what came of it."""
 
-    __slots__ = ("args", "error", "fn", "future", "kwargs", "result", "waits_since")
+    __slots__ = ("args", "error", "fn", "future", "kwargs", "loop", "result", "waits_since")
 
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], future: Any) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        future: Any,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
         self.fn = fn
         self.args = args
         self.kwargs = kwargs
         self.future = future
+        self.loop = loop
         self.waits_since = time.monotonic()
         self.result: Any = None
         self.error: BaseException | None = None
@@ -85,8 +94,17 @@ class Tally:
 class Writer:
     """One connection that commits batches. Used by one thread at a time."""
 
-    def __init__(self, dialect: Dialect, statements: Mapping[str, Statement], clock: Clock, tally: Tally) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        statements: Mapping[str, Statement],
+        clock: Clock,
+        tally: Tally,
+        seal: Callable[[Session], None] | None = None,
+    ) -> None:
+        """`seal` commits in the place of a bare COMMIT, for a store that must write more than the database."""
         self._dialect = dialect
+        self._seal = seal or _commit
         self._statements = statements
         self._clock = clock
         self._tally = tally
@@ -145,7 +163,7 @@ class Writer:
             self._roll_back(session)
             return True
         try:
-            session.raw("COMMIT")
+            self._seal(session)
         except Exception as error:
             if self._dialect.is_network and self._dialect.judge(error) is Trouble.LOST:
                 self._drop()
@@ -318,6 +336,10 @@ class Writer:
         if self._session is not None:
             self._session.close()
             self._session = None
+
+
+def _commit(session: Session) -> None:
+    session.raw("COMMIT")
 
 
 def _line(error: BaseException) -> str:

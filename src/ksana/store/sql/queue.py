@@ -11,13 +11,16 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.instant import Instant
-from ksana.domain.histogram import BUCKETS, bucket_of
+from ksana.domain.histogram import BUCKETS
 from ksana.domain.queue import Job, Lane, Line, next_turn
 from ksana.ports.queue_store import Due, Gauges, JobFilter
 from ksana.store.sql.session import Row, Session
 
-AMONG: Final = 64
-"""Places in the statements that look up many ids at once."""
+AMONG: Final = 50
+"""Places in the statements that look up or change many rows at once."""
+
+FEW_ROWS: Final = 6
+"""Up to this many rows are changed one by one: a statement with fifty places costs more than that to bind."""
 
 FEW_LINES: Final = 16
 """Up to this many lines a claim looks at each line's head; above it first looks along the common line."""
@@ -45,7 +48,7 @@ class SqlQueue:
 
     def insert(self, rows: Sequence[Mapping[str, Any]], *, once: bool) -> int:
         self._forget_turns()
-        return self._session.run_many("queue.insert_job_once" if once else "queue.insert_job", rows)
+        return self._session.insert_many("queue.insert_job_once" if once else "queue.insert_job", rows)
 
     def enter_lines(self, lines: Sequence[Line]) -> None:
         for line in sorted(lines, key=lambda one: one.id):
@@ -162,14 +165,19 @@ class SqlQueue:
         return heads[:limit]
 
     def claim_ready(self, jobs: Sequence[Job], worker_id: str, until: Instant) -> int:
-        now = self._now
-        rows = [{"seq": job.seq, "worker_id": worker_id, "until": until, "now_at": now} for job in jobs]
-        return self._session.run_many("queue.claim_job", rows)
+        same = {"worker_id": worker_id, "until": until, "now_at": self._now}
+        if len(jobs) <= FEW_ROWS:
+            return self._session.run_many("queue.claim_job", [{"seq": job.seq, **same} for job in jobs])
+        rows = [(job.seq,) for job in jobs]
+        return change_among(self._session, "queue.claim_jobs_among", ("id",), rows, same)
 
     def run_ready(self, grants: Sequence[tuple[Job, str]], worker_id: str) -> int:
-        now = self._now
-        rows = [{"seq": job.seq, "lease_id": lease, "worker_id": worker_id, "now_at": now} for job, lease in grants]
-        return self._session.run_many("queue.run_ready_job", rows)
+        same = {"worker_id": worker_id, "now_at": self._now}
+        if len(grants) <= FEW_ROWS:
+            rows = [{"seq": job.seq, "lease_id": lease_id, **same} for job, lease_id in grants]
+            return self._session.run_many("queue.run_ready_job", rows)
+        places = [(job.seq, lease_id) for job, lease_id in grants]
+        return change_among(self._session, "queue.run_ready_jobs_among", ("id", "lease"), places, same)
 
     def grant_if_claimed(self, job_id: str, lease_id: str) -> bool:
         return self._session.run("queue.grant_job", job_id=job_id, lease_id=lease_id, now_at=self._now) == 1
@@ -208,7 +216,18 @@ class SqlQueue:
         return self._session.run("queue.request_cancel", job_id=job_id, reason=reason, now_at=self._now) == 1
 
     def end_running(self, rows: Sequence[Mapping[str, Any]]) -> int:
-        return self._session.run_many("queue.end_job", rows)
+        if len(rows) <= FEW_ROWS:
+            return self._session.run_many("queue.end_job", rows)
+        alike: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+        for row in rows:
+            kind = (row["state"], row["final_status"], row["error_text"])
+            alike.setdefault(kind, []).append((row["seq"], row["lease_id"], row["result_json"], row["metrics_json"]))
+        count = 0
+        for (state, final_status, error_text), places in alike.items():
+            same = {"state": state, "final_status": final_status, "error_text": error_text, "now_at": self._now}
+            names = ("id", "lease", "result", "metrics")
+            count += change_among(self._session, "queue.end_jobs_among", names, places, same)
+        return count
 
     def requeue_running(self, rows: Sequence[Mapping[str, Any]]) -> int:
         return self._session.run_many("queue.requeue_job", rows)
@@ -230,7 +249,7 @@ class SqlQueue:
 
     def count_pending_ahead(self, job: Job, pending_at: Instant) -> int:
         found = self._number(
-            "queue.count_pending_ahead", job_id=job.job_id, urgency=job.urgency, pending_at=pending_at
+            "queue.count_pending_ahead", job_id=job.job_id, urgency=job.urgency, pending_at=pending_at, seq=job.seq
         )  # fmt: skip
         return found or 0
 
@@ -248,8 +267,9 @@ class SqlQueue:
     def tally(self, metric: str, count: int = 1) -> None:
         self._tx.rollups.add(f"queue.{metric}", str(self._shard), count)
 
-    def observe(self, metric: str, seconds: float) -> None:
-        self._tx.rollups.add(f"queue.{metric}", f"{bucket_of(seconds)}.{self._shard}", 1, seconds)
+    def observe(self, metric: str, spans: Mapping[int, int]) -> None:
+        for bucket, count in spans.items():
+            self._tx.rollups.add(f"queue.{metric}", f"{bucket}.{self._shard}", count)
 
     def gauges(self) -> Gauges:
         row = self._session.one("queue.sum_gauges")
@@ -291,6 +311,27 @@ class SqlQueue:
     def _number(self, name: str, **params: Any) -> int | None:
         row = self._session.one(name, **params)
         return None if row is None or row[0] is None else int(row[0])
+
+
+def change_among(
+    session: Session, name: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]], same: Mapping[str, Any]
+) -> int:
+    """Change many rows with a statement that has a fixed number of places; unused ones repeat the first row."""
+    count = 0
+    for start in range(0, len(rows), AMONG):
+        part = rows[start : start + AMONG]
+        part = [*part, *[part[0]] * (AMONG - len(part))]
+        params = dict(same)
+        for column, word in enumerate(names):
+            for place, row in zip(_PLACES[word], part, strict=True):
+                params[place] = row[column]
+        count += session.run(name, **params)
+    return count
+
+
+_PLACES: Final = {
+    word: tuple(f"{word}{place}" for place in range(AMONG)) for word in ("id", "lease", "result", "metrics", "digest")
+}
 
 
 def among(session: Session, name: str, ids: Sequence[str]) -> list[Row]:

@@ -6,7 +6,7 @@ from typing import Any
 from ksana.base.instant import Instant
 from ksana.domain.admission import Room
 from ksana.domain.queue import Lease
-from ksana.store.sql.queue import among
+from ksana.store.sql.queue import FEW_ROWS, among, change_among
 from ksana.store.sql.session import Row, Session
 
 
@@ -61,7 +61,7 @@ class SqlLeases:
             }
             for lease in leases
         ]
-        self._session.run_many("queue.insert_lease", rows)
+        self._session.insert_many("queue.insert_lease", rows)
 
     def find_lease(self, lease_id: str) -> Lease | None:
         row = self._session.one("queue.find_lease", lease_id=lease_id)
@@ -87,17 +87,20 @@ class SqlLeases:
     def list_expired(self, limit: int) -> list[Lease]:
         return [Lease(*row) for row in self._session.all("queue.list_expired_leases", limit=limit)]
 
-    def beat_if_live(self, lease_id: str, ttl_sec: float, expires_at: Instant) -> bool:
-        changed = self._session.run(
-            "queue.beat_lease", lease_id=lease_id, ttl_sec=ttl_sec, expires_at=expires_at, now_at=self._now
-        )
-        return changed == 1
-
-    def beat_live(self, rows: Sequence[Mapping[str, Any]]) -> int:
+    def beat_locked(self, rows: Sequence[Mapping[str, Any]]) -> int:
         return self._session.run_many("queue.beat_lease", rows)
 
     def release_locked(self, rows: Sequence[Mapping[str, Any]]) -> int:
-        return self._session.run_many("queue.release_lease", rows)
+        if len(rows) <= FEW_ROWS:
+            return self._session.run_many("queue.release_lease", rows)
+        alike: dict[str, list[tuple[Any, ...]]] = {}
+        for row in rows:
+            alike.setdefault(row["status"], []).append((row["lease_id"], row["digest"]))
+        count = 0
+        for status, places in alike.items():
+            same = {"status": status, "now_at": self._now}
+            count += change_among(self._session, "queue.release_leases_among", ("id", "digest"), places, same)
+        return count
 
     def expire_locked(self, lease_ids: Sequence[str]) -> int:
         return self._session.run_many(

@@ -1,12 +1,17 @@
 """One database connection with named statements: the only place that touches a driver's cursor."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
+from ksana.store.sql import bulk
 from ksana.store.sql.dialects import Dialect
 from ksana.store.sql.statements import Statement
 
 Row = tuple[Any, ...]
+
+_wide_sql = lru_cache(maxsize=None)(bulk.widen)
 
 
 class Session:
@@ -23,8 +28,8 @@ class Session:
 
     def run(self, name: str, /, **params: Any) -> int:
         """Run a statement that changes rows; answer how many it matched."""
-        cursor = self._cursor
-        cursor.execute(self._statements[name].sql, params)
+        cursor, statement = self._cursor, self._statements[name]
+        cursor.execute(statement.sql, statement.bind(params))
         count: int = cursor.rowcount
         if count:  # a guard that said no left nothing behind
             self.wrote = True
@@ -39,32 +44,53 @@ class Session:
         if not rows:
             return []
         self.wrote = True
-        return self._dialect.insert_ids(self._cursor, self._statements[name].sql, rows)
+        statement = self._statements[name]
+        return self._dialect.insert_ids(self._cursor, statement.sql, [statement.bind(row) for row in rows])
 
     def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
         """Run one statement for each row; answer how many rows it matched in all."""
         if not rows:
             return 0
         self.wrote = True
-        self._cursor.executemany(self._statements[name].sql, rows)
+        statement = self._statements[name]
+        self._cursor.executemany(statement.sql, [statement.bind(row) for row in rows])
         return int(self._cursor.rowcount)
+
+    def insert_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Insert rows, on SQLite many to a statement; answer how many were inserted."""
+        if len(rows) < bulk.WIDTH or self._dialect.is_network:
+            return self.run_many(name, rows)
+        statement = self._statements[name]
+        sql = _wide_sql(statement.sql)
+        if sql is None:
+            return self.run_many(name, rows)
+        self.wrote = True
+        count, bind, cursor = 0, statement.bind, self._cursor
+        whole = len(rows) - len(rows) % bulk.WIDTH
+        for start in range(0, whole, bulk.WIDTH):
+            cursor.execute(sql, tuple(chain.from_iterable(map(bind, rows[start : start + bulk.WIDTH]))))
+            count += cursor.rowcount
+        return count + self.run_many(name, rows[whole:])
 
     def one(self, name: str, /, **params: Any) -> Row | None:
         """Read the first row, or None."""
-        self._cursor.execute(self._statements[name].sql, params)
+        statement = self._statements[name]
+        self._cursor.execute(statement.sql, statement.bind(params))
         row: Row | None = self._cursor.fetchone()
         return row
 
     def all(self, name: str, /, **params: Any) -> list[Row]:
         """Read all rows."""
-        self._cursor.execute(self._statements[name].sql, params)
+        statement = self._statements[name]
+        self._cursor.execute(statement.sql, statement.bind(params))
         return list(self._cursor.fetchall())
 
     def filtered(self, name: str, filters: Mapping[str, Any], /, **params: Any) -> list[Row]:
         """Read all rows that meet the declared conditions whose value is not None."""
         statement = self._statements[name]
         wanted = {key: value for key, value in filters.items() if value is not None}
-        self._cursor.execute(statement.with_filters(wanted), {**wanted, **params})
+        sql, bind = statement.with_filters(wanted)
+        self._cursor.execute(sql, bind({**wanted, **params}))
         return list(self._cursor.fetchall())
 
     def raw(self, sql: str) -> Row | None:

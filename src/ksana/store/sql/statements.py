@@ -7,9 +7,10 @@ dialect answers. An optional condition is declared above the statement, `-- filt
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$")
 _FILTER = re.compile(r"^-- filter (\w+): (.+)$")
@@ -18,27 +19,33 @@ _MACRO = re.compile(r"\{(\w+)(?:[: ]([^}]*))?\}")
 _WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE", "WITH_WRITE")
 
 
+Bind = Callable[[Mapping[str, Any]], Any]
+"""Puts named values into the form a driver takes."""
+
+
 class Statement:
     """One statement in the words of one dialect."""
 
-    __slots__ = ("_filters", "_text", "_variants", "is_write", "name", "sql")
+    __slots__ = ("_filters", "_is_numbered", "_text", "_variants", "bind", "is_write", "name", "sql")
 
-    def __init__(self, name: str, text: str, filters: Mapping[str, str]) -> None:
+    def __init__(self, name: str, text: str, filters: Mapping[str, str], *, is_numbered: bool = False) -> None:
         self.name = name
         self.is_write = text.lstrip().upper().startswith(_WRITES)
         self._text = text
         self._filters = filters
-        self._variants: dict[tuple[str, ...], str] = {}
-        self.sql = self.with_filters(())
+        self._is_numbered = is_numbered
+        self._variants: dict[tuple[str, ...], tuple[str, Bind]] = {}
+        self.sql, self.bind = self.with_filters(())
 
-    def with_filters(self, wanted: Iterable[str]) -> str:
-        """The text with the named conditions put in; the rest are left out."""
+    def with_filters(self, wanted: Iterable[str]) -> tuple[str, Bind]:
+        """The text with the named conditions put in, the rest left out; and how its values are bound."""
         key = tuple(wanted)
-        sql = self._variants.get(key)
-        if sql is None:
+        variant = self._variants.get(key)
+        if variant is None:
             parts = [self._filters[name] for name in key]
-            sql = self._variants[key] = self._text.replace("{filters}", " ".join(parts))
-        return sql
+            sql = self._text.replace("{filters}", " ".join(parts))
+            variant = self._variants[key] = _number(sql) if self._is_numbered else (sql, _as_they_are)
+        return variant
 
     @property
     def filter_names(self) -> frozenset[str]:
@@ -46,11 +53,30 @@ class Statement:
         return frozenset(self._filters)
 
 
+def _as_they_are(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    return values
+
+
+def _number(sql: str) -> tuple[str, Bind]:
+    """Numbers in place of names: SQLite's driver binds a tuple in a third of the time it takes for a mapping."""
+    names = list(dict.fromkeys(_PARAMETER.findall(sql)))
+    numbered = _PARAMETER.sub(lambda match: f"?{names.index(match[1]) + 1}", sql)
+    if not names:
+        return numbered, lambda values: ()
+    pick = itemgetter(*names)
+    if len(names) == 1:
+        return numbered, lambda values: (pick(values),)
+    return numbered, pick
+
+
 class Macros:
     """A dialect's answers: what a macro in braces stands for, and how a parameter is written."""
 
-    def __init__(self, words: Mapping[str, str], parameter: str, keeps_where: bool, escapes_percent: bool) -> None:
+    def __init__(
+        self, words: Mapping[str, str], parameter: str, keeps_where: bool, escapes_percent: bool, is_numbered: bool = False
+    ) -> None:
         self._words = words
+        self.is_numbered = is_numbered
         self._parameter = parameter
         self._keeps_where = keeps_where
         self._escapes_percent = escapes_percent
@@ -83,7 +109,8 @@ def load_statements(macros: Macros) -> dict[str, Statement]:
             surface = file.name.removesuffix(".sql")
             for name, text, filters in _split(file.read_text("utf-8")):
                 rendered = {key: macros.render(part) for key, part in filters.items()}
-                found[f"{surface}.{name}"] = Statement(f"{surface}.{name}", macros.render(text), rendered)
+                full_name = f"{surface}.{name}"
+                found[full_name] = Statement(full_name, macros.render(text), rendered, is_numbered=macros.is_numbered)
     return found
 
 

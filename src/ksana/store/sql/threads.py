@@ -59,7 +59,7 @@ class Waiting:
         if self._watcher is None or self._watcher.is_closed():
             self._watcher = loop
             loop.call_later(STALE_SECONDS / 10, self._watch)
-        self._queue.put(Work(fn, args, kwargs, future))
+        self._queue.put(Work(fn, args, kwargs, future, loop))
         return future
 
     def take(self, limit: int) -> list[Work] | None:
@@ -84,12 +84,14 @@ class Waiting:
     def answer(self, batch: list[Work]) -> None:
         """Hand the results to those who wait for them."""
         self._gate.leave(len(batch))
-        loop = batch[0].future.get_loop()
-        if all(work.future.get_loop() is loop for work in batch[1:]):
+        loop = batch[0].loop
+        others = [work for work in batch if work.loop is not loop]
+        if not others:
             _tell(loop, batch)
             return
-        for work in batch:  # several loops share one store: rare, and each gets its own
-            _tell(work.future.get_loop(), [work])
+        _tell(loop, [work for work in batch if work.loop is loop])
+        for work in others:  # several loops share one store: rare, and each gets its own
+            _tell(work.loop, [work])
 
     async def close(self, threads: list[threading.Thread]) -> None:
         """Let the threads work off what waits, then end. One held by a silent database is left behind."""
@@ -256,8 +258,9 @@ class Inline:
         self._reader = reader
 
     def start(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]":
-        future = asyncio.get_running_loop().create_future()
-        work = Work(fn, args, kwargs, future)
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        work = Work(fn, args, kwargs, future, loop)
         if self._writer is not None:
             self._writer.commit([work])
         elif self._reader is not None:

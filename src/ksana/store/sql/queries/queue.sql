@@ -45,16 +45,16 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, 
 FROM scheduler_job_runs WHERE addon_id = :addon_id AND client_request_id = :client_request_id
 
 -- name: lock_jobs_among
--- Up to 64 jobs by id, held; unused places repeat an id.
+-- Up to 50 jobs by id, held; unused places repeat an id.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts, max_attempts,
   created_at, updated_at, run_at, claimed_by, claim_expires_at, lease_id, next_retry_at, fairness_key, client_request_id,
   cancel_requested, cancel_reason, progress, note, started_at, finished_at, final_status, error_text, result_json,
   metrics_json, lane, urgency, line_id, turn, due_at, pending_at
 FROM scheduler_job_runs WHERE job_id IN (
-  :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14, :id15,
-  :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29, :id30, :id31,
-  :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44, :id45, :id46, :id47,
-  :id48, :id49, :id50, :id51, :id52, :id53, :id54, :id55, :id56, :id57, :id58, :id59, :id60, :id61, :id62, :id63)
+  :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
+  :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
+  :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
+  :id45, :id46, :id47, :id48, :id49)
 ORDER BY seq {for_update}
 
 -- name: list_jobs
@@ -203,10 +203,10 @@ FROM scheduler_job_runs {force_index job_runs_claim}
 WHERE claim_expires_at IS NOT NULL AND claim_expires_at <= {now} ORDER BY claim_expires_at LIMIT :limit {skip_locked}
 
 -- name: requeue_claimed_job
--- Back to its place. Guard: the claim ran out by the store's clock.
+-- Back to its place. Guard: claimed. That the claim ran out was judged when it was locked.
 UPDATE scheduler_job_runs SET lane = 1, state = 'QUEUED', claimed_by = NULL, claim_expires_at = NULL, pending_at = NULL,
   next_retry_at = NULL, turn = :turn, progress = NULL, note = NULL, updated_at = :now_at
-WHERE seq = :seq AND lane IN (2, 3) AND claim_expires_at <= {now}
+WHERE seq = :seq AND lane IN (2, 3)
 
 -- name: next_due
 -- When something of the queue is due next: a scheduled job, a claim's end, a lease's end.
@@ -222,7 +222,8 @@ SELECT MIN(urgency) FROM scheduler_job_runs WHERE lane = 3 AND job_id <> :job_id
 -- name: count_pending_ahead
 -- How many wait for capacity before this one.
 SELECT COUNT(*) FROM scheduler_job_runs
-WHERE lane = 3 AND job_id <> :job_id AND (urgency < :urgency OR (urgency = :urgency AND pending_at < :pending_at))
+WHERE lane = 3 AND job_id <> :job_id AND (urgency < :urgency OR (urgency = :urgency
+  AND (pending_at < :pending_at OR (pending_at = :pending_at AND seq < :seq))))
 
 -- name: count_ready_ahead
 -- How many ready jobs are before this one, counted up to a limit.
@@ -263,14 +264,14 @@ SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, grante
 FROM scheduler_lease_runs WHERE lease_id = :lease_id {for_update}
 
 -- name: lock_leases_among
--- Up to 64 leases by id, held, and whether each lasts by the store's clock; unused places repeat an id.
+-- Up to 50 leases by id, held, and whether each lasts by the store's clock; unused places repeat an id.
 SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at, last_heartbeat_at, expires_at,
   released_at, release_status, release_digest, CASE WHEN state = 'ACTIVE' AND expires_at > {now} THEN 1 ELSE 0 END
 FROM scheduler_lease_runs WHERE lease_id IN (
-  :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14, :id15,
-  :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29, :id30, :id31,
-  :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44, :id45, :id46, :id47,
-  :id48, :id49, :id50, :id51, :id52, :id53, :id54, :id55, :id56, :id57, :id58, :id59, :id60, :id61, :id62, :id63)
+  :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
+  :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
+  :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
+  :id45, :id46, :id47, :id48, :id49)
 ORDER BY seq {for_update}
 
 -- name: list_leases_of_job
@@ -294,9 +295,9 @@ FROM scheduler_lease_runs {force_index lease_runs_active}
 WHERE state = 'ACTIVE' AND expires_at <= {now} ORDER BY expires_at LIMIT :limit {skip_locked}
 
 -- name: beat_lease
--- A sign of life. Guard: active, and it lasts by the store's clock.
+-- A sign of life. Guard: active. Whether it lasts was judged when it was locked.
 UPDATE scheduler_lease_runs SET last_heartbeat_at = :now_at, expires_at = :expires_at, ttl_sec = :ttl_sec
-WHERE lease_id = :lease_id AND state = 'ACTIVE' AND expires_at > {now}
+WHERE lease_id = :lease_id AND state = 'ACTIVE'
 
 -- name: release_lease
 -- Guard: active. Whether it lasted was judged when it was locked.
@@ -304,9 +305,9 @@ UPDATE scheduler_lease_runs SET state = 'RELEASED', released_at = :now_at, relea
 WHERE lease_id = :lease_id AND state = 'ACTIVE'
 
 -- name: expire_lease
--- Guard: active, and it ran out by the store's clock.
+-- Guard: active. That it ran out was judged when it was locked.
 UPDATE scheduler_lease_runs SET state = 'EXPIRED', released_at = :now_at
-WHERE lease_id = :lease_id AND state = 'ACTIVE' AND expires_at <= {now}
+WHERE lease_id = :lease_id AND state = 'ACTIVE'
 
 -- name: sum_active
 -- What the active leases hold in truth.
@@ -349,3 +350,92 @@ SELECT COALESCE(SUM(queued), 0), COALESCE(SUM(running), 0), COALESCE(SUM(arrival
 -- What the gauges should say, counted.
 SELECT (SELECT COUNT(*) FROM scheduler_job_runs WHERE lane = 0), (SELECT COUNT(*) FROM scheduler_job_runs WHERE lane = 1),
   (SELECT COUNT(*) FROM scheduler_job_runs WHERE lane = 4)
+
+-- name: claim_jobs_among
+-- claim_job for up to 50 jobs; unused places repeat one. Guard: still ready.
+UPDATE scheduler_job_runs SET lane = 2, state = 'CLAIMED', claimed_by = :worker_id, claim_expires_at = :until,
+  updated_at = :now_at, progress = NULL, note = NULL
+WHERE lane = 1 AND seq IN (
+  :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
+  :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
+  :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
+  :id45, :id46, :id47, :id48, :id49)
+
+-- name: run_ready_jobs_among
+-- run_ready_job for up to 50 jobs; unused places repeat one. Guard: still ready.
+UPDATE scheduler_job_runs SET lane = 4, state = 'RUNNING', claimed_by = :worker_id,
+  attempts = attempts + 1, started_at = :now_at, updated_at = :now_at, next_retry_at = NULL, progress = NULL, note = NULL,
+  lease_id = CASE seq
+    WHEN :id0 THEN :lease0 WHEN :id1 THEN :lease1 WHEN :id2 THEN :lease2 WHEN :id3 THEN :lease3 WHEN :id4 THEN :lease4
+    WHEN :id5 THEN :lease5 WHEN :id6 THEN :lease6 WHEN :id7 THEN :lease7 WHEN :id8 THEN :lease8 WHEN :id9 THEN :lease9
+    WHEN :id10 THEN :lease10 WHEN :id11 THEN :lease11 WHEN :id12 THEN :lease12 WHEN :id13 THEN :lease13 WHEN :id14 THEN :lease14
+    WHEN :id15 THEN :lease15 WHEN :id16 THEN :lease16 WHEN :id17 THEN :lease17 WHEN :id18 THEN :lease18 WHEN :id19 THEN :lease19
+    WHEN :id20 THEN :lease20 WHEN :id21 THEN :lease21 WHEN :id22 THEN :lease22 WHEN :id23 THEN :lease23 WHEN :id24 THEN :lease24
+    WHEN :id25 THEN :lease25 WHEN :id26 THEN :lease26 WHEN :id27 THEN :lease27 WHEN :id28 THEN :lease28 WHEN :id29 THEN :lease29
+    WHEN :id30 THEN :lease30 WHEN :id31 THEN :lease31 WHEN :id32 THEN :lease32 WHEN :id33 THEN :lease33 WHEN :id34 THEN :lease34
+    WHEN :id35 THEN :lease35 WHEN :id36 THEN :lease36 WHEN :id37 THEN :lease37 WHEN :id38 THEN :lease38 WHEN :id39 THEN :lease39
+    WHEN :id40 THEN :lease40 WHEN :id41 THEN :lease41 WHEN :id42 THEN :lease42 WHEN :id43 THEN :lease43 WHEN :id44 THEN :lease44
+    WHEN :id45 THEN :lease45 WHEN :id46 THEN :lease46 WHEN :id47 THEN :lease47 WHEN :id48 THEN :lease48 WHEN :id49 THEN :lease49 END
+WHERE lane = 1 AND seq IN (
+  :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
+  :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
+  :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
+  :id45, :id46, :id47, :id48, :id49)
+
+-- name: end_jobs_among
+-- end_job for up to 50 jobs that end alike; unused places repeat one. Guard: running under these very leases.
+UPDATE scheduler_job_runs SET lane = NULL, state = :state, final_status = :final_status, error_text = :error_text,
+  finished_at = :now_at, updated_at = :now_at,
+  result_json = CASE seq
+    WHEN :id0 THEN :result0 WHEN :id1 THEN :result1 WHEN :id2 THEN :result2 WHEN :id3 THEN :result3 WHEN :id4 THEN :result4
+    WHEN :id5 THEN :result5 WHEN :id6 THEN :result6 WHEN :id7 THEN :result7 WHEN :id8 THEN :result8 WHEN :id9 THEN :result9
+    WHEN :id10 THEN :result10 WHEN :id11 THEN :result11 WHEN :id12 THEN :result12 WHEN :id13 THEN :result13 WHEN :id14 THEN :result14
+    WHEN :id15 THEN :result15 WHEN :id16 THEN :result16 WHEN :id17 THEN :result17 WHEN :id18 THEN :result18 WHEN :id19 THEN :result19
+    WHEN :id20 THEN :result20 WHEN :id21 THEN :result21 WHEN :id22 THEN :result22 WHEN :id23 THEN :result23 WHEN :id24 THEN :result24
+    WHEN :id25 THEN :result25 WHEN :id26 THEN :result26 WHEN :id27 THEN :result27 WHEN :id28 THEN :result28 WHEN :id29 THEN :result29
+    WHEN :id30 THEN :result30 WHEN :id31 THEN :result31 WHEN :id32 THEN :result32 WHEN :id33 THEN :result33 WHEN :id34 THEN :result34
+    WHEN :id35 THEN :result35 WHEN :id36 THEN :result36 WHEN :id37 THEN :result37 WHEN :id38 THEN :result38 WHEN :id39 THEN :result39
+    WHEN :id40 THEN :result40 WHEN :id41 THEN :result41 WHEN :id42 THEN :result42 WHEN :id43 THEN :result43 WHEN :id44 THEN :result44
+    WHEN :id45 THEN :result45 WHEN :id46 THEN :result46 WHEN :id47 THEN :result47 WHEN :id48 THEN :result48 WHEN :id49 THEN :result49 END,
+  metrics_json = CASE seq
+    WHEN :id0 THEN :metrics0 WHEN :id1 THEN :metrics1 WHEN :id2 THEN :metrics2 WHEN :id3 THEN :metrics3 WHEN :id4 THEN :metrics4
+    WHEN :id5 THEN :metrics5 WHEN :id6 THEN :metrics6 WHEN :id7 THEN :metrics7 WHEN :id8 THEN :metrics8 WHEN :id9 THEN :metrics9
+    WHEN :id10 THEN :metrics10 WHEN :id11 THEN :metrics11 WHEN :id12 THEN :metrics12 WHEN :id13 THEN :metrics13 WHEN :id14 THEN :metrics14
+    WHEN :id15 THEN :metrics15 WHEN :id16 THEN :metrics16 WHEN :id17 THEN :metrics17 WHEN :id18 THEN :metrics18 WHEN :id19 THEN :metrics19
+    WHEN :id20 THEN :metrics20 WHEN :id21 THEN :metrics21 WHEN :id22 THEN :metrics22 WHEN :id23 THEN :metrics23 WHEN :id24 THEN :metrics24
+    WHEN :id25 THEN :metrics25 WHEN :id26 THEN :metrics26 WHEN :id27 THEN :metrics27 WHEN :id28 THEN :metrics28 WHEN :id29 THEN :metrics29
+    WHEN :id30 THEN :metrics30 WHEN :id31 THEN :metrics31 WHEN :id32 THEN :metrics32 WHEN :id33 THEN :metrics33 WHEN :id34 THEN :metrics34
+    WHEN :id35 THEN :metrics35 WHEN :id36 THEN :metrics36 WHEN :id37 THEN :metrics37 WHEN :id38 THEN :metrics38 WHEN :id39 THEN :metrics39
+    WHEN :id40 THEN :metrics40 WHEN :id41 THEN :metrics41 WHEN :id42 THEN :metrics42 WHEN :id43 THEN :metrics43 WHEN :id44 THEN :metrics44
+    WHEN :id45 THEN :metrics45 WHEN :id46 THEN :metrics46 WHEN :id47 THEN :metrics47 WHEN :id48 THEN :metrics48 WHEN :id49 THEN :metrics49 END
+WHERE lane = 4 AND seq IN (
+  :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
+  :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
+  :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
+  :id45, :id46, :id47, :id48, :id49)
+AND lease_id IN (
+  :lease0, :lease1, :lease2, :lease3, :lease4, :lease5, :lease6, :lease7, :lease8, :lease9, :lease10, :lease11,
+  :lease12, :lease13, :lease14, :lease15, :lease16, :lease17, :lease18, :lease19, :lease20, :lease21, :lease22, :lease23,
+  :lease24, :lease25, :lease26, :lease27, :lease28, :lease29, :lease30, :lease31, :lease32, :lease33, :lease34, :lease35,
+  :lease36, :lease37, :lease38, :lease39, :lease40, :lease41, :lease42, :lease43, :lease44, :lease45, :lease46, :lease47,
+  :lease48, :lease49)
+
+-- name: release_leases_among
+-- release_lease for up to 50 leases; unused places repeat one. Guard: active. That they last was judged when they were locked.
+UPDATE scheduler_lease_runs SET state = 'RELEASED', released_at = :now_at, release_status = :status,
+  release_digest = CASE lease_id
+    WHEN :id0 THEN :digest0 WHEN :id1 THEN :digest1 WHEN :id2 THEN :digest2 WHEN :id3 THEN :digest3 WHEN :id4 THEN :digest4
+    WHEN :id5 THEN :digest5 WHEN :id6 THEN :digest6 WHEN :id7 THEN :digest7 WHEN :id8 THEN :digest8 WHEN :id9 THEN :digest9
+    WHEN :id10 THEN :digest10 WHEN :id11 THEN :digest11 WHEN :id12 THEN :digest12 WHEN :id13 THEN :digest13 WHEN :id14 THEN :digest14
+    WHEN :id15 THEN :digest15 WHEN :id16 THEN :digest16 WHEN :id17 THEN :digest17 WHEN :id18 THEN :digest18 WHEN :id19 THEN :digest19
+    WHEN :id20 THEN :digest20 WHEN :id21 THEN :digest21 WHEN :id22 THEN :digest22 WHEN :id23 THEN :digest23 WHEN :id24 THEN :digest24
+    WHEN :id25 THEN :digest25 WHEN :id26 THEN :digest26 WHEN :id27 THEN :digest27 WHEN :id28 THEN :digest28 WHEN :id29 THEN :digest29
+    WHEN :id30 THEN :digest30 WHEN :id31 THEN :digest31 WHEN :id32 THEN :digest32 WHEN :id33 THEN :digest33 WHEN :id34 THEN :digest34
+    WHEN :id35 THEN :digest35 WHEN :id36 THEN :digest36 WHEN :id37 THEN :digest37 WHEN :id38 THEN :digest38 WHEN :id39 THEN :digest39
+    WHEN :id40 THEN :digest40 WHEN :id41 THEN :digest41 WHEN :id42 THEN :digest42 WHEN :id43 THEN :digest43 WHEN :id44 THEN :digest44
+    WHEN :id45 THEN :digest45 WHEN :id46 THEN :digest46 WHEN :id47 THEN :digest47 WHEN :id48 THEN :digest48 WHEN :id49 THEN :digest49 END
+WHERE state = 'ACTIVE' AND lease_id IN (
+  :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
+  :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
+  :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
+  :id45, :id46, :id47, :id48, :id49)

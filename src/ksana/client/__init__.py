@@ -1,0 +1,83 @@
+"""The Python SDK of the Queue surface: `QueueClient` for its endpoints, `Worker` for running its jobs.
+
+Knows the public API only. Everything a user needs is exported here; the modules inside may change.
+"""
+
+from ksana.client.context import CancelSignal, Fail, JobCancelled, JobContext, Retry
+from ksana.client.errors import (
+    AccessError,
+    ApiError,
+    BusyError,
+    ClaimLostError,
+    ClientError,
+    ConflictError,
+    DeadlineError,
+    DuplicateRequestError,
+    InvalidRequestError,
+    LeaseLostError,
+    NotFoundError,
+    TransportError,
+)
+from ksana.client.queue import QueueClient
+from ksana.client.shapes import (
+    Beat,
+    BeatItem,
+    Capacity,
+    Event,
+    Job,
+    JobResult,
+    JobStatus,
+    Lease,
+    LeaseDecision,
+    NewJob,
+    Point,
+    Release,
+    ReleaseItem,
+    Snapshot,
+    Timeseries,
+)
+from ksana.client.stats import WorkerStats
+from ksana.client.tester import Tried, WorkerTester
+from ksana.client.transport import Backoff
+from ksana.client.worker import Worker
+
+__all__ = [
+    "AccessError",
+    "ApiError",
+    "Backoff",
+    "Beat",
+    "BeatItem",
+    "BusyError",
+    "CancelSignal",
+    "Capacity",
+    "ClaimLostError",
+    "ClientError",
+    "ConflictError",
+    "DeadlineError",
+    "DuplicateRequestError",
+    "Event",
+    "Fail",
+    "InvalidRequestError",
+    "Job",
+    "JobCancelled",
+    "JobContext",
+    "JobResult",
+    "JobStatus",
+    "Lease",
+    "LeaseDecision",
+    "LeaseLostError",
+    "NewJob",
+    "NotFoundError",
+    "Point",
+    "QueueClient",
+    "Release",
+    "ReleaseItem",
+    "Retry",
+    "Snapshot",
+    "Timeseries",
+    "TransportError",
+    "Tried",
+    "Worker",
+    "WorkerStats",
+    "WorkerTester",
+]

@@ -1,0 +1,120 @@
+"""How the worker comes by jobs: one claim at a time, for as many as slots are free, each a long poll.
+
+A claim is the one call that cannot be repeated: the server may have handed out jobs in an answer that was lost. Such a
+claim leaves a doubt, and a doubt is settled by looking: which RUNNING jobs does the server think we hold that we do not
+know of? We look at once, and again when the long poll of the lost claim must be over on the server's side too.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from ksana.base.instant import SECOND, Micros
+from ksana.client.errors import ApiError, ClientError, ConflictError, NotFoundError
+from ksana.client.queue import MAX_CLAIM, WAIT_MARGIN_SEC
+from ksana.client.transport import Backoff
+from ksana.client.wire import is_outcome_unknown
+
+if TYPE_CHECKING:
+    from ksana.client.worker import Worker
+
+EARLY_EMPTY = Backoff(first_sec=0.02, most_sec=0.25)
+"""The pause after an empty answer that came long before the long poll should have ended: a server that does not wait."""
+
+log = logging.getLogger("ksana.client")
+
+
+class Claims:
+    """The claiming loop of one worker."""
+
+    def __init__(self, worker: "Worker", backoff: Backoff) -> None:
+        self._worker = worker
+        self._backoff = backoff
+        self._doubts: list[Micros] = []
+        """When to look for jobs of claims whose answers were lost."""
+        self._failures = 0
+        self._early_empties = 0
+
+    async def claim_until_stopped(self, *, burst: bool) -> None:
+        """Claim while there is room. With `burst`, end when a claim finds nothing and nothing runs."""
+        worker = self._worker
+        while not worker.is_stopping:
+            limit = min(worker.count_free_slots(), MAX_CLAIM)
+            if limit <= 0:
+                worker.has_room.clear()
+                if worker.count_free_slots() <= 0:
+                    await worker.has_room.wait()
+                continue
+            try:
+                await self._settle_doubts(worker.clock.monotonic())
+                found = await self._claim(limit, 0.0 if burst else worker.wait_sec)
+            except ClientError as error:
+                await self._recover(error)
+                continue
+            self._failures = 0
+            if burst and not found:
+                if not worker.held and not self._doubts:
+                    return
+                await self._pause(EARLY_EMPTY.pause(1))
+        with contextlib.suppress(ClientError):
+            if self._doubts:
+                await self._adopt()
+
+    async def _claim(self, limit: int, wait_sec: float) -> int:
+        worker = self._worker
+        sent_at = worker.clock.monotonic()
+        jobs = await worker.client.claim(
+            worker.addon_id, worker.worker_id, limit=limit, wait_sec=wait_sec, lease=True, ttl_sec=worker.ttl_sec,
+            accept_job_types=list(worker.handlers), max_cost_units=worker.max_cost_units, capabilities=worker.capabilities,
+            tries=1,
+        )  # fmt: skip
+        for job in jobs:
+            worker.begin(job, sent_at)
+        took_us = worker.clock.monotonic() - sent_at
+        if jobs or took_us >= wait_sec * SECOND / 2:
+            self._early_empties = 0
+        elif wait_sec:
+            self._early_empties += 1
+            await self._pause(EARLY_EMPTY.pause(self._early_empties))
+        return len(jobs)
+
+    async def _recover(self, error: ClientError) -> None:
+        """After a failed claim: give up on what will never pass, else remember the doubt and wait."""
+        worker = self._worker
+        if isinstance(error, ApiError) and error.code and error.status < 500 and error.status != 429:
+            log.error("the server refuses our claims: %s", error)
+            raise error
+        if is_outcome_unknown(error):
+            now = worker.clock.monotonic()
+            self._doubts += [now, now + int((worker.wait_sec + WAIT_MARGIN_SEC) * SECOND)]
+        self._failures += 1
+        pause_sec = self._backoff.pause(self._failures, error.retry_after_sec if isinstance(error, ApiError) else None)
+        log.warning("claim failed, again in %.1f s: %s", pause_sec, error)
+        await self._pause(pause_sec)
+
+    async def _settle_doubts(self, now: Micros) -> None:
+        if any(at <= now for at in self._doubts):
+            await self._adopt()
+            self._doubts = [at for at in self._doubts if at > now]
+
+    async def _adopt(self) -> None:
+        """Take up the jobs the server handed us in an answer that never came."""
+        worker = self._worker
+        async for job in worker.client.list_jobs(state="RUNNING", addon_id=worker.addon_id, page_size=500):
+            if job.claimed_by != worker.worker_id or job.lease_id is None or job.lease_id in worker.held:
+                continue
+            sent_at = worker.clock.monotonic()
+            try:
+                await worker.client.heartbeat(job.lease_id, job_id=job.job_id, worker_id=worker.worker_id)
+            except (ConflictError, NotFoundError):
+                continue  # released or expired since the page was read
+            log.info("job %s was handed out in a lost answer: taken up", job.job_id)
+            worker.stats.adopted += 1
+            worker.begin(job, sent_at)
+
+    async def _pause(self, pause_sec: float) -> None:
+        """Wait, but not longer than until a stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_sec):
+                await self._worker.wait_for_stop()

@@ -1,0 +1,153 @@
+"""What a call can end with instead of an answer.
+
+ClientError
+├── TransportError            no answer; `is_outcome_unknown` tells whether the server may have acted
+│   └── DeadlineError         the time the caller gave is over
+└── ApiError                  the server refused: code, status, message, field, current, request_id
+    ├── InvalidRequestError   400, 413, 415
+    ├── AccessError           401, 403
+    ├── NotFoundError         404
+    ├── ConflictError         409
+    │   ├── DuplicateRequestError   the job that exists is in `job`
+    │   ├── ClaimLostError
+    │   └── LeaseLostError
+    └── BusyError             429, 502, 503, 504: nothing was done, try again after `retry_after_sec`
+"""
+
+from typing import Any
+
+import msgspec
+
+
+class ClientError(Exception):
+    """The root of everything this package raises for a call."""
+
+    unknown_tries: int = 0
+    """Tries of this call that may have reached the server without an answer, the last one included."""
+
+
+class TransportError(ClientError):
+    """No whole answer came."""
+
+    def __init__(self, message: str, *, is_outcome_unknown: bool) -> None:
+        super().__init__(message)
+        self.is_outcome_unknown = is_outcome_unknown
+        """True when the request may have reached the server: it may have acted, we cannot know."""
+
+
+class DeadlineError(TransportError):
+    """The time given for the call is over."""
+
+
+class ApiError(ClientError):
+    """The server answered with an error."""
+
+    def __init__(
+        self, status: int, code: str, message: str, extra: dict[str, Any] | None = None, retry_after_sec: float | None = None
+    ) -> None:
+        super().__init__(f"{status} {code}: {message}" if code else f"{status}: {message}")
+        self.status = status
+        self.code = code
+        self.message = message
+        self.extra = extra or {}
+        self.retry_after_sec = retry_after_sec
+
+    @property
+    def field(self) -> str | None:
+        """The member at fault (400)."""
+        found = self.extra.get("field")
+        return found if isinstance(found, str) else None
+
+    @property
+    def current(self) -> Any:
+        """The state that stood in the way (409)."""
+        return self.extra.get("current")
+
+    @property
+    def request_id(self) -> str | None:
+        """The id under which the server's log knows the call."""
+        found = self.extra.get("request_id")
+        return found if isinstance(found, str) else None
+
+
+class InvalidRequestError(ApiError):
+    """The request cannot be right, now or later."""
+
+
+class AccessError(ApiError):
+    """No key, an unknown one, or one without the scope."""
+
+
+class NotFoundError(ApiError):
+    """No such job, lease or route."""
+
+
+class ConflictError(ApiError):
+    """Right in itself, not in the present state."""
+
+
+class DuplicateRequestError(ConflictError):
+    """A job with this `client_request_id` exists."""
+
+    @property
+    def job(self) -> dict[str, Any] | None:
+        """The job that exists, as the server sent it."""
+        found = self.extra.get("job") or self.current
+        return found if isinstance(found, dict) else None
+
+    @property
+    def index(self) -> int | None:
+        """Which job of a batch it was."""
+        found = self.extra.get("index")
+        return found if isinstance(found, int) else None
+
+
+class ClaimLostError(ConflictError):
+    """Another worker holds the job now."""
+
+
+class LeaseLostError(ConflictError):
+    """The lease ran out, was released, or is another worker's. Its result is not wanted any more."""
+
+
+class BusyError(ApiError):
+    """Not now. Nothing of the request took effect."""
+
+
+_BY_CODE: dict[str, type[ApiError]] = {
+    "DUPLICATE_REQUEST": DuplicateRequestError, "CLAIM_LOST": ClaimLostError, "LEASE_LOST": LeaseLostError,
+}  # fmt: skip
+_BY_STATUS: dict[int, type[ApiError]] = {
+    400: InvalidRequestError, 413: InvalidRequestError, 415: InvalidRequestError,
+    401: AccessError, 403: AccessError, 404: NotFoundError, 409: ConflictError,
+    429: BusyError, 502: BusyError, 503: BusyError, 504: BusyError,
+}  # fmt: skip
+_STATUS_OF_CODE = {
+    "INVALID_ARGUMENT": 400, "INVALID_JSON": 400, "INVALID_ID": 400, "UNAUTHENTICATED": 401, "FORBIDDEN": 403, "NOT_FOUND": 404,
+    "TOO_LARGE": 413, "RATE_LIMITED": 429, "INTERNAL": 500, "STORE_DOWN": 503, "SCHEDULER_DEPENDENCY_DOWN": 503,
+}  # fmt: skip
+"""An item of a batch may carry its code only; every other code of the contract is a 409."""
+
+
+def from_answer(status: int, body: bytes, retry_after_sec: float | None = None) -> ApiError:
+    """Make the exception for an error answer. A body that is not ours (a proxy's page) gives an empty code."""
+    try:
+        told = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        told = None
+    if not isinstance(told, dict) or not isinstance(told.get("code"), str):
+        text = body[:200].decode("utf-8", "replace").strip() or "no body"
+        return _BY_STATUS.get(status, ApiError)(status, "", text, None, retry_after_sec)
+    return from_body(status, told, retry_after_sec)
+
+
+def from_body(status: int | None, told: dict[str, Any], retry_after_sec: float | None = None) -> ApiError:
+    """Make the exception for the error body of an answer, or of one item of a batch."""
+    code = told["code"]
+    if status is None:
+        sent = told.get("status")
+        status = sent if isinstance(sent, int) else _STATUS_OF_CODE.get(code, 409)
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)
+    message = told.get("message") or told.get("detail") or ""
+    extra = {name: value for name, value in told.items() if name not in {"code", "message", "detail"}}
+    return kind(status, code, str(message), extra, retry_after_sec)

@@ -1,0 +1,142 @@
+"""Handlers by job type, and what becomes of a handler's end: a status, a result, a one-line error.
+
+No server here: the worker and the tester both run handlers through `Registered.run`.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Any
+
+import msgspec
+
+from ksana.client.context import Fail, JobCancelled, JobContext, Retry
+
+MAX_ERROR_CHARS = 1024
+"""What the server keeps of an error."""
+MAX_RESULT_BYTES = 900_000
+"""A body may have 1 MiB; the rest is for what stands around the result."""
+
+MAX_METRICS_BYTES = 16_000
+
+Handler = Callable[[JobContext], Any] | Callable[[JobContext], Awaitable[Any]]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How an attempt ended, ready to be sent."""
+
+    status: str
+    result_data: msgspec.Raw | None = None
+    error: str | None = None
+    metrics: dict[str, Any] | None = None
+    is_given_up: bool = False
+    """The handler ended because it was told to stop, whoever told it."""
+
+    def result(self) -> Any:
+        """The result as plain values."""
+        return msgspec.json.decode(self.result_data) if self.result_data else None
+
+
+class Registered:
+    """A handler and how it wants to be run."""
+
+    __slots__ = ("deadline_sec", "handler", "is_async", "is_interrupted", "is_plain", "job_type", "payload_type")
+
+    def __init__(
+        self, job_type: str, handler: Handler, payload_type: Any, is_interrupted: bool, deadline_sec: float | None
+    ) -> None:
+        self.job_type = job_type
+        self.handler = handler
+        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+        self.payload_type = payload_type
+        self.is_interrupted = is_interrupted
+        self.deadline_sec = deadline_sec
+        self.is_plain = self.is_async and payload_type is None and deadline_sec is None
+        if not self.is_async and deadline_sec is not None:
+            raise ValueError(f"{job_type!r}: a thread cannot be ended, so deadline_sec is for async handlers only")
+
+    async def run(self, ctx: JobContext, executor: Executor | None) -> Outcome:
+        """Run it to its end. Only CancelledError comes through: what it means, the caller knows."""
+        try:
+            # The plain case without the frame in between: it is most jobs, and counted in microseconds.
+            return _succeeded(await (self.handler(ctx) if self.is_plain else self._call(ctx, executor)), ctx)
+        except JobCancelled as error:
+            return Outcome(status="CANCELED", error=one_line(error), metrics=_sendable(ctx.metrics), is_given_up=True)
+        except Retry as error:
+            return _failed(ctx, one_line(error))
+        except Fail as error:
+            return _failed(ctx, one_line(error), is_final=True)
+        except msgspec.ValidationError as error:
+            return _failed(ctx, f"ValidationError: {one_line(error)}")
+        except _DeadlinePassed:
+            # TIMEOUT ends the job; with attempts left it is a failure, so that the next attempt is made.
+            told = f"ran longer than {self.deadline_sec:g} s"
+            if not ctx.is_last_attempt:
+                return _failed(ctx, told)
+            return Outcome(status="TIMEOUT", error=told, metrics=_sendable(ctx.metrics))
+        except Exception as error:
+            return _failed(ctx, describe(error))
+
+    async def _call(self, ctx: JobContext, executor: Executor | None) -> Any:
+        if self.payload_type is not None:
+            ctx.payload = msgspec.convert(ctx.payload, self.payload_type)
+        if not self.is_async:
+            return await asyncio.get_running_loop().run_in_executor(executor, self.handler, ctx)
+        if self.deadline_sec is None:
+            return await self.handler(ctx)
+        try:
+            async with asyncio.timeout(self.deadline_sec) as limit:
+                return await self.handler(ctx)
+        except TimeoutError:
+            if limit.expired():
+                raise _DeadlinePassed from None
+            raise  # the handler's own
+
+
+class _DeadlinePassed(Exception):
+    """The handler was ended by its deadline."""
+
+
+def describe(error: BaseException) -> str:
+    """One line for an exception: its type and the first line of its text."""
+    told = one_line(error)
+    name = type(error).__name__
+    return f"{name}: {told}" if told != name else name
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an exception's text, cut; its type's name when it has no text."""
+    lines = str(error).strip().splitlines()
+    line = (lines[0] if lines else type(error).__name__).encode("utf-8", "replace").decode()
+    return line if len(line) <= MAX_ERROR_CHARS else line[: MAX_ERROR_CHARS - 1] + "…"
+
+
+def _succeeded(value: Any, ctx: JobContext) -> Outcome:
+    if value is None:
+        return Outcome(status="SUCCEEDED", metrics=_sendable(ctx.metrics))
+    try:
+        data = msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return _failed(ctx, f"the result is not JSON: {one_line(error)}", is_final=True)
+    if len(data) > MAX_RESULT_BYTES:
+        told = f"the result has {len(data)} bytes, more than {MAX_RESULT_BYTES}: store it elsewhere and answer where"
+        return _failed(ctx, told, is_final=True)
+    return Outcome(status="SUCCEEDED", result_data=msgspec.Raw(data), metrics=_sendable(ctx.metrics))
+
+
+def _failed(ctx: JobContext, error: str, *, is_final: bool = False) -> Outcome:
+    """A failure. The API has no word for "failed, and do not try again": with attempts left CANCELED, with the error, is it."""
+    status = "CANCELED" if is_final and not ctx.is_last_attempt else "FAILED"
+    return Outcome(status=status, error=error, metrics=_sendable(ctx.metrics))
+
+
+def _sendable(metrics: dict[str, Any]) -> dict[str, Any] | None:
+    """The metrics, if they are JSON and small; a handler's odd metric must not cost it the result."""
+    if not metrics:
+        return None
+    try:
+        size = len(msgspec.json.encode(metrics))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return {"metrics_dropped": f"not JSON: {one_line(error)}"}
+    return metrics if size <= MAX_METRICS_BYTES else {"metrics_dropped": f"{size} bytes"}

@@ -1,0 +1,152 @@
+"""Heartbeats for all jobs held, in batches, from a thread with an event loop and connections of its own.
+
+A handler that blocks the worker's event loop, or a thread pool that is full, must not cost the lease (bullmq#3183). And a
+lease must not be believed in longer than the server does: `fence_at` is the moment, on the monotonic clock, when our own
+lease time is over, counted from when the last renewal *left*. From then on the job is lost to us, whatever happens.
+
+    worker's loop                        this thread
+    ─────────────                        ───────────
+    held[lease] = Holding   ─────────▶   every beat_at: heartbeat-batch ──▶ server
+    drop the job            ◀─ lost ──   409, 404, or fence_at passed
+    tell the handler        ◀─ cancel─   cancel_requested in the answer
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from ksana.base.clock import Clock
+from ksana.base.instant import MILLISECOND, SECOND, Micros
+from ksana.client import holding
+from ksana.client.errors import ApiError, ClientError, ConflictError, NotFoundError
+from ksana.client.holding import Holding
+from ksana.client.queue import MAX_LEASE_BATCH, QueueClient
+from ksana.client.shapes import BeatItem
+from ksana.client.transport import Backoff
+
+PROGRESS_GAP: Micros = SECOND
+"""Progress is sent at most this often; a handler may report far more often."""
+
+log = logging.getLogger("ksana.client")
+
+
+class Heartbeats:
+    """Beats for `held` until stopped. The three callbacks are called on this thread."""
+
+    def __init__(
+        self,
+        client: QueueClient,
+        worker_id: str,
+        held: Mapping[str, Holding],
+        ttl_us: Micros,
+        clock: Clock,
+        *,
+        on_lost: Callable[[Holding, str], None],
+        on_cancel: Callable[[Holding], None],
+    ) -> None:
+        self._source = client
+        self._worker_id = worker_id
+        self._held = held
+        self._ttl_us = ttl_us
+        self._tick_us = max(ttl_us // 6, 20 * MILLISECOND)
+        self._clock = clock
+        self._on_lost = on_lost
+        self._on_cancel = on_cancel
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._main, name=f"ksana-heartbeats-{worker_id}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stop beating and wait for the thread."""
+        self._is_stopping = True
+        self.wake()
+        while self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, 1.0)
+            self.wake()
+
+    def wake(self) -> None:
+        """Look again now. From any thread."""
+        loop, wake = self._loop, self._wake
+        if loop is not None and wake is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has just closed
+                loop.call_soon_threadsafe(wake.set)
+
+    def _main(self) -> None:
+        asyncio.run(self._beat_until_stopped())
+
+    async def _beat_until_stopped(self) -> None:
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        # One try per beat: the next beat is the repeat, and carries what is true by then.
+        deadline_sec = min(self._source.deadline_sec, self._ttl_us / 4 / SECOND)
+        async with self._source.twin(deadline_sec=deadline_sec, backoff=Backoff(tries=1)) as client:
+            while not self._is_stopping:
+                self._wake.clear()
+                now = self._clock.monotonic()
+                running = [held for held in list(self._held.values()) if held.phase is holding.RUNNING]
+                alive = [held for held in running if not self._is_fenced(held, now)]
+                due = [held for held in alive if self._due_at(held) <= now]
+                for start in range(0, len(due), MAX_LEASE_BATCH):
+                    await self._beat(client, due[start : start + MAX_LEASE_BATCH])
+                await self._sleep(alive)
+
+    def _is_fenced(self, held: Holding, now: Micros) -> bool:
+        if now < held.fence_at:
+            return False
+        self._on_lost(held, "its own lease time has passed")
+        return True
+
+    def _due_at(self, held: Holding) -> Micros:
+        if held.reported != held.sent:
+            return min(held.beat_at, held.beaten_at + PROGRESS_GAP)
+        return held.beat_at
+
+    async def _sleep(self, alive: list[Holding]) -> None:
+        now = self._clock.monotonic()
+        until = min([now + self._tick_us, *(min(self._due_at(held), held.fence_at) for held in alive)])
+        assert self._wake is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0, until - now) / SECOND):
+                await self._wake.wait()
+
+    async def _beat(self, client: QueueClient, due: list[Holding]) -> None:
+        sent_at = self._clock.monotonic()
+        reported = [held.reported for held in due]
+        items = [
+            BeatItem(
+                lease_id=held.lease_id, job_id=held.job.job_id, worker_id=self._worker_id,
+                progress=held.progress, message=held.message,
+            )
+            for held in due
+        ]  # fmt: skip
+        try:
+            answers = await client.heartbeat_batch(items)
+        except ClientError as error:
+            log.warning("heartbeat of %d leases failed: %s", len(due), error)
+            self._postpone(due)
+            return
+        for held, count, answer in zip(due, reported, answers, strict=True):
+            if not isinstance(answer, ApiError):
+                held.sent = count
+                held.renew(sent_at, self._ttl_us)
+                if answer.job.cancel_requested:
+                    self._on_cancel(held)
+            elif isinstance(answer, ConflictError | NotFoundError):
+                self._on_lost(held, str(answer))
+            else:
+                log.warning("heartbeat of lease %s failed: %s", held.lease_id, answer)
+                self._postpone([held])
+
+    def _postpone(self, due: list[Holding]) -> None:
+        """Beat again soon: a tenth of the lease's time, so that an outage of half of it is still survived."""
+        again_at = self._clock.monotonic() + min(self._ttl_us // 10, 2 * SECOND)
+        for held in due:
+            held.beat_at = again_at
+            held.beaten_at = max(held.beaten_at, again_at - PROGRESS_GAP)

@@ -1,0 +1,113 @@
+"""JSON of the Queue surface: encoding, decoding, the bodies around the shapes, and the refusal hidden in a batch item."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from ksana.base.ids import new_uuid
+from ksana.base.instant import format_instant, to_instant
+from ksana.client import shapes
+from ksana.client.errors import ApiError, ClientError, TransportError, from_body
+
+T = TypeVar("T")
+
+
+class ClaimAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
+    job: shapes.Job | None = None
+    jobs: list[shapes.Job] | None = None
+
+
+class JobAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
+    job: shapes.Job
+
+
+class JobsAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
+    jobs: list[shapes.Job]
+
+
+class LeaseAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
+    lease: shapes.Lease
+
+
+class EventsAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
+    events: list[shapes.Event]
+
+
+class BatchAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
+    results: list[msgspec.Raw]
+
+
+class ItemAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
+    """What tells a refusal from a success, whatever else an item carries."""
+
+    code: str | None = None
+    error: Any = None
+
+
+class BriefAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
+    results: list[ItemAnswer]
+
+
+encode = msgspec.json.Encoder().encode
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+def decode(body: bytes | msgspec.Raw, kind: type[T]) -> T:
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    try:
+        found: T = decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # The server acted and said so; what it said we cannot read.
+        raise TransportError(f"the answer is not what the API promises: {error}", is_outcome_unknown=True) from error
+    return found
+
+
+def is_outcome_unknown(error: ClientError) -> bool:
+    """Tell whether the server may have acted on the call that failed so."""
+    if isinstance(error, TransportError):
+        return error.is_outcome_unknown
+    return bool(error.unknown_tries) or (isinstance(error, ApiError) and error.status >= 500 and error.status != 503)
+
+
+def refusal_in(item: dict[str, Any]) -> ApiError | None:
+    """The error of a batch item: its body stands in the item itself or under `error`."""
+    for told in (item, item.get("error")):
+        if isinstance(told, dict) and isinstance(told.get("code"), str):
+            return from_body(None, told)
+    return None
+
+
+def check_size(items: Sequence[Any], most: int) -> None:
+    if not 1 <= len(items) <= most:
+        raise ValueError(f"a batch has 1 to {most} items, not {len(items)}")
+
+
+def check_count(found: Sequence[Any], items: Sequence[Any]) -> None:
+    if len(found) != len(items):
+        raise TransportError(f"{len(found)} results for {len(items)} items", is_outcome_unknown=True)
+
+
+def with_request_id(job: shapes.NewJob) -> shapes.NewJob:
+    return msgspec.structs.replace(job, client_request_id=new_uuid())
+
+
+def without_none(members: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def path_part(identifier: str) -> str:
+    return quote(identifier, safe="")
+
+
+def query_string(members: dict[str, Any]) -> str:
+    kept = without_none(members)
+    return f"?{urlencode(kept)}" if kept else ""
+
+
+def to_rfc3339(moment: datetime | None) -> str | None:
+    return format_instant(to_instant(moment)) if moment is not None else None

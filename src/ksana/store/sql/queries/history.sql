@@ -1,0 +1,75 @@
+-- History of tasks and runs: what explain asks of it, and what retention removes. Every read goes by an index and is bounded.
+
+-- name: run_of_slot
+-- The run of one slot.
+SELECT id FROM task_runs WHERE task_id = :task_id AND slot_at = :slot_at
+
+-- name: newest_runs
+-- A task's newest runs.
+SELECT id, trigger_kind FROM task_runs WHERE task_id = :task_id ORDER BY id DESC LIMIT :limit
+
+-- name: first_event
+-- Any entity's first event.
+SELECT id, ts, event_type, data_json FROM scheduler_events
+WHERE entity_id = :entity_id AND entity_type = :entity_type ORDER BY id LIMIT 1
+
+-- name: events_down
+-- An entity's events up to an id, newest first.
+SELECT id, ts, event_type, data_json FROM scheduler_events
+WHERE entity_id = :entity_id AND entity_type = :entity_type AND id <= :upto ORDER BY id DESC LIMIT :limit
+
+-- name: events_up
+-- An entity's events after an id, oldest first.
+SELECT id, ts, event_type, data_json FROM scheduler_events
+WHERE entity_id = :entity_id AND entity_type = :entity_type AND id > :after ORDER BY id LIMIT :limit
+
+-- name: event_span
+-- The ends of the log.
+SELECT MIN(id), MAX(id) FROM scheduler_events
+
+-- name: event_from
+-- The first event at or after an id: a probe of the search by time.
+SELECT id, ts FROM scheduler_events WHERE id >= :from_id ORDER BY id LIMIT 1
+
+-- name: count_waiting_before
+-- Runs of the same task that wait for their turn before this one.
+SELECT COUNT(*) FROM task_runs
+WHERE open_task = :task_id AND status = 'SCHEDULED' AND ready_host IS NULL AND is_counted = 1 AND id < :id
+
+-- name: count_ready_before
+-- Runs about to start at a host before this one, counted so far and no further.
+SELECT COUNT(*) FROM (SELECT id FROM task_runs WHERE ready_host = :host AND id < :id ORDER BY id LIMIT :limit) AS ahead
+
+-- name: lease_of
+-- Until when an instance's lease lasts.
+SELECT lease_until FROM instances WHERE id = :id
+
+-- name: count_alive
+-- Instances that give a sign of life, by the store's clock.
+SELECT COUNT(*) FROM instances WHERE stopped_at IS NULL AND lease_until > {now}
+
+-- name: oldest_runs
+-- The runs with the lowest ids after one. Ids grow with time, so this reads one end of the table.
+SELECT id, scheduled_time, end_time, open_task FROM task_runs WHERE id > :after ORDER BY id LIMIT :limit
+
+-- name: newest_surplus
+-- The newest success of a task beyond those kept, looked for among so many of its newest runs.
+SELECT id FROM (SELECT id, status FROM task_runs WHERE task_id = :task_id ORDER BY id DESC LIMIT :look) AS newest
+WHERE status IN ('SUCCESS', 'CALLBACK_SUCCESS') ORDER BY id DESC LIMIT 1 OFFSET :keep
+
+-- name: list_surplus
+-- It and the successes before it, newest first, looked for among so many runs.
+SELECT id FROM (SELECT id, status FROM task_runs WHERE task_id = :task_id AND id <= :upto ORDER BY id DESC LIMIT :look) AS older
+WHERE status IN ('SUCCESS', 'CALLBACK_SUCCESS') ORDER BY id DESC LIMIT :limit
+
+-- name: list_limits
+-- How much history each task keeps, by id.
+SELECT id, options_json FROM tasks WHERE id > :after ORDER BY id LIMIT :limit
+
+-- name: delete_run
+-- Forget a run. Guard: finished.
+DELETE FROM task_runs WHERE id = :id AND open_task IS NULL
+
+-- name: delete_callbacks
+-- Forget a run's callbacks. Guard: the run is gone.
+DELETE FROM async_callbacks WHERE task_run_id = :id AND NOT EXISTS (SELECT 1 FROM task_runs WHERE id = :id)

@@ -1,0 +1,22 @@
+"""A fake server and a client of it, for each test."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ksana.client import Backoff, QueueClient
+from tests.client.fake_queue import FakeQueue
+
+QUICK = Backoff(first_sec=0.01, most_sec=0.05, tries=4)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeQueue]:
+    async with FakeQueue() as server:
+        yield server
+
+
+@pytest.fixture
+async def client(server: FakeQueue) -> AsyncIterator[QueueClient]:
+    async with QueueClient(server.url, "key-1", deadline_sec=5.0, backoff=QUICK) as client:
+        yield client
