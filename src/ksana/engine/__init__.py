@@ -1,0 +1,1 @@
+"""The moving parts: loops that sleep until something is due, and the transaction functions they run."""

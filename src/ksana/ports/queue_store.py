@@ -92,6 +92,10 @@ class QueueTable(Protocol):
         """Move scheduled jobs whose time has come, by the store's clock, to the ready ones; answer their lines."""
         ...
 
+    def has_ready(self, line_ids: Sequence[int]) -> bool:
+        """Whether a job of these lines is ready, as far as is known without a lock."""
+        ...
+
     def take_ready(self, line_ids: Sequence[int] | None, limit: int) -> list[Job]:
         """The next ready jobs in order, held and unchanged, passing over those that others hold. None: of any line."""
         ...

@@ -103,8 +103,8 @@ class Tasks(Protocol):
         """Replace the definition if the task lives and has the version it was read with; the version rises by one."""
         ...
 
-    def delete_if_living(self, task_id: int) -> bool:
-        """Soft-delete: disarmed, the name free again."""
+    def delete_if_living(self, task: Task) -> bool:
+        """Soft-delete: disarmed, the name and the job id free again."""
         ...
 
     def find(self, task_id: int, *, lock: bool = False) -> Task | None:

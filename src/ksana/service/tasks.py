@@ -271,7 +271,7 @@ def _set_enabled(tx: Tx, ref: TaskRef, enabled: bool) -> Task:
 
 def _delete(tx: Tx, ref: TaskRef) -> None:
     task = find_task(tx, ref, lock=True)
-    if not tx.tasks.delete_if_living(task.id):
+    if not tx.tasks.delete_if_living(task):
         raise NotFoundError(f"no task has the id {ref}")
     tx.events.append("TASK", task.id, "TASK_DELETED", {"name": task.definition.name})
     for run_id in tx.runs.list_open_of_task(task.id):

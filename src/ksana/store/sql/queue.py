@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ksana.base.ids import new_token
 from ksana.base.instant import Instant
 from ksana.domain.histogram import BUCKETS
 from ksana.domain.queue import Job, Lane, Line, next_turn
@@ -31,6 +32,9 @@ LOOK: Final = 256
 SHARDS: Final = 4
 """Rows a gauge and a count of one minute are spread over."""
 
+_PROCESS: Final = new_token() >> 8 << 4
+"""Tells the gauge rows of this process from those of others."""
+
 _decode_needs = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
@@ -42,6 +46,7 @@ class SqlQueue:
         self._tx = tx
         self._now: Instant = tx.now
         self._shard = (id(session) >> 6) % SHARDS
+        self._gauge_row = _PROCESS ^ id(session)
         self._heads: dict[int, int | None] = {}
         self._tails: dict[int, int | None] = {}
         self._key_tails: dict[tuple[int, str], int | None] = {}
@@ -131,6 +136,9 @@ class SqlQueue:
         self._forget_turns()
         self._session.run_many("queue.promote_job", rows)
         return [row[3] for row in due]
+
+    def has_ready(self, line_ids: Sequence[int]) -> bool:
+        return bool(self._look(line_ids, 1))
 
     def take_ready(self, line_ids: Sequence[int] | None, limit: int) -> list[Job]:
         if limit <= 0:
@@ -258,7 +266,7 @@ class SqlQueue:
         return found or 0
 
     def count(self, *, queued: int = 0, running: int = 0, leases: int = 0, units: int = 0, arrivals: int = 0) -> None:
-        self._session.run("queue.add_to_gauges", shard=self._shard, queued=queued, running=running, arrivals=arrivals)
+        self._session.run("queue.add_to_gauges", shard=self._gauge_row, queued=queued, running=running, arrivals=arrivals)
         add, key = self._tx.rollups.add, str(self._shard)
         for name, change in (("queued", queued), ("running", running), ("leases", leases), ("units", units)):
             if change:
@@ -279,14 +287,21 @@ class SqlQueue:
     def recount(self) -> Gauges:
         row = self._session.one("queue.count_waiting")
         assert row is not None
+        self._fold_gauges()
         said = self.gauges()
         queued, running = int(row[0]) + int(row[1]), int(row[2])
         if (queued, running) != (said.queued, said.running):
             self._session.run(
                 "queue.add_to_gauges",
-                shard=self._shard, queued=queued - said.queued, running=running - said.running, arrivals=0,
+                shard=self._gauge_row, queued=queued - said.queued, running=running - said.running, arrivals=0,
             )  # fmt: skip
         return Gauges(queued, running, said.arrivals)
+
+    def _fold_gauges(self) -> None:
+        """Take over the rows of other connections; one that is alive starts a new row when it next counts."""
+        for shard, queued, running, arrivals in self._session.all("queue.list_gauges", shard=self._gauge_row, limit=1000):
+            self._session.run("queue.delete_gauges", shard=shard)
+            self._session.run("queue.add_to_gauges", shard=self._gauge_row, queued=queued, running=running, arrivals=arrivals)
 
     def list_points(self, metric: str, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
         sums: Counter[Instant] = Counter()

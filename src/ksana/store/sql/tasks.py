@@ -16,6 +16,7 @@ _decode_retry = msgspec.json.Decoder(RetryPolicy).decode
 _decode_options = msgspec.json.Decoder(Options).decode
 _DEFAULT_OPTIONS = Options()
 _NO_RETRY = RetryPolicy()
+_GONE = "#"
 _NO_RETRY_JSON = _encode(_NO_RETRY).decode()
 
 
@@ -74,8 +75,10 @@ class SqlTasks:
         )  # fmt: skip
         return self._session.run("tasks.change_task", **row) == 1
 
-    def delete_if_living(self, task_id: int) -> bool:
-        return self._session.run("tasks.delete_task", id=task_id, at=self._now) == 1
+    def delete_if_living(self, task: Task) -> bool:
+        # The mark cannot stand in a job id, so what is kept never collides and is cut off again when read.
+        gone = f"{task.job_id}{_GONE}{task.id}"
+        return self._session.run("tasks.delete_task", id=task.id, gone_job_id=gone, at=self._now) == 1
 
     def find(self, task_id: int, *, lock: bool = False) -> Task | None:
         row = self._session.one("tasks.lock_task" if lock else "tasks.get_task", id=task_id)
@@ -190,6 +193,8 @@ def read_task(row: Row) -> Task:
         callback_method, round(callback_timeout * SECOND), tuple(tags.strip(",").split(",")) if tags else (),
         _DEFAULT_OPTIONS if options_json == "{}" else _decode_options(options_json),
     )  # fmt: skip
+    if deleted:
+        job_id = job_id.rpartition(_GONE)[0]
     return Task(
         task_id, job_id, dialect, definition, status, version, created_at, updated_at, bool(deleted), next_slot_at, fire_at,
         runs_fired, last_run_at, last_status, last_error,

@@ -4,6 +4,7 @@ from typing import Any
 
 from ksana.base.instant import Instant
 from ksana.store.sql.events import SqlEvents
+from ksana.store.sql.history import SqlHistory
 from ksana.store.sql.house import SqlInstances, SqlKeys, SqlLocks, SqlMarks
 from ksana.store.sql.idempotency import SqlIdempotency
 from ksana.store.sql.queue import SqlQueue
@@ -53,4 +54,5 @@ _TABLES: dict[str, Any] = {
     "queue": SqlQueue,
     "leases": SqlLeases,
     "idempotency": SqlIdempotency,
+    "history": SqlHistory,
 }

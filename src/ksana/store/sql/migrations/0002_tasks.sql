@@ -2,7 +2,7 @@
 
 CREATE TABLE tasks (
   id {id},
-  job_id VARCHAR(128) NOT NULL,
+  job_id VARCHAR(160) NOT NULL,
   dialect CHAR(1) NOT NULL,
   name VARCHAR(128) NOT NULL,
   living_name VARCHAR(128),

@@ -97,7 +97,7 @@ INSERT INTO queue_capacity (id, used, active, reserved_units, reserved_for, rese
 SELECT 1, 0, 0, 0, NULL, 0, 0 FROM (SELECT 1 AS one) AS first_row WHERE NOT EXISTS (SELECT 1 FROM queue_capacity);
 
 CREATE TABLE queue_gauges (
-  shard SMALLINT NOT NULL PRIMARY KEY,
+  shard BIGINT NOT NULL PRIMARY KEY,
   queued BIGINT NOT NULL,
   running BIGINT NOT NULL,
   arrivals BIGINT NOT NULL

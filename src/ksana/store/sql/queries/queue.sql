@@ -1,5 +1,6 @@
 -- The queue. Jobs in lane 1 are ready, in lane 0 they wait for their time; see migrations/0003_queue.sql.
--- Locks are taken in one order: capacity, leases, jobs, gauges.
+-- Locks are taken in one order: capacity, leases, jobs. Statements with many places write `lane + 0` so that MySQL finds the
+-- rows by their ids and locks no others.
 
 -- name: insert_job
 -- A new job.
@@ -45,17 +46,16 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, 
 FROM scheduler_job_runs WHERE addon_id = :addon_id AND client_request_id = :client_request_id
 
 -- name: lock_jobs_among
--- Up to 50 jobs by id, held; unused places repeat an id.
+-- Up to 50 jobs by id, held in the order of ids; unused places repeat an id.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts, max_attempts,
   created_at, updated_at, run_at, claimed_by, claim_expires_at, lease_id, next_retry_at, fairness_key, client_request_id,
   cancel_requested, cancel_reason, progress, note, started_at, finished_at, final_status, error_text, result_json,
   metrics_json, lane, urgency, line_id, turn, due_at, pending_at
-FROM scheduler_job_runs WHERE job_id IN (
+FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id IN (
   :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
   :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
   :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
-  :id45, :id46, :id47, :id48, :id49)
-ORDER BY seq {for_update}
+  :id45, :id46, :id47, :id48, :id49) {for_update}
 
 -- name: list_jobs
 -- Newest first, by the order of submission.
@@ -264,15 +264,14 @@ SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, grante
 FROM scheduler_lease_runs WHERE lease_id = :lease_id {for_update}
 
 -- name: lock_leases_among
--- Up to 50 leases by id, held, and whether each lasts by the store's clock; unused places repeat an id.
+-- Up to 50 leases by id, held in the order of ids, and whether each lasts by the store's clock; unused places repeat an id.
 SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at, last_heartbeat_at, expires_at,
   released_at, release_status, release_digest, CASE WHEN state = 'ACTIVE' AND expires_at > {now} THEN 1 ELSE 0 END
-FROM scheduler_lease_runs WHERE lease_id IN (
+FROM scheduler_lease_runs {force_index lease_runs_id} WHERE lease_id IN (
   :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
   :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
   :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
-  :id45, :id46, :id47, :id48, :id49)
-ORDER BY seq {for_update}
+  :id45, :id46, :id47, :id48, :id49) {for_update}
 
 -- name: list_leases_of_job
 -- Every lease a job had, oldest first.
@@ -337,10 +336,18 @@ WHERE id = 1
 UPDATE queue_capacity SET reserved_units = 0, reserved_for = NULL WHERE id = 1 AND reserved_for = :job_id
 
 -- name: add_to_gauges
--- Gauges are spread over a few rows, so that writers do not wait for each other.
+-- Every connection has a row of its own, so that writers never wait for each other.
 INSERT INTO queue_gauges (shard, queued, running, arrivals) VALUES (:shard, :queued, :running, :arrivals)
 {upsert shard} queued = queue_gauges.queued + {excluded queued}, running = queue_gauges.running + {excluded running},
   arrivals = queue_gauges.arrivals + {excluded arrivals}
+
+-- name: list_gauges
+-- The rows of connections that are idle or gone, held.
+SELECT shard, queued, running, arrivals FROM queue_gauges WHERE shard <> :shard ORDER BY shard LIMIT :limit {skip_locked}
+
+-- name: delete_gauges
+-- Under the lock, after their sums were added to another row.
+DELETE FROM queue_gauges WHERE shard = :shard
 
 -- name: sum_gauges
 -- The gauges.
@@ -355,7 +362,7 @@ SELECT (SELECT COUNT(*) FROM scheduler_job_runs WHERE lane = 0), (SELECT COUNT(*
 -- claim_job for up to 50 jobs; unused places repeat one. Guard: still ready.
 UPDATE scheduler_job_runs SET lane = 2, state = 'CLAIMED', claimed_by = :worker_id, claim_expires_at = :until,
   updated_at = :now_at, progress = NULL, note = NULL
-WHERE lane = 1 AND seq IN (
+WHERE lane + 0 = 1 AND seq IN (
   :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
   :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
   :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
@@ -376,7 +383,7 @@ UPDATE scheduler_job_runs SET lane = 4, state = 'RUNNING', claimed_by = :worker_
     WHEN :id35 THEN :lease35 WHEN :id36 THEN :lease36 WHEN :id37 THEN :lease37 WHEN :id38 THEN :lease38 WHEN :id39 THEN :lease39
     WHEN :id40 THEN :lease40 WHEN :id41 THEN :lease41 WHEN :id42 THEN :lease42 WHEN :id43 THEN :lease43 WHEN :id44 THEN :lease44
     WHEN :id45 THEN :lease45 WHEN :id46 THEN :lease46 WHEN :id47 THEN :lease47 WHEN :id48 THEN :lease48 WHEN :id49 THEN :lease49 END
-WHERE lane = 1 AND seq IN (
+WHERE lane + 0 = 1 AND seq IN (
   :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
   :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
   :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
@@ -408,7 +415,7 @@ UPDATE scheduler_job_runs SET lane = NULL, state = :state, final_status = :final
     WHEN :id35 THEN :metrics35 WHEN :id36 THEN :metrics36 WHEN :id37 THEN :metrics37 WHEN :id38 THEN :metrics38 WHEN :id39 THEN :metrics39
     WHEN :id40 THEN :metrics40 WHEN :id41 THEN :metrics41 WHEN :id42 THEN :metrics42 WHEN :id43 THEN :metrics43 WHEN :id44 THEN :metrics44
     WHEN :id45 THEN :metrics45 WHEN :id46 THEN :metrics46 WHEN :id47 THEN :metrics47 WHEN :id48 THEN :metrics48 WHEN :id49 THEN :metrics49 END
-WHERE lane = 4 AND seq IN (
+WHERE lane + 0 = 4 AND seq IN (
   :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
   :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
   :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
@@ -434,7 +441,7 @@ UPDATE scheduler_lease_runs SET state = 'RELEASED', released_at = :now_at, relea
     WHEN :id35 THEN :digest35 WHEN :id36 THEN :digest36 WHEN :id37 THEN :digest37 WHEN :id38 THEN :digest38 WHEN :id39 THEN :digest39
     WHEN :id40 THEN :digest40 WHEN :id41 THEN :digest41 WHEN :id42 THEN :digest42 WHEN :id43 THEN :digest43 WHEN :id44 THEN :digest44
     WHEN :id45 THEN :digest45 WHEN :id46 THEN :digest46 WHEN :id47 THEN :digest47 WHEN :id48 THEN :digest48 WHEN :id49 THEN :digest49 END
-WHERE state = 'ACTIVE' AND lease_id IN (
+WHERE COALESCE(state, '') = 'ACTIVE' AND lease_id IN (
   :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
   :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
   :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,

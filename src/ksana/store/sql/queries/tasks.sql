@@ -36,8 +36,8 @@ UPDATE tasks SET name = :name, living_name = :living_name, description = :descri
 WHERE id = :id AND version = :version AND deleted = 0
 
 -- name: delete_task
--- Soft delete: disarmed, its name free again. Guard: living.
-UPDATE tasks SET deleted = 1, living_name = NULL, fire_at = NULL, next_slot_at = NULL, version = version + 1, updated_at = :at
+-- Soft delete: disarmed, its name and job id free again. Guard: living.
+UPDATE tasks SET deleted = 1, job_id = :gone_job_id, living_name = NULL, fire_at = NULL, next_slot_at = NULL, version = version + 1, updated_at = :at
 WHERE id = :id AND deleted = 0
 
 -- name: get_task
