@@ -51,6 +51,7 @@ class ScriptedCaller:
         self.sent: list[Sent] = []
         self.scripts: dict[str, Script] = defaultdict(lambda: lambda request: answer(200))
         self.open = 0
+        self._hanging: list[asyncio.Task[None]] = []
         self.most_open = 0
 
     def call(self, request: Request, done: Callable[[Reply], None]) -> _Call:
@@ -70,7 +71,7 @@ class ScriptedCaller:
         if reply is not None:
             end(reply)
         else:
-            asyncio.ensure_future(self._time_out(request, end))
+            self._hanging.append(asyncio.ensure_future(self._time_out(request, end)))
         return _Call(end)
 
     async def _time_out(self, request: Request, end: Callable[[Reply], None]) -> None:
@@ -104,7 +105,9 @@ class Quiet:
 class World:
     """One instance. `die` and `revive` stand for kill -9 and a restart; the store and the clock live on."""
 
-    def __init__(self, store: SqlStore, clock: VirtualClock, instance: str = "one", workers: int = 64, per_host: int = 16) -> None:
+    def __init__(
+        self, store: SqlStore, clock: VirtualClock, instance: str = "one", workers: int = 64, per_host: int = 16
+    ) -> None:
         self.store = store
         self.clock = clock
         self.caller = ScriptedCaller(clock)

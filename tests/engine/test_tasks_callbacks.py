@@ -143,9 +143,7 @@ async def test_wrong_callbacks_are_refused(world: World) -> None:
     sync = await world.add(task_of(every(world, 3600), name="sync"))
     started = await world.tasks.trigger(sync.id)
     with pytest.raises(ConflictError):
-        await world.callbacks.take_by_identity(
-            sync.id, started.run_id, Received(CallbackBody("SUCCESS"), "{}", "{}", "POST")
-        )
+        await world.callbacks.take_by_identity(sync.id, started.run_id, Received(CallbackBody("SUCCESS"), "{}", "{}", "POST"))
 
 
 @pytest.mark.spec("C16")

@@ -80,7 +80,7 @@ class _TaskEdge:
 
     async def create_task(self, call: Call, body: WholeTask) -> Content:
         new = NewTask("C", read_task(body, self._defaults, self._surface.clock.now()), given(body.status, "ENABLED"))
-        return await answer_once(self._tasks.create(new, read_key(call, "self._tasks.create", body, _render)), _render, 201)
+        return await answer_once(self._tasks.create(new, read_key(call, "tasks.create", body, _render)), _render, 201)
 
     async def list_tasks(self, call: Call) -> dict[str, Any]:
         query: TaskQuery = call.query
@@ -129,7 +129,7 @@ class _TaskEdge:
                 check_template(override_body, "override_body")
         work = self._tasks.trigger(
             task_id, override_body=override_body, force_async=given(body.force_async, False), trace_id=trace_of(call),
-            idempotency=read_key(call, "self._tasks.trigger", body, _render_started),
+            idempotency=read_key(call, "tasks.trigger", body, _render_started),
         )  # fmt: skip
         return await answer_once(work, _render_started, 202)
 

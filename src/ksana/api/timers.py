@@ -127,10 +127,9 @@ class _TimerEdge:
         self._defaults = surface.defaults
 
     async def create_timer(self, call: Call, body: WholeTimer) -> Content:
-        new = NewTask(
-            "T", read_timer(_whole(body), self._defaults, self._surface.clock.now()), "ENABLED" if given(body.enabled, True) else "DISABLED",
-            _read_id(given(body.id, "")),
-        )  # fmt: skip
+        definition = read_timer(_whole(body), self._defaults, self._surface.clock.now())
+        status = "ENABLED" if given(body.enabled, True) else "DISABLED"
+        new = NewTask("T", definition, status, _read_id(given(body.id, "")))
         return await answer_once(self._tasks.create(new, read_key(call, "jobs.create", body, _render)), _render, 201)
 
     async def list_timers(self, call: Call) -> Answer | Stream:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 from random import Random
@@ -25,9 +24,8 @@ from ksana.api.server import Server, make_config
 from ksana.api.services import ApiSettings, Check
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
-from ksana.base.ids import new_uid
 from ksana.base.instant import SECOND, Micros
-from ksana.boot import arrival
+from ksana.boot import arrival, whereabouts
 from ksana.boot.late_store import LateStore
 from ksana.boot.listening import describe_address, is_loopback, listen
 from ksana.boot.metrics import Metrics
@@ -92,8 +90,15 @@ class KsanaServer:
             allowed_origins=settings.server.allowed_origins,
             tzdata_version=find_tzdata_version(),
         )
+        here = whereabouts.find_host()
         self._membership = Membership(
-            self._store, clock, instance_id(settings), socket.gethostname(), __version__, self._renew_every
+            self._store,
+            clock,
+            whereabouts.make_instance_id(settings.coordination.instance_id),
+            here,
+            __version__,
+            self._renew_every,
+            lambda other: whereabouts.is_dead(other, here),
         )
         self._house = House(
             settings, api_settings, clock, random, self._store, metrics, self._membership, self._events, self._keys
@@ -223,14 +228,6 @@ def _jobs(settings: Settings) -> Jobs:
     timers = settings.timers
     defaults = TimerDefaults(timers.default_timeout_us, timers.max_retries, timers.retry_backoff_us)
     return Jobs(defaults, Path(settings.store.data_dir, "jobs.json"))
-
-
-def instance_id(settings: Settings) -> str:
-    """The configured name of this process, or one made of host, process id and chance."""
-    if settings.coordination.instance_id != "auto":
-        return settings.coordination.instance_id
-    host = "".join(char if char.isalnum() or char in "._-" else "-" for char in socket.gethostname())[:60]
-    return f"{host or 'host'}-{os.getpid()}-{new_uid()[:6]}"
 
 
 async def serve(settings: Settings) -> int:

@@ -1,33 +1,45 @@
 """The tasks surface (T and C), put together: services, engine, routes, metrics."""
 
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import structlog
 from prometheus_client import Histogram
+from prometheus_client.core import GaugeMetricFamily
 
 from ksana import __version__
 from ksana.api import callbacks as callbacks_api
+from ksana.api import explain as explain_api
 from ksana.api import runs as runs_api
 from ksana.api import schedules as schedules_api
 from ksana.api import tasks as tasks_api
 from ksana.api import timers as timers_api
 from ksana.api.definitions import Defaults, TaskSurface
-from ksana.base.instant import SECOND, Instant
+from ksana.base.clock import Clock
+from ksana.base.instant import SECOND, Instant, Micros
 from ksana.boot.surfaces import House, Surface
+from ksana.engine.chores import Retention
 from ksana.engine.delivery import Delivery
 from ksana.engine.firing import FiringEngine
 from ksana.engine.held import AttemptOver
+from ksana.engine.pump import Pump
+from ksana.engine.run_history import RunHistory, add_run_history
 from ksana.engine.supervisor import Loop
 from ksana.engine.waking import WakingEngine
 from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.http import CurlCaller
-from ksana.ports.store import Tx
+from ksana.ports.store import Store, Tx
 from ksana.service.callbacks import CallbackService
+from ksana.service.insight import InsightService
 from ksana.service.runs import RunService
 from ksana.service.tasks import TaskService
 
 _DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SCANS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+FIGURES_EVERY: Final[Micros] = 10 * SECOND
+FIGURES_SHARE: Final = 500
+"""Reading the figures takes at most this part of the time: a million tasks take longer to count."""
+
 _log = structlog.get_logger("ksana.tasks")
 
 
@@ -45,6 +57,7 @@ class TaskMetrics:
             "cronjob_scheduler_scan_latency", "Length of one firing pass.", buckets=_SCANS, registry=metrics.registry
         )
         self._fired = metrics.plain_counter("ksana_tasks_fired_total", "Tasks fired.")
+        self.on_success: Callable[[int, int], None] = lambda task_id, keep: None
 
     def scanned(self, seconds: float, fired: int) -> None:
         self._scan.observe(seconds)
@@ -65,6 +78,8 @@ class TaskMetrics:
             self._retries.child(task_id).inc()
         elif status != "CALLBACK_PENDING":
             self._runs.child(status).inc()
+        if status in ("SUCCESS", "CALLBACK_PENDING"):  # what is accepted mostly succeeds, and is told elsewhere
+            self.on_success(task_id, over.held.task.definition.options.history_limit)
         if over.reply.kind != "answered" or status in ("FAILED", "TIMEOUT"):
             _log.warning(
                 "attempt failed", run_id=over.held.run_id, task_id=task_id, job_id=over.held.task.job_id,
@@ -72,6 +87,32 @@ class TaskMetrics:
                 latency_ms=over.reply.timing.total_ms, target_url=over.held.task.definition.target_url,
                 trace_id=over.held.trace_id,
             )  # fmt: skip
+
+
+class TaskFigures:
+    """The gauges of seed 004, read now and then and shown from memory: a scrape never waits for the store."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._latest: tuple[dict[str, int], int] | None = None
+        self.pump = Pump("task-figures", clock, self.sample, FIGURES_EVERY)
+
+    async def sample(self) -> Instant | None:
+        """Read both; tell when to read again."""
+        began = self._clock.monotonic()
+        self._latest = await self._store.read(_figures)
+        return self._clock.now() + max(FIGURES_EVERY, (self._clock.monotonic() - began) * FIGURES_SHARE)
+
+    def collect(self) -> Iterable[Any]:
+        """Show what was read last; nothing before the first time."""
+        if self._latest is None:
+            return []
+        by_status, pending = self._latest
+        tasks = GaugeMetricFamily("cronjob_task_total", "Living tasks by status.", labels=("status",))
+        for status in ("ENABLED", "DISABLED"):
+            tasks.add_metric((status,), by_status.get(status, 0))
+        return [tasks, GaugeMetricFamily("cronjob_callback_pending", "Runs that wait for a callback.", value=pending)]
 
 
 class _Hints:
@@ -123,12 +164,20 @@ def tasks_surface(house: House) -> Surface:
         finally:
             delivery.close()
 
+    retention, history, figures = Retention(store, clock, me), RunHistory(store, clock), TaskFigures(store, clock)
+    add_run_history(retention, settings.store.retention_us)
+    metrics.on_success = history.note
+    house.metrics.on_scrape(figures.collect)
     modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
-    pumps = (delivery.outcomes, delivery.claims, delivery.cancels, waking.wakes, waking.rescue, waking.promote, firing.pump)
+    routes = [route for module in modules for route in module.routes(surface)]
+    pumps = (
+        delivery.outcomes, delivery.claims, delivery.cancels, waking.wakes, waking.rescue, waking.promote, firing.pump,
+        history.pump, figures.pump,
+    )  # fmt: skip
     return Surface(
         name="tasks",
-        routes=tuple(route for module in modules for route in module.routes(surface)),
-        loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
+        routes=(*routes, *explain_api.routes(InsightService(store))),
+        loops=(*(Loop(pump.name, pump.run) for pump in pumps), Loop("run-retention", retention.pump.run)),
         found=_found,
         stats=lambda: store.read(_stats),
         drain=drain,
@@ -148,6 +197,10 @@ def _found(tx: Tx) -> dict[str, int]:
     return {"tasks": sum(tx.tasks.count_by_status().values())}
 
 
+def _figures(tx: Tx) -> tuple[dict[str, int], int]:
+    return tx.tasks.count_by_status(), tx.runs.count_pending_callbacks()
+
+
 def _stats(tx: Tx) -> dict[str, object]:
     return {"by_status": tx.tasks.count_by_status(), "callbacks_pending": tx.runs.count_pending_callbacks()}
 
@@ -160,7 +213,8 @@ def _defaults(house: House) -> Defaults:
         max_retries=tasks.max_retries, misfire_grace_us=tasks.misfire_grace_us, max_queued=tasks.max_queued,
         history_limit=tasks.history_limit, response_limit=tasks.response_limit or None,
         follow_redirects=tasks.follow_redirects, on_orphan=tasks.on_orphan, delivery=tasks.delivery,
-        dst_gap=_dst(tasks.dst_gap), dst_overlap=_dst(tasks.dst_overlap), retry_on_callback_failure=tasks.retry_on_callback_failure,
+        dst_gap=_dst(tasks.dst_gap), dst_overlap=_dst(tasks.dst_overlap),
+        retry_on_callback_failure=tasks.retry_on_callback_failure,
     )  # fmt: skip
 
 

@@ -5,22 +5,22 @@
       ▲                                                            └─▶ ready hosts, wakes
       └── retries and promotions make runs ready again
 
-Two limits: calls in flight in all (`workers`) and per host. Within them nothing waits for another's target. A run waiting
+Two limits: calls in flight in all (`workers`) and per host. Within them nothing waits for another's target, and targets that
+hang do not take the places of those that answer (see hosts). A run waiting
 for its retry or its callback is in the store and holds nothing. We hold a run under its token and our instance's lease; when
 the lease is not certain nothing new is sent (`is_held`), because another instance may be taking over.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
 from ksana.base.ids import new_token
-from ksana.base.instant import MILLISECOND, SECOND, Instant
+from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 from ksana.engine.held import AttemptOver, HeldRun, held_from
-from ksana.engine.hosts import AHEAD, HostLine, Rooms
+from ksana.engine.hosts import AHEAD, HostLine, Places, Rooms
 from ksana.engine.outcomes import Recorded, record_outcomes
 from ksana.engine.pump import AGAIN, Pump
 from ksana.engine.requests import Built, build_request
@@ -53,6 +53,8 @@ class _Flight(NamedTuple):
     call: Call
     token: int
     started_at: Instant
+    line: HostLine
+    since_mono: Micros
 
 
 class Delivery:
@@ -85,7 +87,7 @@ class Delivery:
         self._agent = agent
         self._lines: dict[str, HostLine] = {}
         self._in_flight: dict[int, _Flight] = {}
-        self._turn: deque[str] = deque()
+        self._places = Places(self._in_flight, workers)
         self._ready: dict[str, None] = {}
         self._over: list[AttemptOver] = []
         self._stopped = False
@@ -110,10 +112,7 @@ class Delivery:
         for run in held:
             line = self._line(run.host)
             line.waiting.append(run)
-            if line.in_flight < line.limit:
-                self._fill(line)
-            elif len(line.waiting) == 1:
-                self._turn.append(run.host)
+            self._fill(line)
         if ready_hosts:
             self._ready.update(dict.fromkeys(ready_hosts))
             self.claims.signal()
@@ -158,51 +157,67 @@ class Delivery:
         return line
 
     def _forget_idle_lines(self) -> None:
-        for host in [host for host, line in self._lines.items() if not line.in_flight and not line.waiting]:
+        idle = [host for host, line in self._lines.items() if not line.in_flight and not line.waiting and not line.is_lined_up]
+        for host in idle:
             del self._lines[host]
 
     def _fill(self, line: HostLine) -> None:
         """Send what waits at a host while there are places."""
-        waiting = line.waiting
-        while waiting and line.in_flight < line.limit:
-            if len(self._in_flight) >= self._workers:
-                self._turn.append(line.host)
+        while line.waiting and line.in_flight < line.limit:
+            if not self._places.has_place(line, self._clock.monotonic()):
+                self._places.line_up(line)
                 return
-            self._send(line, waiting.popleft())
+            self._send(line, line.waiting.popleft())
+
+    def _give_turns(self) -> None:
+        """Hand out the places that are free, one call at a time."""
+        while (line := self._places.next_line(self._clock.monotonic())) is not None:
+            if line.waiting and line.in_flight < line.limit:
+                self._send(line, line.waiting.popleft())
+                if line.waiting:
+                    self._places.line_up(line)
 
     def _send(self, line: HostLine, held: HeldRun) -> None:
         now = self._clock.now()
-        line.in_flight += 1
         if not self._is_held():
-            self._finish(line, held, None, _not_sent("the lease of this instance has run out; another one takes over"), now)
+            reply = Reply("aborted", Timing(), error="the lease of this instance has run out; another one takes over")
+            self._note_over(held, None, reply, now)
             return
         try:
             built = build_request(held, now, self._callback_base, self._agent)
         except Exception as error:  # a definition we cannot build from fails its own run, nobody else's
-            self._finish(line, held, None, Reply("refused", Timing(), error=f"the request cannot be made: {error}"), now)
+            self._note_over(held, None, Reply("refused", Timing(), error=f"the request cannot be made: {error}"), now)
             return
         if self._caller is None:
             self._caller = self._make_caller()
+        since_mono = self._clock.monotonic()
 
         def done(reply: Reply) -> None:
             self._in_flight.pop(held.run_id, None)
-            self._finish(line, held, built, reply, now)
+            line.ended(since_mono, self._clock.monotonic())
+            self._note_over(held, built, reply, now)
+            self._refill(line)
 
-        self._in_flight[held.run_id] = _Flight(self._caller.call(built.request, done), held.token, now)
+        line.in_flight += 1
+        self._in_flight[held.run_id] = _Flight(self._caller.call(built.request, done), held.token, now, line, since_mono)
 
-    def _finish(self, line: HostLine, held: HeldRun, built: Built | None, reply: Reply, started_at: Instant) -> None:
+    def _note_over(self, held: HeldRun, built: Built | None, reply: Reply, started_at: Instant) -> None:
         request, shown = built or (None, None)
         over = AttemptOver(held, request, shown, reply, started_at, max(started_at, self._clock.now()))
-        line.ended(self._clock.monotonic())
         self._metrics.called(over)
         if not (self._stopped and reply.kind == "aborted"):
             self._over.append(over)
             if len(self._over) == 1:
                 self.outcomes.signal()
-        if line.waiting:
+
+    def _refill(self, line: HostLine) -> None:
+        """A call ended: its place goes to whoever waits longest, be it the same host."""
+        if not self._places.is_anyone_lined_up():
             self._fill(line)
-        while self._turn and len(self._in_flight) < self._workers:
-            self._fill(self._line(self._turn.popleft()))
+        else:
+            if line.waiting:
+                self._places.line_up(line)
+            self._give_turns()
         if self._ready and not line.waiting:
             self.claims.signal()
         if not self._in_flight:
@@ -239,7 +254,7 @@ class Delivery:
         for host in list(self._ready):
             line = self._line(host)
             room = min(line.room(self._clock.monotonic()), 500)
-            if room <= 0 or len(self._in_flight) >= self._workers:
+            if room <= 0 or not self._places.has_place(line, self._clock.monotonic()):
                 continue
             held = await self._store.transact(_hold, host, room, self._instance_id, [new_token() for _ in range(room)])
             if len(held) < room:
@@ -250,18 +265,18 @@ class Delivery:
         return AGAIN if left else None
 
     async def _look_for_cancels(self) -> Instant | None:
-        """Find calls whose run was cancelled on another instance, or ended by its callback."""
+        """Find calls whose run was cancelled on another instance, or ended by its callback. And let those who wait for a
+        place look again: a call that has become stale frees one."""
         # Calls that just began are left for the next look: most end before it.
         before = self._clock.now() - CANCEL_LOOK // 2
         flying = [(run_id, flight.token) for run_id, flight in self._in_flight.items() if flight.started_at < before]
         if flying:
             for run_id in await self._store.read(_list_taken_away, flying):
                 self.abort(run_id)
+        self._give_turns()
+        if self._ready:
+            self.claims.signal()
         return self._clock.now() + CANCEL_LOOK if self._in_flight else None
-
-
-def _not_sent(why: str) -> Reply:
-    return Reply("aborted", Timing(), error=why)
 
 
 def _list_ready_hosts(tx: Tx) -> list[str]:

@@ -189,8 +189,8 @@ def _write_runs(tx: Tx, new_runs: list[NewRun], owners: list[Task], fired: Fired
             append("RUN", run_id, "RUN_STARTED", data)
             fired.held.append(
                 HeldRun(
-                    run_id, run.uid, task, run.token, 1, run.scheduled_time, run.exec_type, run.trace_id, run.host, True, run.held_by or "",
-                    run.callback_token,
+                    run_id, run.uid, task, run.token, 1, run.scheduled_time, run.exec_type, run.trace_id, run.host, True,
+                    run.held_by or "", run.callback_token,
                 )
             )  # fmt: skip
         elif run.status == "SKIPPED":

@@ -3,12 +3,17 @@
 A run that is held waits in our memory for a place; one that is only ready waits in the store, for any instance. To keep a
 fast host busy some runs are held ahead, as many as the host will start within a quarter second by its measured rate. A host
 that hangs has a rate of nothing, so nothing is held for it beyond its free places.
+
+Hosts that hang must not take every place from those that answer. A call without an answer for a second makes its host slow,
+until a call of it ends sooner. Slow hosts share the `workers` places; for all others a stale call does not count, so they
+find a place while the slow ones wait for theirs. In all at most twice `workers` calls are in flight.
 """
 
 from collections import deque
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Protocol
 
-from ksana.base.instant import MILLISECOND, Micros
+from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.engine.held import HeldRun
 
 AHEAD: Final = 32
@@ -17,6 +22,11 @@ AHEAD: Final = 32
 AHEAD_WINDOW: Final[Micros] = 250 * MILLISECOND
 AHEAD_LIMIT: Final = 4096
 _RATE_WINDOW: Final[Micros] = 100 * MILLISECOND
+
+STALE: Final[Micros] = SECOND
+"""A call this long in flight is stale, and its host slow."""
+
+_STALE_LOOK: Final[Micros] = 50 * MILLISECOND
 
 
 class Rooms:
@@ -46,7 +56,18 @@ class Rooms:
 class HostLine:
     """One host: what is in flight, what waits here for a place, how fast it answers."""
 
-    __slots__ = ("_window_count", "_window_ends", "host", "in_flight", "is_known", "limit", "rate", "waiting")
+    __slots__ = (
+        "_window_count",
+        "_window_ends",
+        "host",
+        "in_flight",
+        "is_known",
+        "is_lined_up",
+        "is_slow",
+        "limit",
+        "rate",
+        "waiting",
+    )
 
     def __init__(self, host: str, limit: int) -> None:
         self.host = host
@@ -55,12 +76,15 @@ class HostLine:
         self.waiting: deque[HeldRun] = deque()
         self.rate = 0.0
         self.is_known = False
+        self.is_slow = False
+        self.is_lined_up = False
         self._window_count = 0
         self._window_ends: Micros = 0
 
-    def ended(self, now_mono: Micros) -> None:
+    def ended(self, since_mono: Micros, now_mono: Micros) -> None:
         """A call ended: count it into the rate."""
         self.in_flight -= 1
+        self.is_slow = now_mono - since_mono >= STALE
         if now_mono >= self._window_ends:
             self._roll(now_mono)
         self._window_count += 1
@@ -69,7 +93,7 @@ class HostLine:
         """How many more runs may be held for this host."""
         if now_mono >= self._window_ends:
             self._roll(now_mono)
-        ahead = AHEAD if not self.is_known else min(int(self.rate * AHEAD_WINDOW / 1e6), AHEAD_LIMIT)
+        ahead = 0 if self.is_slow else AHEAD if not self.is_known else min(int(self.rate * AHEAD_WINDOW / 1e6), AHEAD_LIMIT)
         return self.limit - self.in_flight + ahead - len(self.waiting)
 
     def _roll(self, now_mono: Micros) -> None:
@@ -83,3 +107,65 @@ class HostLine:
             self.is_known = self.is_known or self.in_flight >= self.limit
         self._window_count = 0
         self._window_ends = now_mono + _RATE_WINDOW
+
+
+class Flight(Protocol):
+    """What is asked of a call in flight."""
+
+    @property
+    def line(self) -> HostLine: ...
+
+    @property
+    def since_mono(self) -> Micros: ...
+
+
+class Places:
+    """Who may send next when places are short: one call a turn, so that no host keeps the places it has."""
+
+    def __init__(self, flights: Mapping[int, Flight], workers: int) -> None:
+        """`flights` are the calls in flight, in the order in which they began."""
+        self._flights = flights
+        self._workers = workers
+        self._turn: deque[HostLine] = deque()
+        self._slow_turn: deque[HostLine] = deque()
+        self._is_slow_first = False
+        self._stale = 0
+        self._looked_mono: Micros = 0
+
+    def has_place(self, line: HostLine, now_mono: Micros) -> bool:
+        """Whether this host may send now, its own limit aside."""
+        count = len(self._flights)
+        if count < self._workers:
+            return True
+        return count < 2 * self._workers and count < self._workers + self._count_stale(now_mono) and not line.is_slow
+
+    def line_up(self, line: HostLine) -> None:
+        """Let a host wait for its turn."""
+        if not line.is_lined_up:
+            line.is_lined_up = True
+            (self._slow_turn if line.is_slow else self._turn).append(line)
+
+    def next_line(self, now_mono: Micros) -> HostLine | None:
+        """The host whose turn it is, if there is a place for it. Where both kinds may go they take turns."""
+        self._is_slow_first = not self._is_slow_first
+        for turn in (self._slow_turn, self._turn) if self._is_slow_first else (self._turn, self._slow_turn):
+            if turn and self.has_place(turn[0], now_mono):
+                line = turn.popleft()
+                line.is_lined_up = False
+                return line
+        return None
+
+    def is_anyone_lined_up(self) -> bool:
+        """Whether a host waits for its turn."""
+        return bool(self._turn or self._slow_turn)
+
+    def _count_stale(self, now_mono: Micros) -> int:
+        if now_mono - self._looked_mono >= _STALE_LOOK:
+            self._looked_mono = now_mono
+            self._stale = 0
+            for flight in self._flights.values():
+                if now_mono - flight.since_mono < STALE:
+                    break
+                flight.line.is_slow = True
+                self._stale += 1
+        return self._stale

@@ -4,6 +4,7 @@ The store's clock decides for others whether we are dead; our own monotonic cloc
 lease counts from before the renewal was asked for, so we stop sending (`is_held`) before anybody may take over.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -24,13 +25,23 @@ class Membership:
     """Registers the instance, keeps its lease, ends it in order."""
 
     def __init__(
-        self, store: Store, clock: Clock, instance_id: str, host: str, version: str, every_us: Micros = RENEW_EVERY
+        self,
+        store: Store,
+        clock: Clock,
+        instance_id: str,
+        host: str,
+        version: str,
+        every_us: Micros = RENEW_EVERY,
+        is_dead: Callable[[Instance], bool] = lambda instance: False,
     ) -> None:
+        """`is_dead` tells whether another instance is known to be dead although its lease still runs: a restart on the same
+        machine then need not wait for the lease, and the gap between the two lives is known for what it is."""
         self.instance_id = instance_id
         self._store = store
         self._clock = clock
         self._host = host
         self._version = version
+        self._is_dead = is_dead
         self._every_us = every_us
         self._held_until_mono: Micros = 0
 
@@ -41,7 +52,9 @@ class Membership:
     async def join(self) -> Instance:
         """Enter ourselves, or enter again after our row was removed."""
         asked_mono = self._clock.monotonic()
-        instance = await self._store.transact(_register, self.instance_id, self._host, self._version, LEASE, self._store.sole)
+        instance = await self._store.transact(
+            _register, self.instance_id, self._host, self._version, LEASE, self._store.sole, self._is_dead
+        )
         self._held_until_mono = asked_mono + LEASE
         return instance
 
@@ -78,8 +91,12 @@ class Membership:
         return True
 
 
-def _register(tx: Tx, instance_id: str, host: str, version: str, lease_us: Micros, sole: bool) -> Instance:
-    return tx.instances.register(instance_id, host, version, lease_us, sole)
+def _register(
+    tx: Tx, instance_id: str, host: str, version: str, lease_us: Micros, sole: bool, is_dead: Callable[[Instance], bool]
+) -> Instance:
+    living = [one for one in tx.instances.list_instances() if one.stopped_at is None and one.lease_until > tx.now]
+    dead = tuple(one.id for one in living if one.id != instance_id and is_dead(one))
+    return tx.instances.register(instance_id, host, version, lease_us, sole, dead)
 
 
 def _renew(tx: Tx, instance_id: str, lease_us: Micros) -> bool:

@@ -87,9 +87,12 @@ class Instance(msgspec.Struct, frozen=True):
 class Instances(Protocol):
     """Who runs. An instance's lease covers everything it holds: it renews one row, not one per run."""
 
-    def register(self, instance_id: str, host: str, version: str, lease_us: int, sole: bool) -> Instance:
-        """Enter a new instance at `tx.now`. With no other instance alive the gap since the last sign of life is recorded
-        as an outage. `sole` says that the store admits one server only, so every other instance is dead for certain."""
+    def register(
+        self, instance_id: str, host: str, version: str, lease_us: int, sole: bool, dead: tuple[str, ...] = ()
+    ) -> Instance:
+        """Enter a new instance at `tx.now`. With no other instance alive the gap since the last sign of life is recorded as
+        an outage. `sole` says that the store admits one server only, so every other instance is dead for certain; `dead`
+        names others that are: their leases end now."""
         ...
 
     def renew_if_registered(self, instance_id: str, lease_us: int) -> bool:

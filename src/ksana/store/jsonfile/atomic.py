@@ -7,6 +7,7 @@ import contextlib
 import os
 import stat
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +19,8 @@ class NotSyncedError(OSError):
     """The new file is in its place, but the disk would not say that it stays there."""
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Put `content` in the place of the file, durably. An OSError means that the old file is untouched, except
+def replace_file(path: Path, content: Iterable[bytes]) -> None:
+    """Put `content`, given in parts, in the place of the file, durably. An OSError means that the old file is untouched, except
     NotSyncedError, which says that the new one is there but may not outlive a power cut."""
     draft = path.with_name(path.name + ".tmp")
     try:
@@ -59,16 +60,17 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_synced(draft: Path, content: bytes, mode: int) -> None:
+def _write_synced(draft: Path, content: Iterable[bytes], mode: int) -> None:
     # A fresh inode each time: what a failed sync left behind in an old one must not pass for written.
     draft.unlink(missing_ok=True)
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
         if hasattr(os, "fchmod"):
             os.fchmod(handle, mode)
-        rest = memoryview(content)
-        while rest:
-            rest = rest[os.write(handle, rest) :]
+        for part in content:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
         _sync(handle)
     finally:
         os.close(handle)

@@ -6,7 +6,7 @@
 Members we do not know, and jobs that cannot be read, are written back as they were.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,7 @@ from ksana.domain.timer_document import MAX_TASK_ID, StoredTimer, TimerDefaults,
 from ksana.ports.store import ApiKey
 
 VERSION: Final = 1
+JOBS_IN_A_PART: Final = 256
 _OURS: Final = frozenset({"version", "updated_at", "jobs", "last_task_id", "keys"})
 _BOM: Final = b"\xef\xbb\xbf"
 _encode = msgspec.json.Encoder().encode
@@ -162,11 +163,11 @@ def encode_keys(keys: list[ApiKey]) -> bytes:
     return msgspec.json.format(_encode(keys), indent=2).replace(b"\n", b"\n  ")
 
 
-def assemble(updated_at: Instant, jobs: Iterable[bytes], more: Mapping[str, bytes]) -> bytes:
-    """Join the pieces to a whole file."""
-    listed = b",\n    ".join(jobs)
-    body = b"[\n    %b\n  ]" % listed if listed else b"[]"
+def assemble(updated_at: Instant, jobs: list[bytes], more: Mapping[str, bytes]) -> Iterator[bytes]:
+    """A whole file, in parts of a few hundred jobs: joining all of it at once would cost more than writing it."""
+    yield b'{\n  "version": %d,\n  "updated_at": "%b",\n  "jobs": [' % (VERSION, format_instant(updated_at).encode())
+    between = b",\n    "
+    for first in range(0, len(jobs), JOBS_IN_A_PART):
+        yield (between if first else b"\n    ") + between.join(jobs[first : first + JOBS_IN_A_PART])
     rest = b"".join(b",\n  %b: %b" % (_encode(name), text) for name, text in more.items())
-    return b'{\n  "version": %d,\n  "updated_at": "%b",\n  "jobs": %b%b\n}\n' % (
-        VERSION, format_instant(updated_at).encode(), body, rest,
-    )  # fmt: skip
+    yield b"%b%b\n}\n" % (b"\n  ]" if jobs else b"]", rest)

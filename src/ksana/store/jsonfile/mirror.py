@@ -181,7 +181,11 @@ class Mirror:
             except OSError as error:
                 raise StoreDownError(f"{self.path} could not be written: {_line(error)}", retry_after_sec=5) from error
             # Held until the commit, or the flusher could put older pieces over these.
-            session.raw("COMMIT")
+            try:
+                session.raw("COMMIT")
+            except BaseException:
+                self._marked.set()  # the file is ahead of the database: the flusher writes the old one again
+                raise
             self._pieces, self._more = pieces, more
 
     def _take_soon(self, pieces: dict[int, _Piece]) -> tuple[dict[int, _Piece], dict[str, bytes]]:

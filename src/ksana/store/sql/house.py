@@ -16,7 +16,11 @@ class SqlInstances:
         self._session = session
         self._now: Instant = tx.now
 
-    def register(self, instance_id: str, host: str, version: str, lease_us: int, sole: bool) -> Instance:
+    def register(
+        self, instance_id: str, host: str, version: str, lease_us: int, sole: bool, dead: tuple[str, ...] = ()
+    ) -> Instance:
+        for gone in dead:
+            self._session.run("house.end_instance", id=gone)
         last = self._session.one("house.last_sign_of_life")
         outage_from: Instant | None = None
         if last is not None and last[0] is not None:

@@ -8,7 +8,6 @@ import os
 import sqlite3
 import struct
 import sys
-import time
 from pathlib import Path
 from typing import IO, Final
 
@@ -18,7 +17,6 @@ from ksana.base.errors import SetupError
 APPLICATION_ID: Final = 0x4B53414E
 """`KSAN`, in the file's header."""
 
-_PREPARE_SECONDS: Final = 10.0
 _MAGIC: Final = b"SQLite format 3\x00"
 _PRAGMAS: Final = (
     "synchronous = FULL",  # NORMAL loses acknowledged rows in a power cut
@@ -59,19 +57,12 @@ def prepare(path: str, clock: Clock, *, make: bool = True) -> None:
             _examine(file)
     except OSError as error:
         raise _unusable(path, error) from None
-    give_up_at = time.monotonic() + _PREPARE_SECONDS
-    while True:
-        try:
-            _make_ours(path, clock, is_new)
-            return
-        except sqlite3.DatabaseError as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() < give_up_at:
-                time.sleep(0.02)  # another process changes the mode of the same file, which SQLite does not wait for itself
-            elif code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL):
-                raise  # not for ever
-            else:
-                raise SetupError(f"{path} cannot be opened as a Ksana store: {error}. The file was left as it is.") from None
+    try:
+        _make_ours(path, clock, is_new)
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL):
+            raise  # not for ever
+        raise SetupError(f"{path} cannot be opened as a Ksana store: {error}. The file was left as it is.") from None
 
 
 def _make_ours(path: str, clock: Clock, is_new: bool) -> None:

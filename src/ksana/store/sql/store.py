@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
@@ -23,6 +24,9 @@ T = TypeVar("T")
 
 NETWORK_WRITERS = 4
 READERS = 2
+
+OPEN_SECONDS = 10.0
+"""How long opening waits for others who open the same store."""
 
 
 class SqlStore:
@@ -120,8 +124,8 @@ def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str =
             if serve and dialect.path != ":memory:":
                 lock = sqlite_file.ServeLock(dialect.path)
                 lock.take()
-            sqlite_file.prepare(dialect.path, clock, make=apply)
-        report = apply_migrations(dialect, clock.now(), apply=apply)
+            _patiently(dialect, partial(sqlite_file.prepare, dialect.path, clock, make=apply))
+        report = _patiently(dialect, partial(apply_migrations, dialect, clock.now(), apply=apply))
         warnings = list_weaknesses(dialect)
         if warnings and durability == "strict":
             raise SetupError(f"the store {shown} may lose acknowledged writes: {'; '.join(warnings)}")
@@ -134,6 +138,18 @@ def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str =
             raise SetupError(f"the store {shown} cannot be used: {error}") from error
         raise StoreDownError(f"the store {shown} is away: {' '.join(str(error).split())[:300]}") from error
     return Opened(dialect, shown, lock, report, warnings)
+
+
+def _patiently(dialect: Dialect, step: Callable[[], T]) -> T:
+    """Take a step of opening again while another process is at the same one: SQLite does not always wait by itself."""
+    give_up_at = time.monotonic() + OPEN_SECONDS
+    while True:
+        try:
+            return step()
+        except Exception as error:
+            if dialect.judge(error) is not Trouble.RETRY or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.02)
 
 
 def choose_dialect(url: str, clock: Clock) -> tuple[Dialect, str]:

@@ -36,6 +36,10 @@ SELECT MAX(alive_at), MAX(CASE WHEN stopped_at IS NULL THEN lease_until END) FRO
 -- On a store that admits one server, every other instance is dead for certain: end its lease now.
 UPDATE instances SET lease_until = alive_at WHERE id <> :id AND stopped_at IS NULL AND lease_until > alive_at
 
+-- name: end_instance
+-- An instance that is dead for certain: end its lease now. Guard: not stopped.
+UPDATE instances SET lease_until = alive_at WHERE id = :id AND stopped_at IS NULL AND lease_until > alive_at
+
 -- name: insert_instance
 -- Enter a new instance.
 INSERT INTO instances (id, host, version, started_at, alive_at, lease_until, stopped_at, outage_from)

@@ -1,0 +1,42 @@
+"""The gauges of tasks: read seldom, shown from memory."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ksana.base.clock import VirtualClock
+from ksana.base.instant import SECOND
+from ksana.boot.metrics import Metrics
+from ksana.boot.tasks import FIGURES_EVERY, TaskFigures
+from tests.engine.tasks_world import World, every, once, open_world, task_of
+
+pytestmark = pytest.mark.spec("C21", "X17")
+
+
+@pytest.fixture
+async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
+    world = await open_world(tmp_path, clock)
+    yield world
+    await world.die()
+    await world.store.close()
+
+
+async def test_tasks_by_status_and_pending_callbacks_are_shown_from_memory(world: World) -> None:
+    metrics = Metrics(world.clock, "1")
+    figures = TaskFigures(world.store, world.clock)
+    metrics.on_scrape(figures.collect)
+    assert b"cronjob_task_total" not in metrics.render(), "nothing is known before the first look"
+    await world.add(task_of(every(world, 3600)))
+    await world.add(task_of(every(world, 3600), name="off"), status="DISABLED")
+    await world.add(task_of(once(world.clock.now() + SECOND), name="async", exec_type="ASYNC"))
+    await world.clock.advance(2 * SECOND)
+    assert await figures.sample() == world.clock.now() + FIGURES_EVERY
+    before = metrics.render()
+    for line in (
+        b'cronjob_task_total{status="ENABLED"} 2.0', b'cronjob_task_total{status="DISABLED"} 1.0',
+        b"cronjob_callback_pending 1.0",
+    ):  # fmt: skip
+        assert line in before.splitlines()
+    await world.add(task_of(every(world, 3600), name="more"))
+    assert b'cronjob_task_total{status="ENABLED"} 2.0' in metrics.render().splitlines(), "a scrape reads nothing"
