@@ -101,7 +101,9 @@ class Ground:
         return await self.store.transact(record)
 
     async def find_run(self, run_id: int) -> Run:
-        return await self.store.read(lambda tx: tx.runs.find(run_id))  # type: ignore[no-any-return, arg-type, return-value]
+        run: Run | None = await self.store.read(lambda tx: tx.runs.find(run_id))
+        assert run is not None
+        return run
 
 
 @contextlib.asynccontextmanager

@@ -331,7 +331,7 @@ async def test_figures_follow_what_happens(queue: Ground) -> None:
     for metric in ("jobs_queued", "wait_seconds_p95"):
         assert (await queue.get(f"/stats/timeseries?metric={metric}&bucket=1m&range=3m"))["metric"] == metric
     await queue.submit()
-    job, lease = await queue.running()
+    _, lease = await queue.running()
     assert await queue.get("/stats/snapshot") == {
         "capacity": {"total": 100, "used": 10, "reserved": 0},
         "jobs": {"queued": 1, "running": 1, "failed_last_24h": 0, "timeout_last_24h": 0},

@@ -82,7 +82,7 @@ async def test_runs_are_listed_newest_first_with_filters_and_totals(ground: Grou
     assert mine["items"][0]["job_id"] == one["job_id"]
     assert [run["id"] for run in (await ground.ask("GET", f"{RUNS}?task_id={two['id']}"))["items"]] == [other]
     assert [run["id"] for run in (await ground.ask("GET", f"{RUNS}?status=SUCCESS"))["items"]] == [ids[0]]
-    window = await ground.ask("GET", f"{RUNS}?from=2026-01-01T00:01:00Z&to=2026-01-01T08:02:00%2B08:00")
+    window = await ground.ask("GET", f"{RUNS}?from=2026-01-01T00:01:00Z&to=2026-01-01T08:03:00%2B08:00")
     assert [run["id"] for run in window["items"]] == [ids[2], ids[1]]
     lost_plus = await ground.ask("GET", f"{RUNS}?from=2026-01-01T08:02:00+08:00", status=200)
     assert [run["id"] for run in lost_plus["items"]] == [other, ids[2]]

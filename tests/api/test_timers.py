@@ -176,7 +176,7 @@ async def test_bad_input_is_refused_with_the_field_when_made_and_when_changed(
 @pytest.mark.spec("T18", "X8")
 async def test_an_id_that_cannot_be_one_and_one_that_is_unknown(ground: Ground) -> None:
     for method, path in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/run-now"), ("POST", "/pause")):
-        body = {} if method == "PATCH" else None
+        body: Any = {} if method == "PATCH" else None
         assert (await ground.ask(method, f"/jobs/a%20b{path}", body, status=400))["code"] == "INVALID_ID"
         assert (await ground.ask(method, f"/jobs/nobody{path}", body, status=404))["code"] == "NOT_FOUND"
 

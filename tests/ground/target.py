@@ -177,14 +177,17 @@ def head(status: int, headers: dict[str, str]) -> bytes:
 class Target:
     """The server, in a thread of its own, on loopback."""
 
-    def __init__(self, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, *, port: int = 0, tls: ssl.SSLContext | None = None, bind: str = "127.0.0.1") -> None:
+        """Bound to 0.0.0.0 it answers for every 127.x.y.z, each a host of its own to the caller."""
         self.host = "127.0.0.1"
+        self._bind = bind
         self.connections = 0
         self._scheme = "https" if tls else "http"
         self._news = threading.Condition()
         self._requests: list[Request] = []
         self._plans: dict[str, list[Behaviour | Callable[[Request], Behaviour]]] = {}
         self._writers: set[asyncio.StreamWriter] = set()
+        self._under_way: dict[int, asyncio.StreamReader] = {}
         self._background = BackgroundLoop("target")
         self._listener = self._background.call(self._listen(port, tls))
         self.port: int = self._listener.sockets[0].getsockname()[1]
@@ -219,6 +222,11 @@ class Target:
         """`wait_for` without blocking the caller's event loop."""
         return await asyncio.to_thread(self.wait_for, count, path, within_s)
 
+    @property
+    def open_calls(self) -> int:
+        """Requests that are being answered and whose caller is still there."""
+        return sum(not reader.at_eof() and reader.exception() is None for reader in list(self._under_way.values()))
+
     def forget(self) -> None:
         """Drop records and behaviours."""
         with self._news:
@@ -233,7 +241,7 @@ class Target:
         return sum(1 for request in self._requests if path is None or request.path == path)
 
     async def _listen(self, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
-        return await asyncio.start_server(self._serve, self.host, port, ssl=tls, backlog=2048)
+        return await asyncio.start_server(self._serve, self._bind, port, ssl=tls, backlog=2048)
 
     async def _unlisten(self) -> None:
         self._listener.close()
@@ -246,11 +254,14 @@ class Target:
         self._writers.add(writer)
         try:
             while (request := await read_request(reader, writer, number)) is not None:
+                self._under_way[number] = reader
                 if not await self._record(request).answer(writer):
                     break
+                del self._under_way[number]
         except (OSError, asyncio.CancelledError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
             pass  # the caller left in the middle or sent nonsense: nothing to record
         finally:
+            self._under_way.pop(number, None)
             self._writers.discard(writer)
             writer.close()
 

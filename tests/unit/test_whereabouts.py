@@ -46,8 +46,9 @@ def test_nothing_is_proved_about_another_machine_or_a_configured_name(dead_pid: 
     assert not is_dead(msgspec.structs.replace(instance(dead_pid), id="scheduler-a"), HERE)
 
 
-def test_an_instance_id_is_the_configured_one_or_tells_the_process() -> None:
-    assert make_instance_id("scheduler-a") == "scheduler-a"
+def test_an_instance_id_tells_the_configured_name_and_the_process_and_differs_in_each_life() -> None:
+    assert make_instance_id("scheduler-a").startswith(f"scheduler-a-{os.getpid()}-")
+    assert make_instance_id("scheduler-a") != make_instance_id("scheduler-a")
     assert make_instance_id("auto").split("-")[-2] == str(os.getpid())
 
 

@@ -28,11 +28,13 @@ def find_host() -> str:
 
 
 def make_instance_id(configured: str) -> str:
-    """The configured name of this process, or one made of host, process id and chance."""
-    if configured != "auto":
-        return configured
+    """The name of this life of the process: the configured name or the host's, the process id, and chance.
+
+    Never the configured name alone: what a former life held must not look as if it were held by this one.
+    """
     host = "".join(char if char.isalnum() or char in "._-" else "-" for char in socket.gethostname())[:60]
-    return f"{host or 'host'}-{os.getpid()}-{new_uid()[:6]}"
+    name = configured if configured != "auto" else host or "host"
+    return f"{name}-{os.getpid()}-{new_uid()[:6]}"
 
 
 def is_dead(instance: Instance, host: str) -> bool:

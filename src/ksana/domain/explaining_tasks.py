@@ -4,11 +4,11 @@ The question is about one slot: the latest at or before the instant asked about,
 What was recorded of it wins; what was not recorded is judged by the same functions that fire in production.
 """
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from ksana.base.instant import Instant
+from ksana.base.instant import DAY, Instant, Micros
 from ksana.domain import firing, schedule
 from ksana.domain.explaining import Fact, Reason, reason, recorded, show, span_words
 from ksana.domain.firing import Counts, Outage
@@ -18,6 +18,9 @@ Verdict = Literal[
     "ran", "running", "waiting", "skipped", "canceled", "missed", "due", "not_due", "disabled", "ended", "not_created",
     "will_run", "will_not_run", "unknown",
 ]  # fmt: skip
+
+COUNT_WITHIN: Final[Micros] = 366 * DAY
+"""Slots to come are counted this far: the end of time may be asked about, and counting to it takes half a minute."""
 
 _OF_STATUS: dict[str, Verdict] = {
     "SCHEDULED": "waiting", "SKIPPED": "skipped", "CANCELED": "canceled", "RUNNING": "running", "RETRYING": "running",
@@ -73,7 +76,9 @@ class TaskExplanation(msgspec.Struct, frozen=True):
 
 
 def slot_in_question(task: Task, at: Instant) -> Instant | None:
-    """The latest slot at or before an instant."""
+    """The latest slot at or before an instant; none before the task was made."""
+    if at < task.created_at:
+        return None
     return schedule.latest_at_or_before(task.definition.schedule, at)
 
 
@@ -185,14 +190,16 @@ def _explain_future(facts: TaskFacts) -> tuple[Verdict, list[Reason]]:
         return "will_not_run", [reason("NO_MORE_SLOTS", after=show(facts.now))]
     if slot > facts.at:
         return "not_due", [reason("NOT_DUE", slot=show(slot), rest=span_words(slot - facts.now))]
-    count = schedule.count_between(task.definition.schedule, slot - 1, facts.at)
+    until = min(facts.at, slot + COUNT_WITHIN)
+    count = schedule.count_between(task.definition.schedule, slot - 1, until)
     max_runs = task.definition.options.max_runs
     count = count if max_runs is None else min(count, max_runs - task.runs_fired)
+    counted = count if until == facts.at else f"{count} or more"
     start, _ = _admit(facts)
     would = {"start": "WOULD_START", "wait": "WOULD_WAIT", "skip": "WOULD_SKIP"}[start]
     limit = {"active": facts.counts.active, "waiting": facts.counts.waiting}
     return "will_run", [
-        reason("SLOTS_TO_COME", count=count, slot=show(slot)),
+        reason("SLOTS_TO_COME", count=counted, slot=show(slot)),
         reason(would, **limit, max_concurrency=task.definition.max_concurrency),
     ]
 
@@ -281,9 +288,7 @@ def _used_up(task: Task) -> Reason:
 
 def _admit(facts: TaskFacts) -> tuple[firing.Start, str]:
     definition = facts.task.definition
-    return firing.admit(
-        definition.concurrency_policy, definition.max_concurrency, definition.options.max_queued, facts.counts
-    )
+    return firing.admit(definition.concurrency_policy, definition.max_concurrency, definition.options.max_queued, facts.counts)
 
 
 def replay(facts: TaskFacts) -> Decision | None:

@@ -19,7 +19,7 @@ from ksana.domain import schedule as schedules
 from ksana.domain.headers import check_headers, check_method, check_url
 from ksana.domain.schedule import Cron, Once
 from ksana.domain.schedule_json import read_schedule, write_schedule
-from ksana.domain.tasks import Definition, Dialect, Options, RetryPolicy, Task
+from ksana.domain.tasks import Definition, Dialect, Options, RetryPolicy, Task, TaskType
 
 MAX_TASK_ID: Final = 2**53 - 1
 _PLAIN: Final = (
@@ -27,6 +27,8 @@ _PLAIN: Final = (
     "callback_method", "callback_timeout_us", "tags",
 )  # fmt: skip
 _PLAIN_RETRY: Final = ("strategy", "max_delay_us", "jitter_us")
+_OF_T: Final = ("type", "max_runs")
+"""Options that T has members for."""
 _OTHER: Final = ("dialect", "body", "dst_gap", "dst_overlap", "retry", "options")
 
 
@@ -55,7 +57,7 @@ class _Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task_id: int | None = None
     name: str = ""
     enabled: bool = True
-    type: str = "http"
+    type: TaskType = "http"
     timeout: float | str | None = None
     max_retries: int | None = None
     retry_backoff: float | str | None = None
@@ -200,7 +202,7 @@ def _write_beyond(dialect: Dialect, definition: Definition) -> dict[str, Any]:
     options = {
         name: getattr(definition.options, name)
         for name in Options.__struct_fields__
-        if name not in ("type", "max_runs") and getattr(definition.options, name) != getattr(_BARE.options, name)
+        if name not in _OF_T and getattr(definition.options, name) != getattr(_BARE.options, name)
     }
     if options:
         beyond["options"] = options
@@ -223,23 +225,26 @@ def _read_definition(job: _Job, now: Instant, defaults: TimerDefaults) -> Defini
         raise InvalidError("max_retries must lie between 0 and 1000", field="max_retries")
     if len(job.name) > 128 or (not job.name.strip() and beyond.get("dialect") == "C"):
         raise InvalidError("name must have at most 128 characters, and a task of dialect C needs one", field="name")
-    members = {
-        **msgspec.to_builtins(_BARE),
-        **{name: beyond[name] for name in _PLAIN if name in beyond},
-        "name": job.name, "schedule": msgspec.to_builtins(schedule), "http_method": job.http.method,
-        "target_url": job.http.url, "headers": job.http.headers, "body": job.http.body or beyond.get("body"),
-        "timeout_us": _read_span(job.timeout, "timeout", defaults.timeout_us, MILLISECOND, DAY),
-        "retry": {
-            **_part(beyond, "retry", _PLAIN_RETRY), "max_retries": retries,
-            "initial_delay_us": _read_span(job.retry_backoff, "retry_backoff", defaults.retry_backoff_us, 0, 30 * DAY),
-        },
-        "options": {
-            **_part(beyond, "options", Options.__struct_fields__), "type": job.type,
-            "max_runs": job.schedule.get("max_runs"),
-        },
-    }  # fmt: skip
+    backoff_us = _read_span(job.retry_backoff, "retry_backoff", defaults.retry_backoff_us, 0, 30 * DAY)
+    definition = Definition(
+        name=job.name, description="", schedule=schedule, http_method=job.http.method, target_url=job.http.url,
+        headers=job.http.headers, body=job.http.body or None,
+        timeout_us=_read_span(job.timeout, "timeout", defaults.timeout_us, MILLISECOND, DAY),
+        retry=RetryPolicy(retries, backoff_us), concurrency_policy="SKIP", misfire_policy="SKIP",
+        options=Options(type=job.type, max_runs=job.schedule.get("max_runs")),
+    )  # fmt: skip
+    return _read_beyond(beyond, definition) if beyond else definition
+
+
+def _read_beyond(beyond: dict[str, Any], definition: Definition) -> Definition:
+    """Put what T cannot express over what it said."""
+    whole = msgspec.to_builtins(definition)
+    whole |= {name: beyond[name] for name in _PLAIN if name in beyond}
+    whole["body"] = definition.body or beyond.get("body")
+    whole["retry"] |= _part(beyond, "retry", _PLAIN_RETRY)
+    whole["options"] |= _part(beyond, "options", tuple(name for name in Options.__struct_fields__ if name not in _OF_T))
     try:
-        return msgspec.convert(members, Definition)
+        return msgspec.convert(whole, Definition)
     except msgspec.ValidationError as error:
         raise InvalidError(f"task: {error}", field="task") from None
 

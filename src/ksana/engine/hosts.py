@@ -1,11 +1,11 @@
 """Places: how many calls may be in flight, in all and per host, and how many runs are worth holding ahead of a place.
 
 A run that is held waits in our memory for a place; one that is only ready waits in the store, for any instance. To keep a
-fast host busy some runs are held ahead, as many as the host will start within a quarter second by its measured rate. A host
+fast host busy some runs are held ahead, as many as the host will start within 0.4 s by its measured rate. A host
 that hangs has a rate of nothing, so nothing is held for it beyond its free places.
 
-Hosts that hang must not take every place from those that answer. A call without an answer for a second makes its host slow,
-until a call of it ends sooner. Slow hosts share the `workers` places; for all others a stale call does not count, so they
+Hosts that hang must not take every place from those that answer. A call without an answer for half a second makes its host
+slow, until a call of it ends sooner. Slow hosts share the `workers` places; for all others a stale call does not count, so they
 find a place while the slow ones wait for theirs. In all at most twice `workers` calls are in flight.
 """
 
@@ -13,17 +13,17 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from ksana.base.instant import MILLISECOND, SECOND, Micros
+from ksana.base.instant import MILLISECOND, Micros
 from ksana.engine.held import HeldRun
 
-AHEAD: Final = 32
+AHEAD: Final = 128
 """Runs held ahead for a host nothing is known of yet."""
 
-AHEAD_WINDOW: Final[Micros] = 250 * MILLISECOND
+AHEAD_WINDOW: Final[Micros] = 400 * MILLISECOND
 AHEAD_LIMIT: Final = 4096
-_RATE_WINDOW: Final[Micros] = 100 * MILLISECOND
+_RATE_WINDOW: Final[Micros] = 50 * MILLISECOND
 
-STALE: Final[Micros] = SECOND
+STALE: Final[Micros] = 500 * MILLISECOND
 """A call this long in flight is stale, and its host slow."""
 
 _STALE_LOOK: Final[Micros] = 50 * MILLISECOND

@@ -155,12 +155,14 @@ NOTHING: Final = Claimed([], [])
 
 def claim_jobs(tx: Any, claim: Claim, book: LineBook, limits: Limits) -> Claimed:
     """Hand out the next jobs, in order of priority, turn and age."""
-    room: Room | None = tx.leases.lock_room(limits.total) if claim.has_lease else None
     promoted = tx.queue.promote_due(PROMOTE)
     if promoted:
         tx.queue.count(arrivals=len(promoted))
-    if room is not None:
-        return _claim_with_leases(tx, claim, book, limits, room)
+    if claim.has_lease:
+        # Everybody who leases or releases waits for the capacity's lock: do not take it to learn that there is nothing to do.
+        if tx.leases.room(limits.total).used >= limits.total or not tx.queue.has_ready(book.choose(tx, claim.wants)):
+            return NOTHING
+        return _claim_with_leases(tx, claim, book, limits, tx.leases.lock_room(limits.total))
     jobs = _take(tx, claim.wants, claim.limit, book)
     if not jobs:
         return NOTHING

@@ -77,6 +77,10 @@ class _Line(Waiting):
         """Put a function that reads in the line."""
         return self.add(_read, (fn, args, kwargs), {})
 
+    def refuse(self) -> None:
+        """Take nothing new but errands."""
+        self._is_closed = True
+
     def run_errand(self, fn: Callable[[], T]) -> T:
         """Have the thread call `fn` between two transactions; wait for the answer."""
         answer: Future[T] = Future()
@@ -90,22 +94,26 @@ class MemoryThread:
     def __init__(self, writer: Writer, reader: Reader) -> None:
         self._writer = writer
         self._reader = reader
-        self._line = _Line(WAITING_LIMIT)
-        self.start = self._line.add
-        self.run_errand = self._line.run_errand
-        self.reads = _Reads(self._line)
+        self._waiting = _Line(WAITING_LIMIT)
+        self.start = self._waiting.add
+        self.run_errand = self._waiting.run_errand
+        self.reads = _Reads(self._waiting)
         self._threads = [threading.Thread(target=self._serve, name="store-memory", daemon=True)]
         self._threads[0].start()
 
+    def refuse(self) -> None:
+        """Take nothing new; what waits is still worked off."""
+        self._waiting.refuse()
+
     async def close(self) -> None:
-        await self._line.close(self._threads)
+        await self._waiting.close(self._threads)
 
     def _serve(self) -> None:
-        while (batch := self._line.take(BATCH_LIMIT)) is not None:
+        while (batch := self._waiting.take(BATCH_LIMIT)) is not None:
             writes = [work for work in batch if work.fn is not _read and not isinstance(work, _Errand)]
             if writes:
                 self._writer.commit(writes)
-                self._line.answer(writes)
+                self._waiting.answer(writes)
             if len(writes) < len(batch):
                 self._serve_rest([work for work in batch if work.fn is _read or isinstance(work, _Errand)])
 
@@ -119,7 +127,7 @@ class MemoryThread:
             self._reader.run(work)
             reads.append(work)
         if reads:
-            self._line.answer(reads)
+            self._waiting.answer(reads)
 
 
 class _Reads:

@@ -74,6 +74,8 @@ class JsonStore(SqlStore):
         if self._is_closed:
             return
         self._is_closed = True
+        if isinstance(self._writes, MemoryThread):
+            self._writes.refuse()
         if self._flusher is not None:
             await asyncio.to_thread(self._flusher.end)
             self._flusher = None

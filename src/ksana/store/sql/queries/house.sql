@@ -33,12 +33,15 @@ DELETE FROM scheduler_events WHERE id >= :first AND id <= :last AND ts < :before
 SELECT MAX(alive_at), MAX(CASE WHEN stopped_at IS NULL THEN lease_until END) FROM instances
 
 -- name: end_other_instances
--- On a store that admits one server, every other instance is dead for certain: end its lease now.
-UPDATE instances SET lease_until = alive_at WHERE id <> :id AND stopped_at IS NULL AND lease_until > alive_at
+-- On a store that admits one server, every other instance is dead for certain: end its lease now. Its last sign of life may
+-- lie in the future, if the clock was set back since.
+UPDATE instances SET lease_until = CASE WHEN alive_at < {now} THEN alive_at ELSE {now} END
+WHERE id <> :id AND stopped_at IS NULL AND (lease_until > alive_at OR lease_until > {now})
 
 -- name: end_instance
 -- An instance that is dead for certain: end its lease now. Guard: not stopped.
-UPDATE instances SET lease_until = alive_at WHERE id = :id AND stopped_at IS NULL AND lease_until > alive_at
+UPDATE instances SET lease_until = CASE WHEN alive_at < {now} THEN alive_at ELSE {now} END
+WHERE id = :id AND stopped_at IS NULL AND (lease_until > alive_at OR lease_until > {now})
 
 -- name: insert_instance
 -- Enter a new instance.

@@ -1,0 +1,94 @@
+"""Migrations: once, in turns, forward only; and the schema as it was reviewed."""
+
+import asyncio
+import sys
+
+import pytest
+
+from ksana.base.clock import SystemClock
+from ksana.base.errors import SetupError
+from ksana.store.sql import check_schema, migrate, open_store
+from ksana.store.sql.migrate import list_migrations
+from tests.conformance.store.checks import enter_key, key_names
+from tests.conformance.store.ground import Database
+from tests.store import schema_dump
+
+MIGRATE = """
+import asyncio, sys
+from ksana.base.clock import SystemClock
+from ksana.store.sql import migrate
+report = asyncio.run(migrate(sys.argv[1], SystemClock()))
+print(len(report.applied), report.now)
+"""
+
+
+async def test_a_fresh_store_gets_every_migration_once(store_url: str) -> None:
+    known = list_migrations()
+    first = await migrate(store_url, SystemClock())
+    assert (first.found, first.now) == (0, known[-1].version)
+    assert first.applied == tuple(f"{m.version:04d}_{m.name}" for m in known)
+    second = await migrate(store_url, SystemClock())
+    assert (second.found, second.applied) == (known[-1].version, ())
+    assert await check_schema(store_url, SystemClock()) == second
+
+
+async def test_processes_that_migrate_at_once_take_turns(store_url: str) -> None:
+    async def run() -> tuple[int, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", MIGRATE, store_url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, err = await process.communicate()
+        return process.returncode or 0, out.decode().strip(), err.decode()
+
+    answers = await asyncio.gather(*(run() for _ in range(6)))
+    assert [code for code, _, _ in answers] == [0] * 6, answers
+    known = list_migrations()
+    assert sorted(text for _, text, _ in answers) == sorted(
+        [f"{len(known)} {known[-1].version}", *[f"0 {known[-1].version}"] * 5]
+    )
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(store_url: str, database: Database) -> None:
+    await migrate(store_url, SystemClock())
+    database.ask("INSERT INTO schema_migrations (version, name, applied_at) VALUES (9999, 'from_the_future', 0)")
+    before = schema_dump.dump(database)
+    for attempt in (migrate, check_schema, open_store):
+        with pytest.raises(SetupError, match="version 9999, newer than this program"):
+            await attempt(store_url, SystemClock())
+    assert schema_dump.dump(database) == before
+
+
+async def test_a_check_changes_nothing(store_url: str, database: Database) -> None:
+    with pytest.raises(SetupError, match="run ksana migrate"):
+        await check_schema(store_url, SystemClock())
+    with pytest.raises(SetupError, match="run ksana migrate"):
+        await open_store(store_url, SystemClock(), migrate=False)
+    assert schema_dump.dump(database).strip() == ""
+
+
+async def test_a_migration_that_stopped_halfway_is_taken_up(store_url: str, database: Database) -> None:
+    await migrate(store_url, SystemClock())
+    if database.ddl_is_transactional:
+        pytest.skip("here a migration cannot stop halfway")
+    whole = schema_dump.dump(database)
+    database.ask("DELETE FROM schema_migrations")
+    database.ask("DROP TABLE commit_marks")
+    database.ask("DROP INDEX rollups_age ON rollups")
+    report = await migrate(store_url, SystemClock())
+    assert len(report.applied) == len(list_migrations())
+    assert schema_dump.dump(database) == whole
+
+
+async def test_the_schema_is_the_reviewed_one(store_url: str, database: Database) -> None:
+    await migrate(store_url, SystemClock())
+    reviewed = (schema_dump.FOLDER / f"{database.kind}.txt").read_text("utf-8")
+    assert schema_dump.dump(database) == reviewed, "run python -m tests.store.schema_dump and review the difference"
+
+
+async def test_a_store_is_the_same_after_it_was_closed(store_url: str) -> None:
+    store = await open_store(store_url, SystemClock())
+    await store.transact(enter_key, "kept")
+    await store.close()
+    store = await open_store(store_url, SystemClock(), migrate=False)
+    assert await store.read(key_names) == {"kept"}
+    await store.close()

@@ -1,0 +1,197 @@
+"""Several instances over one store, one killed and one frozen midway: each slot once, everything taken over.
+
+The frozen one stands for a paused machine: it wakes up later, finds its runs gone and its results refused.
+KSANA_FULL=1: 4 instances, 200 tasks every second for 60 s.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ground.child import wait_for
+from tests.ground.mariadb import MariaDB
+from tests.ground.postgres import Postgres
+from tests.ground.process import Program
+from tests.ground.target import Answer, Hold, Target
+from tests.ground.tasks import (
+    FULL,
+    SECOND,
+    Json,
+    Ledger,
+    count_open,
+    disable,
+    get_run,
+    instant_of,
+    list_events,
+    make_task,
+    note_figures,
+    trigger,
+    wait_for_run,
+    wait_until_quiet,
+)
+
+INSTANCES, TASKS, BEFORE_S, IN_ALL_S = (4, 200, 20.0, 60.0) if FULL else (3, 40, 3.0, 12.0)
+TAKEOVER_S = 20.0
+
+Databases = MariaDB | Postgres
+
+
+Ask = Callable[[str], list[Any]]
+
+
+@pytest.fixture(params=["mariadb", "postgres"])
+def shared(request: pytest.FixtureRequest) -> Iterator[tuple[str, Ask]]:
+    """A fresh database that any number of instances may share: its URL, and a way to ask it directly."""
+    server: Databases = request.getfixturevalue(request.param)
+    name = server.create_database()
+
+    def ask(statement: str) -> list[Any]:
+        with contextlib.closing(server.connect(name)) as connection, contextlib.closing(connection.cursor()) as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    yield server.url(name), ask
+    server.heal()
+    server.drop_database(name)
+
+
+@contextlib.contextmanager
+def fleet(folder: Path, url: str, count: int) -> Iterator[list[Program]]:
+    """So many instances over one store, all started."""
+    with contextlib.ExitStack() as stack:
+        programs = [
+            stack.enter_context(Program(folder / f"i{n}", store=url, env={"KSANA_INSTANCE_ID": f"i{n}"})) for n in range(count)
+        ]
+        programs[0].start()  # it makes the schema
+        for program in programs[1:]:
+            program.start(until=None)
+        for program in programs[1:]:
+            program.wait_until()
+        yield programs
+
+
+def trigger_on(program: Program, task: Json, ask: Ask) -> int:
+    """A run that this very instance holds, its call under way. Any instance may take a run, so ask until this one did."""
+    for _ in range(20):
+        run_id = trigger(program, task)
+        wait_for_run(program, run_id, "RUNNING")
+        holder = str(ask(f"SELECT held_by FROM task_runs WHERE id = {run_id}")[0][0])
+        if holder.startswith(program.env["KSANA_INSTANCE_ID"] + "-"):
+            return run_id
+    raise AssertionError("this instance takes no run")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.spec("X4", "C19", "C14")
+def test_a_killed_and_a_frozen_instance_lose_nothing_and_are_taken_over(
+    tmp_path: Path, shared: tuple[str, Ask], target: Target
+) -> None:
+    url, ask = shared
+    target.on("/slot", Answer(after_ms=150))  # some calls are always under way
+    held = Hold()
+    target.on("/held", held)
+    with fleet(tmp_path, url, INSTANCES) as programs:
+        survivor, victim, sleeper = programs[0], programs[1], programs[-1]
+        tasks = [
+            make_task(
+                programs[n % len(programs)], f"t{n}", target.url("/slot"), "1s",
+                retry_policy={"max_retries": 3, "initial_delay": 1}, concurrency_policy="PARALLEL",
+            )
+            for n in range(TASKS)
+        ]  # fmt: skip
+        options = {"concurrency_policy": "PARALLEL", "timeout_seconds": 90}
+        again = make_task(survivor, "again", target.url("/held"), retry_policy={"max_retries": 1}, **options)
+        no_more = make_task(survivor, "no more", target.url("/held"), **options)
+        began = time.monotonic()
+        time.sleep(BEFORE_S)  # the load is the fact here: firing goes on for so long
+        on_sleeper, on_victim = trigger_on(sleeper, again, ask), trigger_on(victim, no_more, ask)
+        victim.kill9()
+        sleeper.pause()
+        died_at = time.time_ns() // 1000
+        wait_for(
+            lambda: get_run(survivor, on_victim)["attempts"] and get_run(survivor, on_sleeper)["attempts"],
+            "both are taken over", within_s=TAKEOVER_S + 5, every_s=0.1,
+        )  # fmt: skip
+        failed = get_run(survivor, on_victim)
+        assert (failed["status"], failed["reason"]) == ("FAILED", "ORPHANED_NO_RETRY_LEFT")
+        assert "instance i1-" in failed["error_message"]
+        sleeper.resume()
+        held.release()
+        assert wait_for_run(survivor, on_sleeper)["status"] == "SUCCESS"
+        wait_for(lambda: on_sleeper in refused_runs(survivor), "the sleeper's late result is refused")
+        sleeper.wait_until("/readyz")
+        time.sleep(max(0.0, IN_ALL_S - (time.monotonic() - began)))
+        disable(survivor, tasks)
+        wait_until_quiet(survivor)
+
+        assert [one["status"] for one in get_run(survivor, on_sleeper)["attempts"]] == ["LOST", "SUCCESS"]
+        ledger = Ledger(survivor)
+        slots = sum(ledger.check_slots(task, SECOND) for task in tasks)
+        assert slots >= TASKS * (IN_ALL_S - 3)
+        assert not ledger.misfires, "somebody was alive all the time"
+        lost = ledger.lost_attempts()
+        takeover_s = (max(instant_of(one["ended_at"]) for one in lost) - died_at) / SECOND
+        assert takeover_s <= TAKEOVER_S, f"the last takeover came {takeover_s:.1f} s after the death"
+        ledger.runs = [run for run in ledger.runs if run["id"] != on_victim]
+        repeats = ledger.check_deliveries(r for r in target.requests() if r.headers["x-ksana-run-id"] != failed["uid"])
+        figures = f"{slots} slots, {len(lost)} lost attempts, {repeats} repeats, last takeover after {takeover_s:.1f} s"
+        note_figures(f"{INSTANCES} instances on {url.partition(':')[0]}", figures)
+
+
+def refused_runs(program: Program) -> set[int]:
+    return {int(event["entity_id"]) for event in list_events(program, "RUN_RESULT_REFUSED")}
+
+
+def create(program: Program, body: Json, gate: threading.Barrier, answers: list[tuple[int, str]]) -> None:
+    gate.wait()
+    answer = program.post("/api/v1/tasks", body)
+    answers.append((answer.status_code, answer.json().get("code", "")))
+
+
+@pytest.mark.spec("X4", "C1")
+def test_of_two_instances_that_make_the_same_name_one_wins_and_the_other_is_told(
+    tmp_path: Path, shared: tuple[str, Ask]
+) -> None:
+    target_url = "http://127.0.0.1:9/never"
+    with fleet(tmp_path, shared[0], 2) as programs:
+        for round_ in range(15):
+            answers: list[tuple[int, str]] = []
+            gate = threading.Barrier(4)
+            body = {"name": f"same-{round_}", "target_url": target_url, "cron_expr": "0 0 1 1 *"}
+
+            threads = [
+                threading.Thread(target=create, args=(program, body, gate, answers)) for program in programs for _ in range(2)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(answers) == [(201, ""), *[(409, "ALREADY_EXISTS")] * 3]
+
+
+@pytest.mark.spec("C6", "X4")
+def test_cancelling_a_run_that_another_instance_holds_ends_its_call_within_a_second(
+    tmp_path: Path, shared: tuple[str, Ask], target: Target
+) -> None:
+    held = Hold()
+    target.on("/held", held)
+    with fleet(tmp_path, shared[0], 2) as (one, other):
+        task = make_task(one, "t", target.url("/held"), timeout_seconds=60, concurrency_policy="PARALLEL")
+        for holder, canceller in ((one, other), (other, one), (one, one)):
+            run_id = trigger_on(holder, task, shared[1])
+            target.wait_for(1, "/held")
+            began = time.monotonic()
+            answer = canceller.post(f"/api/v1/runs/{run_id}/cancel")
+            assert (answer.status_code, answer.json()["status"]) == (200, "CANCELED")
+            wait_for(lambda: target.open_calls == 0, "the call is dropped", within_s=5)
+            took = time.monotonic() - began
+            assert took <= 1.0, f"aborted after {took:.2f} s"
+            assert get_run(one, run_id)["status"] == "CANCELED"
+            target.forget()
+            target.on("/held", held)
+        assert count_open(one) == 0
