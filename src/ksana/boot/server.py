@@ -35,6 +35,7 @@ from ksana.boot.settings import Settings
 from ksana.boot.stores import Jobs, wait_for_store
 from ksana.boot.surfaces import House, Surface
 from ksana.domain.timer_document import TimerDefaults
+from ksana.engine.chores import Retention, add_house
 from ksana.engine.clockwatch import ClockWatch, watch_loop_lag
 from ksana.engine.membership import RENEW_EVERY, Membership
 from ksana.engine.supervisor import Loop, Supervisor
@@ -100,9 +101,12 @@ class KsanaServer:
             self._renew_every,
             lambda other: whereabouts.is_dead(other, here),
         )
+        self._retention = Retention(self._store, clock, self._membership.instance_id)
+        add_house(self._retention, settings.store.retention_us)
         self._house = House(
-            settings, api_settings, clock, random, self._store, metrics, self._membership, self._events, self._keys
-        )
+            settings, api_settings, clock, random, self._store, metrics, self._membership, self._retention, self._events,
+            self._keys,
+        )  # fmt: skip
         self._surfaces: tuple[Surface, ...] = tuple(make(self._house) for make in SURFACES)
         stats = StatsSections()
         for surface in self._surfaces:
@@ -163,7 +167,13 @@ class KsanaServer:
     async def _come_up(self, address: str) -> None:
         settings, clock = self._settings, self._clock
         store = await wait_for_store(
-            self._store, settings.store.url, clock, self._random, migrate=settings.store.migrate, jobs=_jobs(settings)
+            self._store,
+            settings.store.url,
+            clock,
+            self._random,
+            migrate=settings.store.migrate,
+            jobs=_jobs(settings),
+            durability=settings.store.durability,
         )
         self._store.attach(store)
         await self._keys.refresh()
@@ -181,6 +191,7 @@ class KsanaServer:
         )
         start(Loop("clock-watch", watch.run))
         start(Loop("loop-lag", lambda: watch_loop_lag(clock, self._metrics.loop_lag)))
+        start(Loop("retention", self._retention.pump.run))
         for surface in self._surfaces:
             for loop in surface.loops:
                 start(loop)

@@ -70,6 +70,10 @@ class StoreSettings(msgspec.Struct, frozen=True):
         About(text(), "The folder for the default database.", ("KSANA_DATA", "KSANA_DATA_DIR", "DATA_DIR"), "--data-dir"),
     ] = "./data"
     migrate: Annotated[bool, About(SWITCH, "Bring the schema up to date on start.")] = True
+    durability: Annotated[
+        Literal["warn", "strict"],
+        About(choice("warn", "strict"), "What to do about a database that answers before the disk has it."),
+    ] = "warn"
     retention_us: Annotated[
         Micros, About(duration(MINUTE), "How long finished runs, jobs and events are kept.", ("KSANA_RETENTION",))
     ] = 30 * DAY

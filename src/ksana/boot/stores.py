@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import structlog
@@ -16,6 +16,8 @@ from ksana.domain.timer_document import DEFAULTS, TimerDefaults
 from ksana.ports.store import Store
 from ksana.store import jsonfile, sql
 from ksana.store.sql.migrate import MigrationReport, list_migrations
+
+Durability = Literal["warn", "strict"]
 
 _WAIT_LEAST: Final[Micros] = 200 * MILLISECOND
 _WAIT_MOST: Final[Micros] = 5 * SECOND
@@ -33,13 +35,15 @@ class Jobs(msgspec.Struct, frozen=True):
 NO_IMPORT: Final = Jobs()
 
 
-async def open_store(url: str, clock: Clock, *, migrate: bool, serve: bool, jobs: Jobs = NO_IMPORT) -> Store:
+async def open_store(
+    url: str, clock: Clock, *, migrate: bool, serve: bool, jobs: Jobs = NO_IMPORT, durability: Durability = "warn"
+) -> Store:
     """Open the store of a URL. Raise SetupError if it can never work, StoreDownError if it may later."""
     try:
         if is_json(url):
             opened: sql.SqlStore = await jsonfile.open_store(url, clock, serve=serve, defaults=jobs.defaults)
         else:
-            opened = await sql.open_store(url, clock, migrate=migrate, serve=serve)
+            opened = await sql.open_store(url, clock, migrate=migrate, serve=serve, durability=durability)
             if serve and opened.sole and jobs.import_from is not None:
                 opened.warnings += await _import_jobs(opened, clock, jobs.import_from, jobs.defaults)
     except OSError as error:
@@ -96,13 +100,20 @@ def schema_version() -> int:
 
 
 async def wait_for_store(
-    late: LateStore, url: str, clock: Clock, random: Random, *, migrate: bool, jobs: Jobs = NO_IMPORT
+    late: LateStore,
+    url: str,
+    clock: Clock,
+    random: Random,
+    *,
+    migrate: bool,
+    jobs: Jobs = NO_IMPORT,
+    durability: Durability = "warn",
 ) -> Store:
     """Try until the store opens, with backoff; `late` tells the probes why it has not yet."""
     failures = 0
     while True:
         try:
-            return await open_store(url, clock, migrate=migrate, serve=True, jobs=jobs)
+            return await open_store(url, clock, migrate=migrate, serve=True, jobs=jobs, durability=durability)
         except StoreDownError as error:
             late.problem = error.message
             wait_us = int(min(_WAIT_LEAST << min(failures, 10), _WAIT_MOST) * (0.5 + random.random() / 2))

@@ -15,6 +15,7 @@ from ksana.api.services import ApiSettings, Check
 from ksana.base.clock import Clock
 from ksana.boot.metrics import Metrics
 from ksana.boot.settings import Settings
+from ksana.engine.chores import Retention
 from ksana.engine.membership import Membership
 from ksana.engine.supervisor import Loop
 from ksana.ports.store import Store, Tx
@@ -32,6 +33,8 @@ class House(msgspec.Struct, frozen=True):
     store: Store
     metrics: Metrics
     membership: Membership
+    retention: Retention
+    """Add what grows old; its loop is the house's."""
     events: EventLog
     keys: KeyRing
 

@@ -18,7 +18,6 @@ from ksana.api.definitions import Defaults, TaskSurface
 from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.boot.surfaces import House, Surface
-from ksana.engine.chores import Retention
 from ksana.engine.delivery import Delivery
 from ksana.engine.firing import FiringEngine
 from ksana.engine.held import AttemptOver
@@ -164,8 +163,8 @@ def tasks_surface(house: House) -> Surface:
         finally:
             delivery.close()
 
-    retention, history, figures = Retention(store, clock, me), RunHistory(store, clock), TaskFigures(store, clock)
-    add_run_history(retention, settings.store.retention_us)
+    history, figures = RunHistory(store, clock), TaskFigures(store, clock)
+    add_run_history(house.retention, settings.store.retention_us)
     metrics.on_success = history.note
     house.metrics.on_scrape(figures.collect)
     modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
@@ -177,7 +176,7 @@ def tasks_surface(house: House) -> Surface:
     return Surface(
         name="tasks",
         routes=(*routes, *explain_api.routes(InsightService(store))),
-        loops=(*(Loop(pump.name, pump.run) for pump in pumps), Loop("run-retention", retention.pump.run)),
+        loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,
         stats=lambda: store.read(_stats),
         drain=drain,

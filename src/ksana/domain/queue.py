@@ -193,7 +193,7 @@ def _is_met(need: str, capabilities: Mapping[str, bool]) -> bool:
 
 def backoff_us(attempts: int) -> Micros:
     """How long a failed job rests before its next attempt."""
-    return min(_BACKOFF_FIRST * 2 ** min(max(attempts, 1) - 1, 10), _BACKOFF_MOST)
+    return min(_BACKOFF_FIRST << min(max(attempts, 1) - 1, 10), _BACKOFF_MOST)
 
 
 def next_turn(has_key: bool, head: int | None, tail: int | None, key_tail: int | None) -> int:
