@@ -53,9 +53,8 @@ torture: dev servers ## The slow tests, and the properties with many more exampl
 bench: dev servers ## Measure; each figure as a ratio to its floor (ARGS='lane')
 	@$(BIN)/python -m bench $(ARGS)
 
-docs: dev ## Write the generated pages anew
-	@mkdir -p docs/reference
-	@$(BIN)/python -m ksana.boot.settings_doc > docs/reference/settings.md
+docs: dev ## Write the generated pages anew: settings, commands, endpoints, diagrams
+	@$(BIN)/python -m tests.ground.pages
 
 conformance: dev ## Which tests prove which item of the contract (ARGS='--require X --names')
 	@$(BIN)/python -m tests.ground.conformance $(ARGS)
