@@ -35,7 +35,7 @@ from ksana.base.ids import JOB_ID
 from ksana.base.instant import DAY, MILLISECOND, Instant
 from ksana.domain import headers as header_rules
 from ksana.domain.schedule import Cron
-from ksana.domain.tasks import Definition, Options, RetryPolicy, Task
+from ksana.domain.tasks import Definition, Options, RetryPolicy, Status, Task
 from ksana.service.tasks import NewTask, Started
 
 PAGE: Final = 500
@@ -128,7 +128,7 @@ class _TimerEdge:
 
     async def create_timer(self, call: Call, body: WholeTimer) -> Content:
         definition = read_timer(_whole(body), self._defaults, self._surface.clock.now())
-        status = "ENABLED" if given(body.enabled, True) else "DISABLED"
+        status: Status = "ENABLED" if given(body.enabled, True) else "DISABLED"
         new = NewTask("T", definition, status, _read_id(given(body.id, "")))
         return await answer_once(self._tasks.create(new, read_key(call, "jobs.create", body, _render)), _render, 201)
 

@@ -16,6 +16,7 @@ MisfirePolicy = Literal["FIRE_NOW", "SKIP", "CATCH_UP_LIMITED"]
 Strategy = Literal["fixed", "exponential"]
 OnOrphan = Literal["retry", "fail"]
 Delivery = Literal["at_least_once", "at_most_once"]
+Status = Literal["ENABLED", "DISABLED"]
 Trigger = Literal["schedule", "manual", "catchup", "retry"]
 
 MAX_CATCHUP: Final = 1000
@@ -81,7 +82,7 @@ class Task(msgspec.Struct, frozen=True):
     job_id: str
     dialect: Dialect
     definition: Definition
-    status: Literal["ENABLED", "DISABLED"]
+    status: Status
     version: int
     created_at: Instant
     updated_at: Instant

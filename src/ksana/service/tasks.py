@@ -8,11 +8,11 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, NotFoundError
 from ksana.base.ids import new_run_uid, new_token, new_uid, new_uuid
-from ksana.base.instant import Instant, Micros
+from ksana.base.instant import Instant, Micros, format_instant
 from ksana.domain import firing, schedule
 from ksana.domain.lifecycle import RUN
 from ksana.domain.schedule import Once
-from ksana.domain.tasks import Definition, Dialect, ExecType, Run, Task, Trigger, host_of
+from ksana.domain.tasks import Definition, Dialect, ExecType, Run, Status, Task, Trigger, host_of
 from ksana.ports.store import Store, Tx
 from ksana.ports.tasks_store import NewRun, RunEnd
 from ksana.service.idempotency import Idempotency, once_only
@@ -42,7 +42,7 @@ class NewTask(msgspec.Struct, frozen=True):
 
     dialect: Dialect
     definition: Definition
-    status: str = "ENABLED"
+    status: Status = "ENABLED"
     job_id: str | None = None
 
 
@@ -175,9 +175,9 @@ def _create(tx: Tx, new: NewTask, once_grace_us: Micros) -> Task:
     tx.events.append("TASK", task_id, "TASK_CREATED", {"name": definition.name, "job_id": job_id, "dialect": new.dialect})
     if last_status == "missed":
         _tell_missed(tx, task_id, definition)
-    task = tx.tasks.find(task_id)
-    assert task is not None
-    return task
+    return Task(
+        task_id, job_id, new.dialect, definition, new.status, 1, tx.now, tx.now, False, slot, fire_at, 0, None, last_status, ""
+    )  # fmt: skip
 
 
 def _check_name(tx: Tx, name: str, task_id: int | None) -> None:
@@ -204,7 +204,7 @@ def _arm(
 
 def _tell_missed(tx: Tx, task_id: int, definition: Definition) -> None:
     assert isinstance(definition.schedule, Once)
-    data = {"slot": definition.schedule.run_at, "reason": "PAST_WHEN_SET", "alert": True}
+    data = {"slot": format_instant(definition.schedule.run_at), "reason": "PAST_WHEN_SET", "alert": True}
     tx.events.append("TASK", task_id, "TASK_MISSED", data)
 
 
