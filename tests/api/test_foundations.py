@@ -12,7 +12,7 @@ from ksana.api.services import Check
 from tests.api.ground import House, thing_routes
 
 
-@pytest.mark.spec("X18")
+@pytest.mark.spec("X18", "T5")
 @pytest.mark.parametrize("path", ["/health", "/api/v1/healthz"])
 async def test_a_probe_answers_ok_as_text_or_json(client: httpx.AsyncClient, path: str) -> None:
     plain = await client.get(path)

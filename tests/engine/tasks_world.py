@@ -132,7 +132,7 @@ class World:
         self.firing = FiringEngine(
             store, clock, me, self.delivery.rooms, self.delivery.take, self.metrics, batch_limit=500, poll_us=5 * SECOND
         )
-        self.waking = WakingEngine(store, clock, me, self.delivery.ready)
+        self.waking = WakingEngine(store, clock, me, self.delivery.ready, self.delivery.known_runs)
         self.delivery.on_wakes = self.waking.wakes.signal
         self.tasks = TaskService(store, clock, self, SECOND)
         self.runs = RunService(store, self)
@@ -159,7 +159,9 @@ class World:
         self.is_alive = False
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(ended, Exception):  # a loop fell, and here no supervisor picks it up
+                raise ended
 
     async def _renew(self, me: str) -> None:
         while True:

@@ -90,7 +90,7 @@ async def test_lag_of_the_event_loop_is_measured(clock: VirtualClock) -> None:
 class Moody:
     """A store, as far as membership sees it, that can be away or forgetful."""
 
-    sole = True
+    sole = False
 
     def __init__(self) -> None:
         self.is_down = False

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from ksana.engine.membership import LEASE
+from ksana.store.sql.dialects import MysqlDialect, PostgresDialect
 from tests.ground.child import wait_for
 from tests.ground.mariadb import MariaDB
 from tests.ground.postgres import Postgres
@@ -147,6 +149,18 @@ def refused_runs(program: Program) -> set[int]:
     return {int(event["entity_id"]) for event in list_events(program, "RUN_RESULT_REFUSED")}
 
 
+@pytest.mark.spec("C19", "X4")
+def test_a_frozen_writer_lets_go_of_its_rows_before_its_lease_ends(shared: tuple[str, Ask]) -> None:
+    url = shared[0]
+    is_postgres = url.startswith("postgresql")
+    dialect: Any = PostgresDialect(url) if is_postgres else MysqlDialect(url)
+    with contextlib.closing(dialect.connect(read_only=False)) as connection, contextlib.closing(connection.cursor()) as cursor:
+        # The server ends a transaction in which nothing was said for so long.
+        cursor.execute("SHOW idle_in_transaction_session_timeout" if is_postgres else "SELECT @@idle_transaction_timeout")
+        limit_s = int(str(cursor.fetchone()[0]).removesuffix("s"))
+    assert 0 < limit_s * SECOND < LEASE
+
+
 def create(program: Program, body: Json, gate: threading.Barrier, answers: list[tuple[int, str]]) -> None:
     gate.wait()
     answer = program.post("/api/v1/tasks", body)
@@ -159,7 +173,7 @@ def test_of_two_instances_that_make_the_same_name_one_wins_and_the_other_is_told
 ) -> None:
     target_url = "http://127.0.0.1:9/never"
     with fleet(tmp_path, shared[0], 2) as programs:
-        for round_ in range(15):
+        for round_ in range(10):
             answers: list[tuple[int, str]] = []
             gate = threading.Barrier(4)
             body = {"name": f"same-{round_}", "target_url": target_url, "cron_expr": "0 0 1 1 *"}

@@ -38,32 +38,27 @@ def test_sigterm_lets_a_call_in_flight_finish_and_be_recorded(program: Program, 
 
 
 @pytest.mark.spec("X14", "C19")
-@pytest.mark.parametrize("retries", [0, 1])
-def test_a_call_that_outlasts_the_grace_goes_to_the_orphan_rule(tmp_path: Path, target: Target, retries: int) -> None:
+def test_calls_that_outlast_the_grace_go_to_the_orphan_rule(tmp_path: Path, target: Target) -> None:
     held = Hold()
     target.on("/held", held)
     with Program(tmp_path, env={"KSANA_GRACEFUL_TIMEOUT": "500ms"}) as program:
         program.start()
-        policy = {"max_retries": retries, "initial_delay": 0}
-        task = make_task(program, "t", target.url("/held"), timeout_seconds=60, retry_policy=policy)
-        run_id = trigger(program, task)
-        target.wait_for(1, "/held")
+        policy = {"max_retries": 1, "initial_delay": 0}
+        again = trigger(program, make_task(program, "again", target.url("/held"), timeout_seconds=60, retry_policy=policy))
+        no_more = trigger(program, make_task(program, "no more", target.url("/held"), timeout_seconds=60))
+        target.wait_for(2, "/held")
         began = time.monotonic()
         assert program.terminate() == 0
         assert time.monotonic() - began < 5
-        wait_for(lambda: target.open_calls == 0, "the call is dropped")
+        wait_for(lambda: target.open_calls == 0, "the calls are dropped")
         held.release()
         program.start()
-        run = wait_for_run(program, run_id)
-    lost = run["attempts"][0]
-    assert (lost["status"], lost["attempt"]) == ("LOST", 1)
-    if retries:
-        assert (run["status"], run["attempt"]) == ("SUCCESS", 2)
-        assert len(target.requests("/held")) == 2
-    else:
-        assert (run["status"], run["reason"]) == ("FAILED", "ORPHANED_NO_RETRY_LEFT")
-        assert "died while it held the run" in run["error_message"]
-        assert len(target.requests("/held")) == 1
+        ended, failed = wait_for_run(program, again), wait_for_run(program, no_more)
+    assert [one["status"] for one in ended["attempts"]] == ["LOST", "SUCCESS"]
+    assert [one["status"] for one in failed["attempts"]] == ["LOST"]
+    assert (failed["status"], failed["reason"]) == ("FAILED", "ORPHANED_NO_RETRY_LEFT")
+    assert "died while it held the run" in failed["error_message"]
+    assert len(target.requests("/held")) == 3
 
 
 @pytest.mark.spec("C23")

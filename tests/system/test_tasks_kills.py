@@ -1,6 +1,6 @@
 """kill -9 in a loop on SQLite while tasks fire, retry and wait for callbacks: no run lost, none stuck, each repeat explained.
 
-Eight kills by default; KSANA_FULL=1 makes it fifty.
+Five kills by default; KSANA_FULL=1 makes it fifty.
 """
 
 import queue
@@ -16,7 +16,7 @@ from tests.ground.process import Program
 from tests.ground.target import Answer, Behaviour, Request, Target
 from tests.ground.tasks import FULL, SECOND, Ledger, disable, make_task, note_figures, wait_until_quiet
 
-KILLS = 50 if FULL else 8
+KILLS = 50 if FULL else 5
 
 
 class CallingBack:

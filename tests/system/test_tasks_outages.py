@@ -27,7 +27,7 @@ from tests.ground.tasks import (
 )
 from tests.store.test_unknown_commits import is_commit
 
-AWAY_S = 10.0 if FULL else 4.0
+AWAY_S = 10.0 if FULL else 3.0
 
 
 @pytest.fixture(params=["mariadb", "postgres"])
@@ -86,7 +86,7 @@ def test_a_store_that_is_away_while_tasks_fire_costs_no_slot_and_doubles_none(
         back_at = time.monotonic()
         wait_for(lambda: len(target.requests("/slot")) > came_back, "firing resumes by itself", within_s=15)
         resumed_s = time.monotonic() - back_at
-        program.wait_until("/readyz")
+        program.wait_until("/api/v1/tasks")
         assert wait_for_run(program, across)["status"] == "SUCCESS"
         assert len(target.requests("/held")) == 1, "the outcome was kept, the call not repeated"
         target.wait_for(came_back + 40, "/slot", within_s=20)
@@ -119,6 +119,7 @@ def test_lost_answers_to_commit_while_tasks_fire_neither_lose_nor_double_a_run(
         assert not list_events(program, "RUN_RESULT_REFUSED")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.spec("C20", "C19")
 def test_a_frozen_store_holds_calls_back_and_lets_them_go_on(

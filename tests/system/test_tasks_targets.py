@@ -23,6 +23,13 @@ from tests.ground.tasks import FULL, SECOND, disable, instant_of, make_task, not
 LATE_S = 1.0
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """One server for all targets of this page."""
+    with Program(tmp_path_factory.mktemp("targets")) as program:
+        yield program.start()
+
+
 @pytest.fixture
 def healthy() -> Iterator[Target]:
     """Another host, which answers at once."""
@@ -57,7 +64,6 @@ HOSTILE: dict[str, tuple[Behaviour, str, str]] = {
 
 @pytest.mark.spec("T11", "T12", "T14", "X13", "X20")
 def test_hostile_targets_are_recorded_in_one_line_and_hold_nobody_up(program: Program, target: Target, healthy: Target) -> None:
-    program.start()
     pulse = make_task(program, "pulse", healthy.url("/pulse"), "100ms")
     runs = {}
     for path, (behaviour, *_) in HOSTILE.items():
@@ -85,7 +91,6 @@ def test_hostile_targets_are_recorded_in_one_line_and_hold_nobody_up(program: Pr
 @pytest.mark.spec("X20")
 def test_a_redirect_is_followed_only_if_the_task_says_so(program: Program, target: Target) -> None:
     target.on("/from", redirect("/to"))
-    program.start()
     staying = trigger(program, make_task(program, "staying", target.url("/from")))
     assert wait_for_run(program, staying)["error_message"] == "HTTP 302 Found"
     assert not target.requests("/to")
@@ -97,7 +102,6 @@ def test_a_redirect_is_followed_only_if_the_task_says_so(program: Program, targe
 @pytest.mark.spec("X20")
 def test_the_metadata_address_is_refused_directly_and_behind_a_redirect(program: Program, target: Target) -> None:
     target.on("/to-metadata", redirect("http://169.254.169.254/latest/meta-data/"))
-    program.start()
     retry = {"max_retries": 2, "initial_delay": 0}
     urls = {
         "direct": "http://169.254.169.254/latest/meta-data/",
@@ -129,7 +133,6 @@ HANG_S, WATCHED_S = (3, 30) if FULL else (2, 8)
 def test_with_nine_of_ten_targets_hanging_the_healthy_tenth_stays_on_time(program: Program) -> None:
     with Target(bind="0.0.0.0") as target:
         target.on("/hang", Hang())
-        program.start()
         tasks = []
         for n in range(HOSTS):  # each address is a host of its own
             is_healthy = n % 10 == 0
@@ -146,8 +149,7 @@ def test_with_nine_of_ten_targets_hanging_the_healthy_tenth_stays_on_time(progra
 
 @pytest.mark.spec("C22")
 def test_at_light_load_a_slot_is_called_within_milliseconds_and_never_early(program: Program, target: Target) -> None:
-    program.start()
-    tasks = [make_task(program, f"t{n}", target.url("/slot"), "500ms") for n in range(10)]
+    tasks = [make_task(program, f"light{n}", target.url("/slot"), "500ms") for n in range(10)]
     target.wait_for(200 if FULL else 100, "/slot", within_s=60)
     disable(program, tasks)
     late = lateness_of(target.requests("/slot"))

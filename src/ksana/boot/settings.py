@@ -93,7 +93,8 @@ class Coordination(msgspec.Struct, frozen=True):
     ] = "ksana"  # fmt: skip
     instance_id: Annotated[
         str, About(text(pattern=r"[A-Za-z0-9._:-]{1,100}", allowed="1 to 100 letters, digits or ._:-"),
-                   "The name of this process; auto makes one of host, process id and chance.", ("KSANA_INSTANCE_ID",))
+                   "The name of this process; each start adds its process id and chance. auto takes the host's name.",
+                   ("KSANA_INSTANCE_ID",))
     ] = "auto"  # fmt: skip
 
 

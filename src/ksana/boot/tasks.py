@@ -145,7 +145,7 @@ def tasks_surface(house: House) -> Surface:
         store, clock, me, delivery.rooms, delivery.take, metrics, batch_limit=settings.tasks.batch_limit,
         poll_us=settings.tasks.poll_interval_us,
     )  # fmt: skip
-    waking = WakingEngine(store, clock, me, delivery.ready)
+    waking = WakingEngine(store, clock, me, delivery.ready, delivery.known_runs)
     delivery.on_wakes = waking.wakes.signal
     hints = _Hints(firing, delivery)
     surface = TaskSurface(

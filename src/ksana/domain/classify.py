@@ -94,8 +94,10 @@ def parse_retry_after(text: str | None, now: Instant) -> Micros | None:
 
 
 def clip_error(line: str) -> str:
-    """Make one line of at most 1024 characters."""
+    """Make one line of at most 1024 characters; what cannot be printed, and could steer a terminal, is shown as �."""
     line = " ".join(line.split())
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
     return line if len(line) <= MAX_ERROR else line[: MAX_ERROR - 1] + "…"
 
 

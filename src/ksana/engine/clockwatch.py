@@ -83,6 +83,13 @@ class ClockWatch:
             _log.info("our clock and the store's agree again", skew_ms=self.skew_us // 1000)
 
 
+def proven_skew(store_at: Instant, asked_at: Instant, answered_at: Instant) -> Micros:
+    """How far the store's clock is for certain ahead of ours, or behind (negative): it was read between the two instants."""
+    if store_at > answered_at:
+        return store_at - answered_at
+    return min(0, store_at - asked_at)
+
+
 async def watch_loop_lag(clock: Clock, observe: Callable[[Micros], None], every_us: Micros = SECOND) -> None:
     """Measure how late the event loop wakes us, for ever: what blocks it delays every firing and heartbeat."""
     while True:

@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+import structlog
+
 from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
 from ksana.base.ids import new_token
@@ -26,6 +28,8 @@ from ksana.engine.pump import AGAIN, Pump
 from ksana.engine.requests import Built, build_request
 from ksana.ports.caller import Call, Caller, Reply, Timing
 from ksana.ports.store import Store, Tx
+
+_log = structlog.get_logger("ksana.delivery")
 
 MAX_OUTCOMES = 500
 CANCEL_LOOK = 400 * MILLISECOND
@@ -90,6 +94,7 @@ class Delivery:
         self._places = Places(self._in_flight, workers)
         self._ready: dict[str, None] = {}
         self._over: list[AttemptOver] = []
+        self._recording: list[AttemptOver] = []
         self._stopped = False
         self._quiet = asyncio.Event()
         self.on_wakes: Callable[[], None] = lambda: None
@@ -127,6 +132,11 @@ class Delivery:
         flight = self._in_flight.get(run_id)
         if flight is not None:
             flight.call.abort()
+
+    def known_runs(self) -> set[int]:
+        """The runs that wait here, are in flight, or whose outcome is being written."""
+        known = {over.held.run_id for over in (*self._over, *self._recording)} | set(self._in_flight)
+        return known | {held.run_id for line in self._lines.values() for held in line.waiting}
 
     @property
     def in_flight(self) -> int:
@@ -228,12 +238,15 @@ class Delivery:
     async def _record(self) -> Instant | None:
         while self._over:
             batch, self._over = self._over[:MAX_OUTCOMES], self._over[MAX_OUTCOMES:]
+            self._recording = batch
             try:
-                recorded: Recorded = await self._store.transact(record_outcomes, batch, self._store.sole)
+                recorded = await self._write(batch)
             except StoreDownError:
                 # Nothing was written: keep them. The guard makes a repeat harmless if something was.
                 self._over[:0] = batch
                 raise
+            finally:
+                self._recording = []
             for over, status in recorded.statuses:
                 self._metrics.recorded(over, status)
             if recorded.ready_hosts:
@@ -243,6 +256,24 @@ class Delivery:
                 self.on_wakes()
         self._quiet.set()
         return None
+
+    async def _write(self, batch: list[AttemptOver]) -> Recorded:
+        """Record a batch. An outcome the store will not take is left to the orphan rule; the others are written without it."""
+        try:
+            recorded: Recorded = await self._store.transact(record_outcomes, batch, self._store.sole)
+            return recorded
+        except StoreDownError:
+            raise
+        except Exception as error:
+            if len(batch) == 1:
+                _log.error("an outcome cannot be recorded", run_id=batch[0].held.run_id, exc_info=error)
+                return Recorded(set(), False, [], 0)
+        middle = len(batch) // 2
+        one, other = await self._write(batch[:middle]), await self._write(batch[middle:])
+        return Recorded(
+            one.ready_hosts | other.ready_hosts, one.wakes or other.wakes, one.statuses + other.statuses,
+            one.refused + other.refused,
+        )  # fmt: skip
 
     async def _claim(self) -> Instant | None:
         """Take ready runs for hosts with room. The store's list of hosts is read when the poll finds us idle."""

@@ -17,6 +17,7 @@ from ksana.base.instant import Instant, format_instant
 from ksana.domain import firing as rules
 from ksana.domain.firing import Counts, Firing, Outage
 from ksana.domain.tasks import Task, host_of
+from ksana.engine.clockwatch import proven_skew
 from ksana.engine.held import HeldRun
 from ksana.engine.hosts import Rooms
 from ksana.engine.pump import AGAIN, Pump
@@ -43,6 +44,7 @@ class Fired(msgspec.Struct):
     is_full: bool
     misfires: list[tuple[int, int]]
     fired: int
+    now: Instant
 
 
 class FiringEngine:
@@ -84,7 +86,7 @@ class FiringEngine:
     async def _step(self) -> Instant | None:
         if self._stopped:
             return None
-        began = self._clock.monotonic()
+        began, began_at = self._clock.monotonic(), self._clock.now()
         self._next_at = None
         fired = await self._store.transact(fire_due, self._instance_id, self._batch_limit, self._rooms())
         if fired.held or fired.ready_hosts:
@@ -95,7 +97,8 @@ class FiringEngine:
         if fired.is_full:
             return AGAIN
         self._next_at = _earlier(self._next_at, fired.next_at)
-        return self._next_at
+        # Due is judged by the store's clock and waited for by ours.
+        return None if self._next_at is None else self._next_at - proven_skew(fired.now, began_at, self._clock.now())
 
 
 def _earlier(one: Instant | None, other: Instant | None) -> Instant | None:
@@ -108,7 +111,7 @@ def fire_due(tx: Tx, instance_id: str, limit: int, rooms: Rooms) -> Fired:
     """Fire everything that is due, up to `limit` tasks."""
     rooms = rooms.copy()  # the function may be run again
     due = tx.tasks.list_due(tx.now, limit)
-    fired = Fired([], set(), None, len(due) == limit, [], len(due))
+    fired = Fired([], set(), None, len(due) == limit, [], len(due), tx.now)
     if due:
         outages = tx.instances.list_outages(min(task.next_slot_at or tx.now for task in due))
         new_runs: list[NewRun] = []
@@ -194,6 +197,9 @@ def _write_runs(tx: Tx, new_runs: list[NewRun], owners: list[Task], fired: Fired
                 )
             )  # fmt: skip
         elif run.status == "SKIPPED":
+            definition = task.definition
+            data["max_concurrency"], data["max_queued"] = definition.max_concurrency, definition.options.max_queued
+            data["policy"] = definition.concurrency_policy
             append("RUN", run_id, "RUN_SKIPPED", data)
             tx.rollups.add("runs_skipped")
         else:

@@ -46,7 +46,12 @@ class Membership:
         self._held_until_mono: Micros = 0
 
     def is_held(self) -> bool:
-        """Whether our lease is certain. False means: start nothing that another instance might take over."""
+        """Whether our lease is certain. False means: start nothing that another instance might take over.
+
+        On a store that admits one server nobody can, however long we were frozen.
+        """
+        if self._store.sole:
+            return self._held_until_mono > 0
         return self._clock.monotonic() < self._held_until_mono
 
     async def join(self) -> Instance:

@@ -16,6 +16,7 @@ from ksana.base.instant import SECOND, Instant, format_instant
 from ksana.domain import outcome
 from ksana.domain.classify import Verdict
 from ksana.domain.tasks import Run, Task, host_of
+from ksana.engine.clockwatch import proven_skew
 from ksana.engine.outcomes import append_attempt
 from ksana.engine.promotion import promote_tasks
 from ksana.engine.pump import AGAIN, Pump
@@ -25,6 +26,8 @@ from ksana.ports.tasks_store import RunEnd
 BATCH = 200
 RESCUE_EVERY = 2 * SECOND
 PROMOTE_EVERY = 5 * SECOND
+FORGOTTEN_AFTER = 120 * SECOND
+"""Longer than the store looks for the outcome of a commit that got no answer: what we hold for so long, we were told of."""
 
 
 class Woken(msgspec.Struct):
@@ -33,29 +36,47 @@ class Woken(msgspec.Struct):
     ready_hosts: set[str]
     next_at: Instant | None
     is_full: bool
+    now: Instant
 
 
 class WakingEngine:
     """Owns the pumps that come back to runs."""
 
-    def __init__(self, store: Store, clock: Clock, instance_id: str, ready: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        instance_id: str,
+        ready: Callable[[str], None],
+        known: Callable[[], set[int]],
+    ) -> None:
+        """`known` tells the runs that this instance works on."""
         self._store = store
         self._clock = clock
         self._instance_id = instance_id
         self._ready = ready
+        self._known = known
         self.wakes = Pump("wakes", clock, self._wake, poll_us=5 * SECOND)
         self.rescue = Pump("rescue", clock, self._rescue, poll_us=RESCUE_EVERY)
         self.promote = Pump("promote", clock, self._promote, poll_us=PROMOTE_EVERY)
 
     async def _wake(self) -> Instant | None:
+        began_at = self._clock.now()
         woken = await self._store.transact(wake_due)
         self._tell(woken.ready_hosts)
-        return AGAIN if woken.is_full else woken.next_at
+        if woken.is_full or woken.next_at is None:
+            return AGAIN if woken.is_full else None
+        return woken.next_at - proven_skew(woken.now, began_at, self._clock.now())
 
     async def _rescue(self) -> Instant | None:
         orphans = await self._store.read(_list_orphans, self._instance_id)
         if orphans:
             await self._store.transact(rescue_orphans, orphans, self._instance_id)
+            self.wakes.signal()
+        held = await self._store.read(_list_long_held, self._instance_id)
+        forgotten = set(held) - self._known() if held else None
+        if forgotten:
+            await self._store.transact(rescue_forgotten, sorted(forgotten))
             self.wakes.signal()
         return AGAIN if len(orphans) == BATCH else None
 
@@ -73,7 +94,7 @@ class WakingEngine:
 def wake_due(tx: Tx) -> Woken:
     """Make due retries ready; end runs whose callback did not come."""
     due = tx.runs.list_wakes(tx.now, BATCH)
-    woken = Woken(set(), None, len(due) == BATCH)
+    woken = Woken(set(), None, len(due) == BATCH, tx.now)
     for run_id, status, task_id in due:
         task = tx.tasks.find(task_id)
         if status == "RETRYING":
@@ -105,25 +126,31 @@ def _expire_callback(tx: Tx, run_id: int, task: Task | None, woken: Woken) -> No
 def rescue_orphans(tx: Tx, run_ids: list[int], instance_id: str) -> int:
     """Take runs from holders that died: again if a retry is left and the task allows it, else failed with the reason."""
     still = set(tx.runs.list_orphans(instance_id, BATCH))
-    rescued = 0
-    for run_id in run_ids:
-        run = tx.runs.find(run_id, lock=True) if run_id in still else None
-        if run is None or run.status != "RUNNING":
-            continue
-        task = tx.tasks.find(run.task_id)
-        error = f"instance {run.held_by} died while it held the run: what came of attempt {run.attempt} is not known"
-        attempts = append_attempt(run.attempts, _lost_attempt(run, tx.now, error))
-        retry_at, reason = _judge_orphan(task, run, tx.now)
-        status = "FAILED" if retry_at is None else "RETRYING"
-        if not _move(tx, run, status, reason, error, retry_at=retry_at, attempts=attempts):
-            continue
-        rescued += 1
-        if retry_at is None:
-            tx.tasks.note_last(run.task_id, "failed", error, tx.now)
-            tx.rollups.add("runs_failed")
-            if run.is_counted:
-                promote_tasks(tx, [run.task_id])
-    return rescued
+    return sum(_rescue(tx, run_id, "died while it held the run") for run_id in run_ids if run_id in still)
+
+
+def rescue_forgotten(tx: Tx, run_ids: list[int]) -> int:
+    """The same for runs that were written as ours while we were never told: the answer to that commit was lost for good."""
+    return sum(_rescue(tx, run_id, "never learned that it holds the run") for run_id in run_ids)
+
+
+def _rescue(tx: Tx, run_id: int, what: str) -> bool:
+    run = tx.runs.find(run_id, lock=True)
+    if run is None or run.status != "RUNNING":
+        return False
+    task = tx.tasks.find(run.task_id)
+    error = f"instance {run.held_by} {what}: what came of attempt {run.attempt} is not known"
+    attempts = append_attempt(run.attempts, _lost_attempt(run, tx.now, error))
+    retry_at, reason = _judge_orphan(task, run, tx.now)
+    status = "FAILED" if retry_at is None else "RETRYING"
+    if not _move(tx, run, status, reason, error, retry_at=retry_at, attempts=attempts):
+        return False
+    if retry_at is None:
+        tx.tasks.note_last(run.task_id, "failed", error, tx.now)
+        tx.rollups.add("runs_failed")
+        if run.is_counted:
+            promote_tasks(tx, [run.task_id])
+    return True
 
 
 def _judge_orphan(task: Task | None, run: Run, now: Instant) -> tuple[Instant | None, str]:
@@ -183,6 +210,10 @@ def _move(
 
 def _list_orphans(tx: Tx, instance_id: str) -> list[int]:
     return tx.runs.list_orphans(instance_id, BATCH)
+
+
+def _list_long_held(tx: Tx, instance_id: str) -> list[int]:
+    return tx.runs.list_held(instance_id, tx.now - FORGOTTEN_AFTER)
 
 
 def _list_stalled(tx: Tx) -> list[int]:

@@ -28,7 +28,7 @@ from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.flight import Flight, read_answer, read_failure
 from ksana.outbound.line import HARD_CAP, Line
 from ksana.outbound.names import Answer, LookUp, Names, is_literal, look_up_addresses
-from ksana.outbound.redirects import REDIRECTS, next_hop
+from ksana.outbound.redirects import REDIRECTS, next_hop, read_location
 from ksana.ports.caller import Reply, Request
 
 MAX_IDLE: Final = 256
@@ -274,7 +274,17 @@ class CurlCaller:
                 ended.append((busy[curl].flight, code, message))
             for flight, code, message in ended:
                 if flight.line is not None:
-                    self._finish(flight.line, flight, code, message)
+                    self._finish_safely(flight.line, flight, code, message)
+
+    def _finish_safely(self, line: Line, flight: Flight, code: int, message: str) -> None:
+        """Finish a call; an answer that we stumble over costs that call alone, and it still hears of its end."""
+        try:
+            self._finish(line, flight, code, message)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "an answer could not be read", "exception": error})
+            if flight.line is not None:
+                self._release(line, flight)
+                self._tell(flight, flight.fail("unreachable", f"the answer cannot be read: {error}"))
 
     def _finish(self, line: Line, flight: Flight, code: int, message: str) -> None:
         self._multi.remove_handle(line.curl)
@@ -284,7 +294,7 @@ class CurlCaller:
             reply = read_failure(line, flight, code, message, status)
         else:
             if status in REDIRECTS and flight.hops_left > 0:
-                url = line.curl.getinfo(pycurl.REDIRECT_URL)
+                url = read_location(line.curl.getinfo_raw(pycurl.REDIRECT_URL) or b"")
             reply = read_answer(line, flight, status)
         self._release(line, flight)
         if url:

@@ -15,6 +15,14 @@ CREDENTIALS: Final = frozenset({"authorization", "cookie", "proxy-authorization"
 _OF_THE_BODY: Final = ("content-",)
 
 
+def read_location(raw: bytes) -> str:
+    """Read the address of the next hop; bytes that are no text are written as browsers send them, in percent."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in raw)
+
+
 def next_hop(request: Request, status: int, url: str) -> Request:
     """Build the request that follows a redirect to `url`. Raise ValueError if it cannot be called."""
     target = split_url(url)

@@ -223,6 +223,10 @@ class Runs(Protocol):
 
     def next_wake_at(self) -> Instant | None: ...
 
+    def list_held(self, me: str, before: Instant) -> list[int]:
+        """Runs this instance has held since before an instant."""
+        ...
+
     def list_orphans(self, me: str, limit: int) -> list[int]:
         """RUNNING runs whose holder's lease has run out by the store's clock."""
         ...

@@ -128,8 +128,9 @@ class MysqlDialect:
 
     _SET_WRITER = (
         "SET SESSION innodb_lock_wait_timeout = 10, SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
-        # A transaction of ours whose connection died without a word must not hold its rows for hours.
-        "/*M! , SESSION idle_transaction_timeout = 60 */"
+        # A transaction of ours whose process froze or whose connection died without a word must let go of its rows before
+        # its lease runs out: whoever takes over needs them.
+        "/*M! , SESSION idle_transaction_timeout = 10 */"
     )
 
     def __init__(self, url: str) -> None:
@@ -235,7 +236,7 @@ class PostgresDialect:
             if connection.execute("SHOW synchronous_commit").fetchone()[0] == "off":
                 connection.execute("SET synchronous_commit TO on")
             connection.execute("SET lock_timeout TO '10s'")
-            connection.execute("SET idle_in_transaction_session_timeout TO '60s'")
+            connection.execute("SET idle_in_transaction_session_timeout TO '10s'")  # shorter than a lease, see above
         return connection
 
     def judge(self, error: BaseException) -> Trouble:

@@ -126,6 +126,9 @@ class SqlRuns:
         row = self._session.one("runs.next_wake_at")
         return None if row is None else row[0]
 
+    def list_held(self, me: str, before: Instant) -> list[int]:
+        return [int(row[0]) for row in self._session.all("runs.list_held", me=me, before=before)]
+
     def list_orphans(self, me: str, limit: int) -> list[int]:
         return [int(row[0]) for row in self._session.all("runs.list_orphans", me=me, limit=limit)]
 

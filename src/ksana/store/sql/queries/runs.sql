@@ -133,6 +133,11 @@ SELECT r.id FROM task_runs r LEFT JOIN instances i ON i.id = r.held_by
 WHERE r.open_task IS NOT NULL AND r.status = 'RUNNING' AND r.held_by <> :me
   AND (i.id IS NULL OR i.lease_until <= {now}) ORDER BY r.id LIMIT :limit
 
+-- name: list_held
+-- Runs an instance has held since before an instant.
+SELECT id FROM task_runs WHERE open_task IS NOT NULL AND status = 'RUNNING' AND held_by = :me AND updated_at < :before
+ORDER BY id LIMIT 10000
+
 -- name: is_held
 -- Whether a run is still RUNNING under a token.
 SELECT 1 FROM task_runs WHERE id = :id AND token = :token AND status = 'RUNNING'
