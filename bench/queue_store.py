@@ -17,7 +17,7 @@ from ksana.base.clock import SystemClock
 from ksana.base.ids import new_ordered_uuids
 from ksana.domain.queue import Wants, line_of
 from ksana.service.queue_jobs import Claim, Limits, LineBook, NewJob, claim_jobs, submit_jobs
-from ksana.service.queue_leases import Release, release_leases
+from ksana.service.queue_leases import Release, release_briefly
 from ksana.store.sql import SqlStore, open_store
 
 BATCH = 100
@@ -78,7 +78,7 @@ async def cycle(store: SqlStore, book: LineBook) -> int:
     """Claim with leases, then release: what a worker in batches costs the store."""
     claimed = await store.transact(claim_jobs, Claim("w1", Wants("bench"), BATCH, True, 30.0), book, LIMITS)
     items = [Release(lease.lease_id, "SUCCEEDED", result_json='{"ok":true}') for lease in claimed.leases]
-    await store.transact(release_leases, items, LIMITS)
+    await store.transact(release_briefly, items, LIMITS)
     return len(items)
 
 

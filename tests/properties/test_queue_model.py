@@ -5,20 +5,33 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError, KsanaError
 from ksana.base.instant import SECOND
-from ksana.domain.queue import Wants, line_of
+from ksana.domain.admission import Room
+from ksana.domain.queue import Ending, Settled, Wants, line_of
+from ksana.engine import leasing
 from ksana.engine.leasing import recount, sweep
+from ksana.service import queue_leases
 from ksana.service.queue import QueueService
 from ksana.service.queue_jobs import Claim, Limits, NewJob
 from ksana.service.queue_leases import Beat, Granted, Held, Release
 from ksana.store.sql import SqlStore, open_store
+from ksana.store.sql.queue import SqlQueue
+from ksana.store.sql.queue_leases import SqlLeases
 
 TOTAL = 20
 PRIORITIES = ("URGENT", "HIGH", "NORMAL", "LOW")
@@ -104,6 +117,28 @@ class QueueMachine(RuleBasedStateMachine):
         twin.due_at = run_at or self.now
         self.twins[job_id] = twin
 
+    # Single calls alone seldom get far enough for leases to run out or capacity to run short, so some rules take two steps.
+
+    @rule(cost=st.integers(1, 8), priority=st.sampled_from(PRIORITIES), attempts=st.integers(1, 2))
+    def submit_and_start(self, cost: int, priority: str, attempts: int) -> None:
+        self.submit(cost, priority, attempts, 0)
+        self.claim_with_leases(4)
+
+    @rule(cost=st.integers(5, TOTAL), priority=st.sampled_from(PRIORITIES))
+    def submit_and_hold(self, cost: int, priority: str) -> None:
+        self.submit(cost, priority, 1, 0)
+        self.claim("w1", None)
+
+    @rule(pick=st.integers(0, 99), is_cancelled=st.booleans())
+    def run_out(self, pick: int, is_cancelled: bool) -> None:
+        found = self.some("RUNNING", pick)
+        if found is None:
+            return
+        if is_cancelled:
+            self.wait(self.queue.cancel(found[0], None))
+            found[1].cancel = True
+        self.clock.step(found[1].until - self.now)
+
     @rule(worker=st.sampled_from(["w1", "w2"]), kind=st.sampled_from([None, "t0", "t1"]))
     def claim(self, worker: str, kind: str | None) -> None:
         self.sweep()
@@ -163,12 +198,14 @@ class QueueMachine(RuleBasedStateMachine):
             job = self.wait(self.queue.report(found[0], "PREPARING", 0.5, None, found[1].worker))
             found[1].state, found[1].until = "PREPARING", job.claim_expires_at
 
-    @rule(pick=st.integers(0, 99))
-    def beat(self, pick: int) -> None:
+    @rule(pick=st.integers(0, 99), is_late=st.booleans())
+    def beat(self, pick: int, is_late: bool) -> None:
         found = self.some("RUNNING", pick)
         if found is None:
             return
         twin = found[1]
+        if is_late:  # before any sweep has come
+            self.clock.step(twin.until - self.now)
         beat = Beat(twin.lease or "", worker_id=twin.worker)
         if twin.until <= self.now:
             with pytest.raises(ConflictError, match="EXPIRED"):
@@ -178,20 +215,27 @@ class QueueMachine(RuleBasedStateMachine):
         assert bool(held.job.cancel_requested) == twin.cancel
         twin.until = held.lease.expires_at
 
-    @rule(pick=st.integers(0, 99), status=st.sampled_from(["SUCCEEDED", "FAILED", "CANCELED", "TIMEOUT"]), again=st.booleans())
-    def release(self, pick: int, status: str, again: bool) -> None:
+    @rule(
+        pick=st.integers(0, 99),
+        status=st.sampled_from(["SUCCEEDED", "FAILED", "CANCELED", "TIMEOUT"]),
+        ways=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    )
+    def release(self, pick: int, status: str, ways: tuple[bool, bool, bool]) -> None:
+        again, is_late, is_brief = ways
         found = self.some("RUNNING", pick)
         if found is None:
             return
         twin = found[1]
         item = Release(twin.lease or "", status, worker_id=twin.worker, result_json="1")
-        is_late = twin.until <= self.now
-        outcomes = [self.wait(self.queue.release_batch([item]))[0] for _ in range(2 if again else 1)]
+        if is_late:
+            self.clock.step(twin.until - self.now)
+        send = self.queue.release_batch_briefly if is_brief else self.queue.release_batch
+        outcomes = [self.wait(send([item]))[0] for _ in range(2 if again else 1)]
         if is_late:
             assert all(isinstance(one, KsanaError) and one.code == "LEASE_LOST" for one in outcomes)
             self.sweep()
             return
-        assert all(isinstance(one, Held) for one in outcomes)
+        assert all(isinstance(one, Settled if is_brief else Held) for one in outcomes)
         self.old_leases.append(twin.lease or "")
         twin.lease = None
         if twin.cancel or status == "CANCELED":
@@ -254,4 +298,55 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueModel = pytest.mark.spec("Q3", "Q9", "Q11", "Q12")(QueueMachine.TestCase)
-TestQueueModel.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestQueueModel.settings = QueueSettings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+def again_for_ever(_: Any) -> Ending:
+    return Ending("QUEUED", 0)
+
+
+def forget_the_cancel(job: Any) -> Ending:
+    return Ending("QUEUED", 0) if job.attempts < job.max_attempts else Ending("TIMEOUT")
+
+
+def one_attempt_too_many(job: Any) -> Ending:
+    if job.cancel_requested:
+        return Ending("CANCELED")
+    return Ending("QUEUED", 0) if job.attempts <= job.max_attempts else Ending("TIMEOUT")
+
+
+def live_whatever_the_clock_says(leases: SqlLeases, lease_ids: Any) -> dict[str, Any]:
+    found = [leases.find_lease(lease_id) for lease_id in lease_ids]
+    return {lease.lease_id: (lease, lease.state == "ACTIVE") for lease in found if lease is not None}
+
+
+def always_room(room: Room, cost_units: int, count: int) -> Room:
+    return msgspec.structs.replace(room, used=room.used + cost_units, active=room.active + count)
+
+
+def no_denial(*_: Any) -> None:
+    return None
+
+
+def count_nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+FAULTS: dict[str, tuple[Any, str, Any]] = {
+    "an expired job is tried for ever": (leasing, "after_expiry", again_for_ever),
+    "an expired job forgets that it was cancelled": (leasing, "after_expiry", forget_the_cancel),
+    "an expired job gets one attempt too many": (leasing, "after_expiry", one_attempt_too_many),
+    "a late worker is believed": (SqlLeases, "lock_leases", live_whatever_the_clock_says),
+    "a claim with leases overbooks": (Room, "with_all", always_room),
+    "a lease request overbooks": (queue_leases, "find_denial", no_denial),
+    "a gauge is not counted": (SqlQueue, "count", count_nothing),
+}
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_the_model_finds_a_fault_put_in_on_purpose(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, name, wrong = FAULTS[fault]
+    monkeypatch.setattr(owner, name, wrong)
+    as_long_as_above = settings(QueueSettings, database=None, derandomize=True, phases=[Phase.generate], print_blob=False)
+    with pytest.raises((AssertionError, ConflictError, BaseExceptionGroup)):
+        run_state_machine_as_test(QueueMachine, settings=as_long_as_above)

@@ -132,13 +132,13 @@ def test_only_the_moves_of_the_table_can_be_reported() -> None:
 
 @pytest.mark.spec("Q11")
 def test_a_digest_tells_releases_apart_and_knows_the_same_again() -> None:
-    first = release_digest("FAILED", b"1", "x", b"")
-    assert first == release_digest("FAILED", b"1", "x", b"")
+    first = release_digest("FAILED", "1", "x", "")
+    assert first == release_digest("FAILED", "1", "x", "")
     others = [
-        ("SUCCEEDED", b"1", "x", b""),
-        ("FAILED", b"", "1x", b""),
-        ("FAILED", b"1", None, b"x"),
-        ("FAILED", b"1x", "", b""),
+        ("SUCCEEDED", "1", "x", ""),
+        ("FAILED", "", "1x", ""),
+        ("FAILED", "1", None, "x"),
+        ("FAILED", "1x", "", ""),
     ]
     assert first not in {release_digest(*other) for other in others}
 

@@ -1,5 +1,6 @@
 """The queue's endpoints under `/api/scheduler`: parse, one call of the service, render."""
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -9,21 +10,24 @@ from ksana.api.queue_shapes import (
     NOTHING,
     BeatBatch,
     BeatBody,
+    Beaten,
     CancelBody,
     ClaimBody,
-    JobView,
+    JobAnswer,
     LeaseBody,
-    LeaseView,
     ListQuery,
     ReleaseBatch,
     ReleaseBody,
-    ResultView,
+    Released,
     SeriesQuery,
     StatusBody,
     SubmitBatch,
     SubmitJob,
+    show_beat,
+    show_briefly,
     show_job,
     show_lease,
+    show_release,
     show_result,
     shown,
     shown_at,
@@ -44,37 +48,9 @@ BASE: Final = "/api/scheduler"
 BATCH_BODY: Final = 16 * 1024 * 1024
 """A batch carries up to a thousand payloads."""
 
+_USUAL_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _encode = msgspec.json.Encoder().encode
 _TAGS: Final = ("queue",)
-
-
-class JobAnswer(msgspec.Struct, frozen=True):
-    """One job."""
-
-    job: JobView
-
-
-class Released(msgspec.Struct, frozen=True, gc=False):
-    """A release, answered."""
-
-    lease: LeaseView
-    job: JobView
-    result: ResultView | None
-
-
-class Brief(msgspec.Struct, frozen=True, gc=False):
-    """A release, answered in a few words."""
-
-    lease_id: str
-    job_id: str
-    job_state: str
-
-
-class Beaten(msgspec.Struct, frozen=True, gc=False):
-    """A heartbeat, answered."""
-
-    lease: LeaseView
-    job: JobView
 
 
 class Queue:
@@ -211,24 +187,26 @@ class Queue:
 
     async def beat(self, call: Call, body: BeatBody) -> Beaten:
         """A sign of life."""
-        return _beaten(await self._service.beat(_beat(call.params["lease_id"], body)))
+        return show_beat(await self._service.beat(_beat(call.params["lease_id"], body)))
 
     async def beat_batch(self, call: Call, body: BeatBatch) -> Any:
         """Many signs of life, each answered on its own."""
         beats = [_beat(_id("lease_id", item.lease_id), item) for item in body.items]
         outcomes = await self._service.beat_batch(beats) if beats else []
-        return {"results": [_beaten(one) if isinstance(one, Held) else _refused(one, call) for one in outcomes]}
+        return {"results": [show_beat(one) if isinstance(one, Held) else _refused(one, call) for one in outcomes]}
 
     async def release(self, call: Call, body: ReleaseBody) -> Released:
         """End an attempt."""
-        return _released(await self._service.release(_release(call.params["lease_id"], body)))
+        return show_release(await self._service.release(_release(call.params["lease_id"], body)))
 
     async def release_batch(self, call: Call, body: ReleaseBatch) -> Any:
         """End many attempts, each answered on its own."""
         items = [_release(_id("lease_id", item.lease_id), item) for item in body.items]
+        if body.brief:
+            settled = await self._service.release_batch_briefly(items) if items else []
+            return {"results": [_refused(one, call) if isinstance(one, KsanaError) else show_briefly(one) for one in settled]}
         outcomes: list[Outcome] = await self._service.release_batch(items) if items else []
-        show = _briefly if body.brief else _released
-        return {"results": [show(one) if isinstance(one, Held) else _refused(one, call) for one in outcomes]}
+        return {"results": [show_release(one) if isinstance(one, Held) else _refused(one, call) for one in outcomes]}
 
     async def get_lease(self, call: Call) -> Any:
         """One lease."""
@@ -340,18 +318,6 @@ def _text(raw: Raw) -> str | None:
     return None if not text or text == b"null" or raw is NOTHING else text.decode()
 
 
-def _beaten(held: Held) -> Beaten:
-    return Beaten(show_lease(held.lease), show_job(held.job))
-
-
-def _released(held: Held) -> Released:
-    return Released(show_lease(held.lease), show_job(held.job), show_result(held.job))
-
-
-def _briefly(held: Held) -> Brief:
-    return Brief(held.lease.lease_id, held.job.job_id, held.job.state)
-
-
 def _refused(error: KsanaError, call: Call) -> dict[str, Any]:
     """One item's refusal, in the shape every refusal has, with its status."""
     return {
@@ -361,6 +327,8 @@ def _refused(error: KsanaError, call: Call) -> dict[str, Any]:
 
 
 def _id(field: str, text: str) -> str:
+    if _USUAL_ID.fullmatch(text):  # as we wrote it; any other way to write a UUID is read in full
+        return text
     try:
         return to_uuid_text(text)
     except ValueError as error:

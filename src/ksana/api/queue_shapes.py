@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from ksana.base.instant import SECOND, Instant, format_instant
-from ksana.domain.queue import Job, Lease
+from ksana.base.instant import Instant, format_instant
+from ksana.domain.queue import Job, Lease, Settled
+from ksana.service.queue_leases import Held
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 RequestId = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -234,29 +235,49 @@ class ResultView(msgspec.Struct, frozen=True, gc=False):
     metrics: Raw
 
 
-@lru_cache(maxsize=4096)
-def _second(seconds: int) -> str:
-    return format_instant(seconds * SECOND)[:-1]
+shown_at = lru_cache(maxsize=8192)(format_instant)
+"""An instant as answered, remembered: the rows of one batch share most of theirs."""
 
 
 def shown(at: Instant | None) -> str | None:
-    """An instant as answered; the second's text is remembered, for most instants of a moment share it."""
+    """The same for an instant that may be missing."""
     return None if at is None else shown_at(at)
 
 
-def shown_at(at: Instant) -> str:
-    """The same for an instant that is there."""
-    seconds, micros = divmod(at, SECOND)
-    return f"{_second(seconds)}.{micros:06d}".rstrip("0") + "Z" if micros else _second(seconds) + "Z"
+class JobAnswer(msgspec.Struct, frozen=True):
+    """One job."""
+
+    job: JobView
+
+
+class Released(msgspec.Struct, frozen=True, gc=False):
+    """A release, answered."""
+
+    lease: LeaseView
+    job: JobView
+    result: ResultView | None
+
+
+class Brief(msgspec.Struct, frozen=True, gc=False):
+    """A release, answered in a few words."""
+
+    lease_id: str
+    job_id: str
+    job_state: str
+
+
+class Beaten(msgspec.Struct, frozen=True, gc=False):
+    """A heartbeat, answered."""
+
+    lease: LeaseView
+    job: JobView
 
 
 def show_job(job: Job) -> JobView:
     """Render a job."""
-    created = shown_at(job.created_at)
     return JobView(
         job.job_id, job.addon_id, job.job_type, job.priority, job.cost_units, Raw(job.constraints_json.encode()),
-        Raw(job.payload_json.encode()), job.state, created,
-        created if job.updated_at == job.created_at else shown_at(job.updated_at), job.claimed_by,
+        Raw(job.payload_json.encode()), job.state, shown_at(job.created_at), shown_at(job.updated_at), job.claimed_by,
         shown(job.claim_expires_at), job.lease_id, job.attempts, shown(job.next_retry_at), job.max_attempts,
         shown(job.run_at), job.fairness_key, job.client_request_id, bool(job.cancel_requested), job.cancel_reason,
         job.progress, job.note, shown(job.started_at), shown(job.finished_at),
@@ -265,12 +286,11 @@ def show_job(job: Job) -> JobView:
 
 def show_lease(lease: Lease) -> LeaseView:
     """Render a lease."""
-    granted = shown_at(lease.granted_at)
     ttl = lease.ttl_sec
     return LeaseView(
         lease.lease_id, lease.job_id, lease.addon_id, lease.cost_units, int(ttl) if ttl == int(ttl) else ttl, lease.state,
-        granted, granted if lease.last_heartbeat_at == lease.granted_at else shown_at(lease.last_heartbeat_at),
-        shown_at(lease.expires_at), shown(lease.released_at), lease.release_status, lease.worker_id,
+        shown_at(lease.granted_at), shown_at(lease.last_heartbeat_at), shown_at(lease.expires_at),
+        shown(lease.released_at), lease.release_status, lease.worker_id,
     )  # fmt: skip
 
 
@@ -286,3 +306,18 @@ def show_result(job: Job) -> ResultView | None:
         shown(job.started_at), shown(job.finished_at), job.attempts,
         _NULL if job.metrics_json is None else Raw(job.metrics_json.encode()),
     )  # fmt: skip
+
+
+def show_beat(held: Held) -> Beaten:
+    """Render a heartbeat."""
+    return Beaten(show_lease(held.lease), show_job(held.job))
+
+
+def show_release(held: Held) -> Released:
+    """Render a release."""
+    return Released(show_lease(held.lease), show_job(held.job), show_result(held.job))
+
+
+def show_briefly(settled: Settled) -> Brief:
+    """Render a release in a few words."""
+    return Brief(settled.lease_id, settled.job_id, settled.state)

@@ -267,7 +267,7 @@ class QueueClient:
     async def release_batch_briefly(self, items: Sequence[shapes.ReleaseItem]) -> list[ApiError | None]:
         """Release up to 500 leases and learn only what was refused: cheaper where the jobs are not looked at again."""
         wire.check_size(items, MAX_LEASE_BATCH)
-        body = wire.encode({"items": items})
+        body = wire.encode({"items": items, "brief": True})
         reply, _ = await self._transport.call("POST", f"{BASE}/lease/release-batch", body, deadline_sec=self.deadline_sec)
         found = wire.decode(reply.body, wire.BriefAnswer).results
         wire.check_count(found, items)

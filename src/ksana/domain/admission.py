@@ -48,6 +48,15 @@ class Room(msgspec.Struct, frozen=True):
             self.reserved_until,
         )
 
+    def with_all(self, cost_units: int, count: int) -> "Room | None":
+        """The room after so many grants of so many units together, when nothing stands in the way of any: nothing is kept for
+        anybody and all of them fit. None: they are to be judged one by one."""
+        if self.reserved_for is not None or self.used + cost_units > self.total:
+            return None
+        return Room(
+            self.total, self.used + cost_units, self.active + count, 0, None, self.reserved_urgency, self.reserved_until
+        )  # fmt: skip
+
     def with_reserve(self, ask: "Ask", until: Instant) -> "Room":
         """The room with units kept for a refused request."""
         return Room(self.total, self.used, self.active, ask.cost_units, ask.job_id, ask.urgency, until)
@@ -71,17 +80,19 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
 
 def find_denial(room: Room, ask: Ask, now: Instant, share: int | None = None, addon_used: int = 0) -> Denial | None:
     """Decide: None admits."""
-    asked = f"requested={ask.cost_units}"
     if room.used + ask.cost_units > room.total:
+        asked = f"requested={ask.cost_units}"
         return Denial("CAPACITY_EXCEEDED", f"Capacity exceeded: used={room.used}, {asked}, capacity={room.total}")
     if share is not None and addon_used + ask.cost_units > share:
+        asked = f"requested={ask.cost_units}"
         return Denial("SHARE_EXCEEDED", f"Share of {ask.addon_id} exceeded: used={addon_used}, {asked}, capacity={share}")
     kept = room.reserved(now)
     is_behind = room.reserved_for != ask.job_id and ask.urgency >= room.reserved_urgency
     if kept and is_behind and room.used + kept + ask.cost_units > room.total:
         return Denial(
             "CAPACITY_RESERVED",
-            f"Capacity exceeded: used={room.used}, {asked}, capacity={room.total}, reserved={kept} for a job ahead",
+            f"Capacity exceeded: used={room.used}, requested={ask.cost_units}, capacity={room.total}, "
+            f"reserved={kept} for a job ahead",
         )
     return None
 

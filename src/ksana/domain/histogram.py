@@ -1,8 +1,11 @@
 """A histogram of spans in fixed buckets, two per doubling from a millisecond up, so that counts from anywhere can be added."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
+
+from ksana.base.instant import SECOND, Instant
 
 BUCKETS: Final = 56
 """The last one begins at a good two days."""
@@ -16,6 +19,14 @@ def bucket_of(seconds: float) -> int:
     if seconds <= _LEAST_SECONDS:
         return 0
     return min(BUCKETS - 1, 1 + int(math.log2(seconds / _LEAST_SECONDS) * _PER_DOUBLING))
+
+
+def bucket_counts(now: Instant, since: Mapping[Instant, int]) -> Counter[int]:
+    """Counts by bucket of the spans from these instants till now; those of one batch mostly began together."""
+    spans: Counter[int] = Counter()
+    for at, count in since.items():
+        spans[bucket_of((now - at) / SECOND)] += count
+    return spans
 
 
 def bucket_seconds(bucket: int) -> float:

@@ -18,7 +18,12 @@ URGENCY: Final[Mapping[str, int]] = {name: place for place, name in enumerate(PR
 """The place of a priority in the order of claims: the least number goes first."""
 
 FINAL_STATUSES: Final = ("SUCCEEDED", "FAILED", "CANCELED", "TIMEOUT")
-ENDED: Final = frozenset({"DONE", "FAILED", "CANCELED", "TIMEOUT"})
+FINAL_OF: Final[Mapping[str, str]] = {
+    "DONE": "SUCCEEDED", "FAILED": "FAILED", "CANCELED": "CANCELED", "TIMEOUT": "TIMEOUT",
+}  # fmt: skip
+"""The final status of a job by the state it ended in."""
+
+ENDED: Final = frozenset(FINAL_OF)
 HELD: Final = frozenset({"CLAIMED", "PREPARING", "LEASE_PENDING"})
 """States in which a worker holds the claim and no lease."""
 
@@ -137,6 +142,46 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     release_digest: str | None
 
 
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """A lease, and of its job what it takes to end the attempt. `is_live`: active, and lasting by the store's clock."""
+
+    lease_id: str
+    job_id: str
+    worker_id: str | None
+    cost_units: int
+    ttl_sec: float
+    lease_state: str
+    release_digest: str | None
+    is_live: bool
+    seq: int
+    job_state: str
+    attempts: int
+    max_attempts: int
+    cancel_requested: int
+    started_at: Instant | None
+    urgency: int
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """What a job has become by the end of its attempt. `lane` is set when it is queued again."""
+
+    seq: int
+    job_id: str
+    lease_id: str
+    state: str
+    error: str | None = None
+    result_json: str | None = None
+    metrics_json: str | None = None
+    lane: int | None = None
+    turn: int = 0
+    due_at: Instant = 0
+
+    @property
+    def next_retry_at(self) -> Instant | None:
+        """When a job that rests is tried again."""
+        return self.due_at if self.lane == Lane.SCHEDULED else None
+
+
 class Line(msgspec.Struct, frozen=True, gc=False):
     """All jobs that a claim's filters cannot tell apart: same addon, type, cost and needs. The id follows from these."""
 
@@ -226,7 +271,7 @@ _TIMEOUT: Final = Ending("TIMEOUT")
 _AGAIN: Final = Ending("QUEUED", 0)
 
 
-def after_release(job: Job, status: str) -> Ending:
+def after_release(job: Job | Hold, status: str) -> Ending:
     """Decide a job's state once its worker released the lease. A cancelled job is never tried again."""
     if job.cancel_requested or status == "CANCELED":
         return _CANCELED
@@ -239,7 +284,7 @@ def after_release(job: Job, status: str) -> Ending:
     return Ending("FAILED")
 
 
-def after_expiry(job: Job) -> Ending:
+def after_expiry(job: Job | Hold) -> Ending:
     """Decide a job's state once its lease ran out. The attempt was counted when the lease was granted."""
     if job.cancel_requested:
         return _CANCELED
@@ -251,8 +296,8 @@ def can_report(state: str, to: str) -> bool:
     return (state, "status", to) in JOB_MOVES or (state == to and state not in ENDED and state != "QUEUED")
 
 
-def release_digest(status: str, result: bytes, error: str | None, metrics: bytes) -> str:
+def release_digest(status: str, result: str, error: str | None, metrics: str) -> str:
     """Name what a release said, so that the same one sent again is known."""
     # Lengths keep one member's end from passing for another's beginning.
-    said = b"%s %d %d %d " % (status.encode(), len(result), len(metrics), -1 if error is None else len(error))
-    return hashlib.blake2b(said + result + metrics + (error or "").encode(), digest_size=16).hexdigest()
+    lengths = f"{len(result)} {len(metrics)} {-1 if error is None else len(error)}"
+    return hashlib.blake2b(f"{status} {lengths} {result}{metrics}{error or ''}".encode(), digest_size=16).hexdigest()

@@ -21,12 +21,12 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.domain.admission import Room
-from ksana.domain.histogram import bucket_of
-from ksana.domain.queue import Ending, Job, Lane, Lease, after_expiry
+from ksana.domain.histogram import bucket_counts
+from ksana.domain.queue import FINAL_OF, Ending, Hold, Job, Lane, Settled, after_expiry
 from ksana.engine.arrivals import Arrivals
 from ksana.engine.pump import AGAIN, Pump
 from ksana.ports.queue_store import Due
-from ksana.ports.store import Store
+from ksana.ports.store import Store, Tx
 
 SWEEP: Final = 200
 """Rows of each kind one sweep deals with before others get their turn."""
@@ -34,16 +34,17 @@ SWEEP: Final = 200
 POLL: Final[Micros] = 2 * SECOND
 RECOUNT_EVERY: Final[Micros] = 60 * MINUTE
 
-_FINAL: Final = {"DONE": "SUCCEEDED", "FAILED": "FAILED", "CANCELED": "CANCELED", "TIMEOUT": "TIMEOUT"}
 _ENDED_EVENT: Final = {"DONE": "JOB_DONE", "FAILED": "JOB_FAILED", "CANCELED": "JOB_CANCELED", "TIMEOUT": "JOB_TIMEOUT"}
 _TALLY: Final = {"DONE": "done", "FAILED": "failed", "CANCELED": "canceled", "TIMEOUT": "timeout"}
+_ALERTS: Final = frozenset({"FAILED", "TIMEOUT"})
+
+_encode = msgspec.json.Encoder().encode
 
 
 class AttemptEnd(msgspec.Struct, frozen=True, gc=False):
     """One attempt that ends, with what its worker said (or what is said for it)."""
 
-    lease: Lease
-    job: Job
+    hold: Hold
     ending: Ending
     status: str
     error: str | None = None
@@ -51,107 +52,115 @@ class AttemptEnd(msgspec.Struct, frozen=True, gc=False):
     metrics_json: str | None = None
 
 
-def end_attempts(tx: Any, room: Room, ends: Sequence[AttemptEnd], reason: str) -> list[Job]:
-    """Write the ends of attempts whose leases have left ACTIVE in this transaction; answer the jobs as they are now.
+def end_attempts(tx: Tx, room: Room, ends: Sequence[AttemptEnd], reason: str) -> list[Settled]:
+    """Write the ends of attempts whose leases have left ACTIVE in this transaction; answer what their jobs are now.
 
     The capacity is held by the caller. `reason` is why they ended: RELEASED or EXPIRED.
     """
-    now: Instant = tx.now
-    jobs: list[Job] = []
-    finished: list[dict[str, Any]] = []
-    requeued: list[dict[str, Any]] = []
-    ready = units = 0
-    tallies: Counter[str] = Counter()
-    spans: Counter[int] = Counter()
+    now = tx.now
+    settled: list[Settled] = []
+    finished: list[Settled] = []
+    requeued: list[Settled] = []
+    events: list[tuple[str, str, str, str]] = []
+    units = 0
+    started: Counter[Instant] = Counter()
     for end in ends:
-        units += end.lease.cost_units
+        hold = end.hold
+        units += hold.cost_units
         if end.ending.rest_us is None:
-            jobs.append(_finish(tx, end, reason, now, finished))
-            tallies[_TALLY[end.ending.state]] += 1
-            spans[bucket_of((now - (end.job.started_at or now)) / SECOND)] += 1
+            state = end.ending.state
+            one = Settled(hold.seq, hold.job_id, hold.lease_id, state, end.error, end.result_json, end.metrics_json)
+            finished.append(one)
+            events.append(("JOB", hold.job_id, _ENDED_EVENT[state], _tell_end(end, state, reason)))
+            started[hold.started_at or now] += 1
         else:
-            ready += not end.ending.rest_us
-            jobs.append(_requeue(tx, end, reason, now, requeued))
+            one = _requeue(tx, end, now)
+            requeued.append(one)
+            events.append(("JOB", hold.job_id, "JOB_REQUEUED", _tell_requeue(end, reason)))
+        settled.append(one)
+    tx.events.append_texts(events)
     count = tx.queue.end_running(finished) + tx.queue.requeue_running(requeued)
     assert count == len(ends), "a running job and its active lease are changed together, never alone"
-    for metric, number in tallies.items():
-        tx.queue.tally(metric, number)
-    tx.queue.observe("run", spans)
+    for state, number in Counter(one.state for one in finished).items():
+        tx.queue.tally(_TALLY[state], number)
+    tx.queue.observe("run", bucket_counts(now, started))
     tx.leases.set_room(msgspec.structs.replace(room, used=room.used - units, active=room.active - len(ends)))
-    tx.queue.count(queued=len(requeued), running=-len(ends), leases=-len(ends), units=-units, arrivals=len(ends) or ready)
-    return jobs
+    tx.queue.count(queued=len(requeued), running=-len(ends), leases=-len(ends), units=-units, arrivals=len(ends))
+    return settled
 
 
-def _finish(tx: Any, end: AttemptEnd, reason: str, now: Instant, rows: list[dict[str, Any]]) -> Job:
-    job, state = end.job, end.ending.state
-    final = _FINAL[state]
-    rows.append(
-        {
-            "seq": job.seq, "lease_id": end.lease.lease_id, "state": state, "final_status": final, "error_text": end.error,
-            "result_json": end.result_json, "metrics_json": end.metrics_json, "now_at": now,
-        }
-    )  # fmt: skip
-    data: dict[str, Any] = {"lease_id": end.lease.lease_id, "attempts": job.attempts, "reason": reason}
+def _tell_end(end: AttemptEnd, state: str, reason: str) -> str:
+    hold = end.hold
+    if end.error is None and state not in _ALERTS:  # the common end; nothing in it needs escaping
+        return f'{{"lease_id":"{hold.lease_id}","attempts":{hold.attempts},"reason":"{reason}"}}'
+    data: dict[str, Any] = {"lease_id": hold.lease_id, "attempts": hold.attempts, "reason": reason}
     if end.error is not None:
         data["error"] = end.error
-    if state in ("FAILED", "TIMEOUT"):
+    if state in _ALERTS:
         data["alert"] = True
-    tx.events.append("JOB", job.job_id, _ENDED_EVENT[state], data)
-    return msgspec.structs.replace(
-        job,
-        state=state, final_status=final, error_text=end.error, result_json=end.result_json, metrics_json=end.metrics_json,
-        finished_at=now, updated_at=now, lane=None,
+    return _encode(data).decode()
+
+
+def _requeue(tx: Tx, end: AttemptEnd, now: Instant) -> Settled:
+    hold, rest_us = end.hold, end.ending.rest_us or 0
+    lane = int(Lane.SCHEDULED if rest_us else Lane.READY)
+    turn = 0 if rest_us else tx.queue.front_turn(hold.urgency)
+    return Settled(
+        hold.seq, hold.job_id, hold.lease_id, "QUEUED", end.error, None, end.metrics_json, lane, turn, now + rest_us
     )  # fmt: skip
 
 
-def _requeue(tx: Any, end: AttemptEnd, reason: str, now: Instant, rows: list[dict[str, Any]]) -> Job:
-    job, rest_us = end.job, end.ending.rest_us or 0
-    due_at = now + rest_us
-    lane = Lane.SCHEDULED if rest_us else Lane.READY
-    turn = 0 if rest_us else tx.queue.front_turn(job.urgency)
-    next_retry_at = due_at if rest_us else None
-    rows.append(
-        {
-            "seq": job.seq, "lease_id": end.lease.lease_id, "lane": int(lane), "turn": turn, "due_at": due_at,
-            "next_retry_at": next_retry_at, "error_text": end.error, "result_json": None,
-            "metrics_json": end.metrics_json, "now_at": now,
-        }
-    )  # fmt: skip
+def _tell_requeue(end: AttemptEnd, reason: str) -> str:
     data: dict[str, Any] = {
         "reason": "LEASE_EXPIRED" if reason == "EXPIRED" else end.status,
-        "attempts": job.attempts, "max_attempts": job.max_attempts, "rest_ms": rest_us // 1000,
+        "attempts": end.hold.attempts, "max_attempts": end.hold.max_attempts, "rest_ms": (end.ending.rest_us or 0) // 1000,
     }  # fmt: skip
     if end.error is not None:
         data["error"] = end.error
-    tx.events.append("JOB", job.job_id, "JOB_REQUEUED", data)
+    return _encode(data).decode()
+
+
+def job_after(job: Job, settled: Settled, now: Instant) -> Job:
+    """The whole job as `end_attempts` has written it."""
+    if settled.lane is None:
+        return msgspec.structs.replace(
+            job,
+            state=settled.state, final_status=FINAL_OF[settled.state], error_text=settled.error,
+            result_json=settled.result_json, metrics_json=settled.metrics_json, finished_at=now, updated_at=now, lane=None,
+        )  # fmt: skip
     return msgspec.structs.replace(
         job,
-        state="QUEUED", claimed_by=None, lease_id=None, next_retry_at=next_retry_at, due_at=due_at, error_text=end.error,
-        metrics_json=end.metrics_json, progress=None, note=None, updated_at=now, lane=int(lane), turn=turn,
+        state="QUEUED", claimed_by=None, lease_id=None, next_retry_at=settled.next_retry_at, due_at=settled.due_at,
+        error_text=settled.error, metrics_json=settled.metrics_json, progress=None, note=None, updated_at=now,
+        lane=settled.lane, turn=settled.turn,
     )  # fmt: skip
 
 
-def expire_leases(tx: Any, room: Room, leases: Sequence[Lease]) -> list[Job]:
+def expire_leases(tx: Tx, room: Room, holds: Sequence[Hold]) -> list[Settled]:
     """Leases that were locked and have run out become EXPIRED; their jobs time out or are queued again."""
-    if not leases:
+    if not holds:
         return []
-    jobs = tx.queue.lock_jobs([lease.job_id for lease in leases])
-    tx.leases.expire_locked([lease.lease_id for lease in leases])
+    tx.leases.expire_locked([hold.lease_id for hold in holds])
     ends = []
-    for lease in leases:
+    for hold in holds:
         tx.events.append(
-            "LEASE", lease.lease_id, "LEASE_EXPIRED",
-            {"job_id": lease.job_id, "worker_id": lease.worker_id, "cost_units": lease.cost_units, "ttl_sec": lease.ttl_sec},
+            "LEASE", hold.lease_id, "LEASE_EXPIRED",
+            {"job_id": hold.job_id, "worker_id": hold.worker_id, "cost_units": hold.cost_units, "ttl_sec": hold.ttl_sec},
         )  # fmt: skip
-        job = jobs[lease.job_id]
-        ends.append(AttemptEnd(lease, job, after_expiry(job), "TIMEOUT", f"the lease ran out after {lease.ttl_sec:g} s"))
-    tx.queue.tally("expired", len(leases))
+        ends.append(AttemptEnd(hold, after_expiry(hold), "TIMEOUT", f"the lease ran out after {hold.ttl_sec:g} s"))
+    tx.queue.tally("expired", len(holds))
     return end_attempts(tx, room, ends, "EXPIRED")
 
 
-def expire_claims(tx: Any, limit: int) -> list[Job]:
+def list_expired(tx: Tx, limit: int) -> list[Hold]:
+    """Leases that ran out by the store's clock, held, with what ending them takes."""
+    leases = tx.leases.list_expired(limit)
+    return list(tx.leases.lock_holds([lease.lease_id for lease in leases]).values()) if leases else []
+
+
+def expire_claims(tx: Tx, limit: int) -> list[Job]:
     """Jobs whose claim ran out are QUEUED again, at the front of their priority."""
-    jobs: list[Job] = tx.queue.list_expired_claims(limit)
+    jobs = tx.queue.list_expired_claims(limit)
     if not jobs:
         return jobs
     tx.queue.requeue_expired(jobs)
@@ -172,18 +181,17 @@ class Swept(msgspec.Struct, frozen=True):
     due: Due
 
 
-def sweep(tx: Any, total: int, limit: int) -> Swept:
+def sweep(tx: Tx, total: int, limit: int) -> Swept:
     """Write down everything whose time is over, by the store's clock."""
-    due: Due = tx.queue.next_due()
+    due = tx.queue.next_due()
     ready = freed = 0
     is_full = False
     if due.lease_at is not None and due.lease_at <= tx.now:
         room = tx.leases.lock_room(total)
-        leases = tx.leases.list_expired(limit)
-        jobs = expire_leases(tx, room, leases)
-        freed = len(leases)
-        ready += sum(job.lane == Lane.READY for job in jobs)
-        is_full = len(leases) == limit
+        settled = expire_leases(tx, room, list_expired(tx, limit))
+        freed = len(settled)
+        ready += sum(one.lane == Lane.READY for one in settled)
+        is_full = freed == limit
     if due.claim_at is not None and due.claim_at <= tx.now:
         expired = len(expire_claims(tx, limit))
         ready += expired
@@ -197,10 +205,10 @@ def sweep(tx: Any, total: int, limit: int) -> Swept:
     return Swept(ready, freed, is_full, tx.queue.next_due())
 
 
-def recount(tx: Any, total: int) -> tuple[int, int]:
+def recount(tx: Tx, total: int) -> tuple[int, int]:
     """Compare the counters with what they count and put them right; answer how far the used units were off, and by how many
     leases. Both are 0 unless somebody changed the tables by hand."""
-    room: Room = tx.leases.lock_room(total)
+    room = tx.leases.lock_room(total)
     active, used = tx.leases.sum_active()
     off = (room.used - used, room.active - active)
     if off != (0, 0):
@@ -248,5 +256,5 @@ class Leasing:
         return soonest
 
 
-def _read_due(tx: Any) -> tuple[Due, Instant]:
+def _read_due(tx: Tx) -> tuple[Due, Instant]:
     return tx.queue.next_due(), tx.now

@@ -2,12 +2,12 @@
 are read now and then. One instance at a time does the removing; it would be safe with more, only wasteful."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.engine.pump import AGAIN, Pump
-from ksana.ports.store import Store
+from ksana.ports.store import Store, Tx
 
 EVERY: Final[Micros] = MINUTE
 SAMPLE_EVERY: Final[Micros] = 15 * SECOND
@@ -40,7 +40,7 @@ class QueueChores:
         return now + SAMPLE_EVERY
 
 
-def purge(tx: Any, owner: str, retention_us: Micros, limit: int) -> int:
+def purge(tx: Tx, owner: str, retention_us: Micros, limit: int) -> int:
     """Remove up to `limit` finished jobs older than the retention, and answers that no longer count; say how many jobs."""
     if not tx.locks.take(LOCK, owner, EVERY):
         return 0

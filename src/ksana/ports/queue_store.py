@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ksana.base.instant import Instant
+from ksana.base.instant import Instant, Micros
 from ksana.domain.admission import Room
-from ksana.domain.queue import Job, Lease, Line
+from ksana.domain.queue import Hold, Job, Lease, Line, Settled
 
 
 class JobFilter(msgspec.Struct, frozen=True):
@@ -47,9 +47,9 @@ class Gauges(msgspec.Struct, frozen=True):
 class QueueTable(Protocol):
     """Jobs."""
 
-    def insert(self, rows: Sequence[Mapping[str, Any]], *, once: bool) -> int:
-        """Insert jobs. With `once`, rows whose (addon_id, client_request_id) exists are passed over; answers how many were
-        inserted, so fewer than given means a duplicate, committed already."""
+    def insert(self, jobs: Sequence[Job], *, once: bool) -> int:
+        """Insert jobs that wait; their numbers are given here. With `once`, those whose (addon_id, client_request_id) exists
+        are passed over; answers how many were inserted, so fewer than given means a duplicate, committed already."""
         ...
 
     def enter_lines(self, lines: Sequence[Line]) -> None:
@@ -128,11 +128,11 @@ class QueueTable(Protocol):
 
     def request_cancel_if_running(self, job_id: str, reason: str | None) -> bool: ...
 
-    def end_running(self, rows: Sequence[Mapping[str, Any]]) -> int:
+    def end_running(self, ends: Sequence[Settled]) -> int:
         """Running jobs end, each guarded by its lease."""
         ...
 
-    def requeue_running(self, rows: Sequence[Mapping[str, Any]]) -> int:
+    def requeue_running(self, ends: Sequence[Settled]) -> int:
         """Running jobs are queued again, each guarded by its lease."""
         ...
 
@@ -220,6 +220,10 @@ class LeaseTable(Protocol):
 
     def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[Lease, bool]]: ...
 
+    def lock_holds(self, lease_ids: Sequence[str]) -> dict[str, Hold]:
+        """Leases by id with what ending their attempts takes of their jobs, both held."""
+        ...
+
     def list_of_job(self, job_id: str) -> list[Lease]: ...
 
     def list_active(self, limit: int) -> list[Lease]:
@@ -234,10 +238,26 @@ class LeaseTable(Protocol):
         """Leases that were locked and found live last longer."""
         ...
 
-    def release_locked(self, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Leases that were locked and found live become RELEASED."""
+    def release_locked(self, releases: Sequence[tuple[str, str, str]]) -> int:
+        """Leases that were locked and found live become RELEASED; each comes as (lease_id, status, digest)."""
         ...
 
     def expire_locked(self, lease_ids: Sequence[str]) -> int:
         """Leases that were locked and had run out become EXPIRED."""
+        ...
+
+
+class Idempotency(Protocol):
+    """Answers remembered by Idempotency-Key."""
+
+    def find_answer(self, scope: str, key: str, body: bytes) -> str | None:
+        """The remembered answer. Raise 409 IDEMPOTENCY_MISMATCH when the key came with another body."""
+        ...
+
+    def remember(self, scope: str, key: str, body: bytes, answer: str, ttl_us: Micros) -> bool:
+        """Keep an answer. False when another transaction used the key meanwhile."""
+        ...
+
+    def purge(self, before: Instant, limit: int) -> int:
+        """Forget up to `limit` answers that expired before; answer how many."""
         ...

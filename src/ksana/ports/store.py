@@ -19,12 +19,13 @@ What every store guarantees:
 When the store cannot be reached or cannot write, both raise StoreDownError, soon, and nothing took effect.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from ksana.base.instant import Instant
+from ksana.ports.queue_store import Idempotency, LeaseTable, QueueTable
 from ksana.ports.tasks_store import Runs, Tasks
 
 P = ParamSpec("P")
@@ -48,6 +49,10 @@ class Events(Protocol):
 
     def append(self, entity_type: str, entity_id: str | int, event_type: str, data: dict[str, Any] | None = None) -> None:
         """Record a fact of this transaction, at `tx.now`."""
+        ...
+
+    def append_texts(self, events: Iterable[tuple[str, str, str, str]]) -> None:
+        """Record facts as (entity type, id, event type, a JSON object as text): for many at once, made ready by the caller."""
         ...
 
     def list_after(
@@ -207,6 +212,15 @@ class Tx(Protocol):
 
     @property
     def runs(self) -> Runs: ...
+
+    @property
+    def queue(self) -> QueueTable: ...
+
+    @property
+    def leases(self) -> LeaseTable: ...
+
+    @property
+    def idempotency(self) -> Idempotency: ...
 
 
 class StoreHealth(msgspec.Struct, frozen=True):

@@ -9,11 +9,11 @@ from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
 from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import DAY, Micros
-from ksana.domain.queue import Job, Lane, Lease, Line
+from ksana.domain.queue import Job, Lane, Lease, Line, Settled
 from ksana.engine.arrivals import Arrivals, Waiter
 from ksana.engine.leasing import Leasing
 from ksana.ports.queue_store import JobFilter
-from ksana.ports.store import Event, Store
+from ksana.ports.store import Event, Store, Tx
 from ksana.service import queue_jobs, queue_leases
 from ksana.service.queue_jobs import Claim, Claimed, Limits, LineBook, NewJob, not_found
 from ksana.service.queue_leases import Beat, Denied, Granted, Held, LeaseAsk, Outcome, Release
@@ -174,14 +174,23 @@ class QueueService:
     async def release_batch(self, items: Sequence[Release]) -> list[Outcome]:
         """End attempts, each answered on its own."""
         outcomes = await self._store.transact(queue_leases.release_leases, items, self.limits)
+        self._tell_released([one.job if isinstance(one, Held) else one for one in outcomes])
+        return outcomes
+
+    async def release_batch_briefly(self, items: Sequence[Release]) -> list[Settled | KsanaError]:
+        """The same for callers that only want to know what became of each job: cheaper, for no job is read or shown whole."""
+        outcomes = await self._store.transact(queue_leases.release_briefly, items, self.limits)
+        self._tell_released(outcomes)
+        return outcomes
+
+    def _tell_released(self, outcomes: Sequence[Job | Settled | KsanaError]) -> None:
         self.arrivals.tell_capacity()
-        rests = [one.job.due_at for one in outcomes if isinstance(one, Held) and one.job.lane == Lane.SCHEDULED]
+        rests = [one.due_at for one in outcomes if not isinstance(one, KsanaError) and one.lane == Lane.SCHEDULED]
         if rests:
             self.leasing.note_due(min(rests))
         elif any(isinstance(one, KsanaError) for one in outcomes):
             # A late release may have put its job back in line.
             self.arrivals.tell_ready()
-        return outcomes
 
     async def get_lease(self, lease_id: str) -> Lease:
         """One lease."""
@@ -194,7 +203,7 @@ class QueueService:
         return await self._store.read(lambda tx: int(tx.queue.gauges().arrivals))
 
 
-def read_events(tx: Any, job_id: str) -> list[Event]:
+def read_events(tx: Tx, job_id: str) -> list[Event]:
     """Every event of a job and of its leases, by id."""
     if tx.queue.find_job(job_id) is None:
         raise not_found(job_id)
@@ -205,7 +214,7 @@ def read_events(tx: Any, job_id: str) -> list[Event]:
 
 
 def _submit_once(
-    tx: Any, job: NewJob, fresh: Sequence[Line], key: str, body: bytes, render: Callable[[Job], bytes]
+    tx: Tx, job: NewJob, fresh: Sequence[Line], key: str, body: bytes, render: Callable[[Job], bytes]
 ) -> tuple[bytes, Job | None]:
     remembered: str | None = tx.idempotency.find_answer(_SCOPE, key, body)
     if remembered is not None:

@@ -8,7 +8,7 @@ from ksana.base.durations import format_duration
 from ksana.base.instant import MILLISECOND, Instant, format_instant
 from ksana.domain.admission import Ask, find_denial
 from ksana.domain.queue import Job, Lane, Lease
-from ksana.ports.store import Event, Store
+from ksana.ports.store import Event, Store, Tx
 from ksana.service.queue import read_events
 from ksana.service.queue_jobs import Limits, not_found
 
@@ -48,7 +48,7 @@ class QueueExplainer:
         return await self._store.read(explain_job, job_id, self._limits)
 
 
-def explain_job(tx: Any, job_id: str, limits: Limits) -> Explanation:
+def explain_job(tx: Tx, job_id: str, limits: Limits) -> Explanation:
     """Gather the facts and say what they mean."""
     job: Job | None = tx.queue.find_job(job_id)
     if job is None:
@@ -81,7 +81,7 @@ def explain_job(tx: Any, job_id: str, limits: Limits) -> Explanation:
     return Explanation(job, reasons, read_events(tx, job_id), position, holders, facts)
 
 
-def _explain_queued(tx: Any, job: Job, now: Instant, reasons: list[Reason]) -> int | None:
+def _explain_queued(tx: Tx, job: Job, now: Instant, reasons: list[Reason]) -> int | None:
     if job.lane == Lane.SCHEDULED and job.due_at > now:
         at, rest = format_instant(job.due_at), _in_words(job.due_at - now)
         if job.next_retry_at is not None:
@@ -102,7 +102,7 @@ def _explain_queued(tx: Any, job: Job, now: Instant, reasons: list[Reason]) -> i
     return int(ahead) + 1
 
 
-def _explain_claimed(tx: Any, job: Job, now: Instant, reasons: list[Reason]) -> int | None:
+def _explain_claimed(tx: Tx, job: Job, now: Instant, reasons: list[Reason]) -> int | None:
     rest = (job.claim_expires_at or now) - now
     lasts = f"for another {_in_words(rest)}" if rest > 0 else "no longer: the claim has run out"
     reasons.append(Reason("CLAIMED", f"{job.claimed_by!r} holds the claim {lasts} and has no lease yet"))
@@ -113,8 +113,8 @@ def _explain_claimed(tx: Any, job: Job, now: Instant, reasons: list[Reason]) -> 
     return position
 
 
-def _explain_running(tx: Any, job: Job, now: Instant, reasons: list[Reason]) -> None:
-    lease: Lease | None = tx.leases.find_lease(job.lease_id)
+def _explain_running(tx: Tx, job: Job, now: Instant, reasons: list[Reason]) -> None:
+    lease: Lease | None = tx.leases.find_lease(job.lease_id or "")
     if lease is not None:
         rest = lease.expires_at - now
         lasts = f"the lease lasts another {_in_words(rest)}" if rest > 0 else "the lease has run out and is being swept"

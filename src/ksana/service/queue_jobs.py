@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -10,11 +10,17 @@ from ksana.base.errors import ConflictError, NotFoundError
 from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.admission import PATIENCE, RESERVE_GRACE, RETRY_MOST, Ask, Room, find_denial, may_reserve
-from ksana.domain.histogram import bucket_of
+from ksana.domain.histogram import bucket_counts
 from ksana.domain.queue import ENDED, HELD, URGENCY, Job, Lane, Lease, Line, Wants, accepts, can_report
+from ksana.ports.store import Tx
+
+READY: Final = int(Lane.READY)
+SCHEDULED: Final = int(Lane.SCHEDULED)
 
 PROMOTE: Final = 500
 """Scheduled jobs a claim moves over before it takes; the sweep moves the rest."""
+
+_encode = msgspec.json.Encoder().encode
 
 CHOICES: Final = 512
 """Filters whose lines are remembered."""
@@ -66,7 +72,7 @@ class LineBook:
         self.committed: set[int] = set()
         """Lines known to be in the store for good."""
 
-    def choose(self, tx: Any, wants: Wants) -> tuple[int, ...]:
+    def choose(self, tx: Tx, wants: Wants) -> tuple[int, ...]:
         """The lines a worker takes jobs from."""
         mark = tx.queue.line_mark()
         if mark != self._mark:
@@ -87,43 +93,35 @@ class LineBook:
         return len(line_ids) == len(self._lines)
 
 
-def submit_jobs(tx: Any, jobs: Sequence[NewJob], lines: Sequence[Line], is_batch: bool) -> list[Job]:
+def submit_jobs(tx: Tx, jobs: Sequence[NewJob], lines: Sequence[Line], is_batch: bool) -> list[Job]:
     """Enter jobs, all or none. Raise DUPLICATE_REQUEST if one was submitted before."""
     now: Instant = tx.now
     has_requests = any(job.client_request_id is not None for job in jobs)
     if has_requests and not is_batch:
         _refuse_duplicate(tx, jobs)
     tx.queue.enter_lines(lines)
-    rows: list[dict[str, Any]] = []
     made: list[Job] = []
-    turn, event = tx.queue.turn, tx.events.append
+    events: list[tuple[str, str, str, str]] = []
+    turn = tx.queue.turn
     for job in jobs:
-        line, priority = job.line, job.priority
+        line, priority, run_at, job_id = job.line, job.priority, job.run_at, job.job_id
         urgency = URGENCY[priority]
-        is_due = job.run_at is None or job.run_at <= now
-        due_at = now if is_due or job.run_at is None else job.run_at
-        lane = int(Lane.READY if is_due else Lane.SCHEDULED)
-        place = turn(urgency, job.fairness_key) if is_due else 0
-        rows.append(
-            {
-                "job_id": job.job_id, "addon_id": line.addon_id, "job_type": line.job_type, "priority": priority,
-                "cost_units": line.cost_units, "constraints_json": job.constraints_json, "payload_json": job.payload_json,
-                "max_attempts": job.max_attempts, "now_at": now, "run_at": job.run_at, "fairness_key": job.fairness_key,
-                "client_request_id": job.client_request_id, "lane": lane, "urgency": urgency, "line_id": line.id,
-                "turn": place, "due_at": due_at,
-            }
-        )  # fmt: skip
+        if run_at is None or run_at <= now:
+            lane, due_at, place = READY, now, turn(urgency, job.fairness_key)
+        else:
+            lane, due_at, place = SCHEDULED, run_at, 0
         made.append(
             Job(
-                0, job.job_id, line.addon_id, line.job_type, priority, line.cost_units, job.constraints_json,
-                job.payload_json, "QUEUED", 0, job.max_attempts, now, now, job.run_at, None, None, None, None,
+                0, job_id, line.addon_id, line.job_type, priority, line.cost_units, job.constraints_json,
+                job.payload_json, "QUEUED", 0, job.max_attempts, now, now, run_at, None, None, None, None,
                 job.fairness_key, job.client_request_id, 0, None, None, None, None, None, None, None, None, None,
                 lane, urgency, line.id, place, due_at, None,
             )
         )  # fmt: skip
-        event("JOB", job.job_id, "JOB_SUBMITTED", {"priority": priority, "cost_units": line.cost_units})
-    inserted = tx.queue.insert(rows, once=has_requests)
-    if inserted < len(rows):
+        events.append(("JOB", job_id, "JOB_SUBMITTED", f'{{"priority":"{priority}","cost_units":{line.cost_units}}}'))
+    tx.events.append_texts(events)
+    inserted = tx.queue.insert(made, once=has_requests)
+    if inserted < len(made):
         # Another transaction was faster, or the batch holds one that was there; this undoes all of ours.
         _refuse_duplicate(tx, jobs)
         raise AssertionError("an insert was refused without a duplicate")
@@ -132,7 +130,7 @@ def submit_jobs(tx: Any, jobs: Sequence[NewJob], lines: Sequence[Line], is_batch
     return made
 
 
-def _refuse_duplicate(tx: Any, jobs: Sequence[NewJob]) -> None:
+def _refuse_duplicate(tx: Tx, jobs: Sequence[NewJob]) -> None:
     for index, job in enumerate(jobs):
         if job.client_request_id is not None:
             found = tx.queue.find_job_by_request(job.line.addon_id, job.client_request_id)
@@ -153,7 +151,7 @@ class Claimed(msgspec.Struct, frozen=True):
 NOTHING: Final = Claimed([], [])
 
 
-def claim_jobs(tx: Any, claim: Claim, book: LineBook, limits: Limits) -> Claimed:
+def claim_jobs(tx: Tx, claim: Claim, book: LineBook, limits: Limits) -> Claimed:
     """Hand out the next jobs, in order of priority, turn and age."""
     promoted = tx.queue.promote_due(PROMOTE)
     if promoted:
@@ -185,7 +183,7 @@ def claim_jobs(tx: Any, claim: Claim, book: LineBook, limits: Limits) -> Claimed
     )  # fmt: skip
 
 
-def _take(tx: Any, wants: Wants, limit: int, book: LineBook) -> list[Job]:
+def _take(tx: Tx, wants: Wants, limit: int, book: LineBook) -> list[Job]:
     line_ids = book.choose(tx, wants)
     if not book.is_all(line_ids):
         return list(tx.queue.take_ready(line_ids, limit))
@@ -198,7 +196,7 @@ def _known(jobs: list[Job], line_ids: frozenset[int]) -> list[Job]:
     return [job for job in jobs if job.line_id in line_ids]
 
 
-def _claim_with_leases(tx: Any, claim: Claim, book: LineBook, limits: Limits, room: Room) -> Claimed:
+def _claim_with_leases(tx: Tx, claim: Claim, book: LineBook, limits: Limits, room: Room) -> Claimed:
     """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED; one that has waited long keeps its units,
     so that nothing behind it of its own priority is admitted first."""
     jobs: list[Job] = []
@@ -227,9 +225,13 @@ def _claim_with_leases(tx: Any, claim: Claim, book: LineBook, limits: Limits, ro
 
 
 def _admit(
-    tx: Any, claim: Claim, limits: Limits, room: Room, taken: Sequence[Job]
+    tx: Tx, claim: Claim, limits: Limits, room: Room, taken: Sequence[Job]
 ) -> tuple[Room, list[tuple[Job, Lease]], bool]:
-    now: Instant = tx.now
+    now = tx.now
+    # With no shares and nothing kept for anybody the capacity alone decides: if all fit, all are admitted.
+    whole = None if limits.shares else room.with_all(sum([job.cost_units for job in taken]), len(taken))
+    if whole is not None:
+        return whole, _grant_ready(tx, claim, taken) if taken else [], False
     fitting: list[Job] = []
     was_full = False
     spent: dict[str, int] = {}
@@ -253,13 +255,14 @@ def _admit(
     return room, _grant_ready(tx, claim, fitting) if fitting else [], was_full
 
 
-def _grant_ready(tx: Any, claim: Claim, jobs: Sequence[Job]) -> list[tuple[Job, Lease]]:
+def _grant_ready(tx: Tx, claim: Claim, jobs: Sequence[Job]) -> list[tuple[Job, Lease]]:
     now: Instant = tx.now
     worker_id, ttl_sec = claim.worker_id, claim.ttl_sec
     expires_at = now + round(ttl_sec * SECOND)
-    event, replace = tx.events.append, msgspec.structs.replace
-    spans: Counter[int] = Counter()
-    claimed = {"worker_id": worker_id}
+    replace = msgspec.structs.replace
+    due: Counter[Instant] = Counter()
+    claimed = _encode({"worker_id": worker_id}).decode()
+    events: list[tuple[str, str, str, str]] = []
     granted: list[tuple[Job, Lease]] = []
     for job, lease_id in zip(jobs, new_ordered_uuids(now, len(jobs)), strict=True):
         job_id = job.job_id
@@ -272,13 +275,16 @@ def _grant_ready(tx: Any, claim: Claim, jobs: Sequence[Job]) -> list[tuple[Job, 
             updated_at=now, next_retry_at=None, progress=None, note=None, lane=4,
         )  # fmt: skip
         granted.append((running, lease))
-        event("JOB", job_id, "JOB_CLAIMED", claimed)
-        event("LEASE", lease_id, "LEASE_GRANTED", {"job_id": job_id, "cost_units": job.cost_units})
-        event("JOB", job_id, "JOB_RUNNING", {"lease_id": lease_id, "attempts": running.attempts})
-        spans[bucket_of((now - job.due_at) / SECOND)] += 1
+        events += (
+            ("JOB", job_id, "JOB_CLAIMED", claimed),
+            ("LEASE", lease_id, "LEASE_GRANTED", f'{{"job_id":"{job_id}","cost_units":{job.cost_units}}}'),
+            ("JOB", job_id, "JOB_RUNNING", f'{{"lease_id":"{lease_id}","attempts":{running.attempts}}}'),
+        )
+        due[job.due_at] += 1
+    tx.events.append_texts(events)
     _all_changed(tx.queue.run_ready([(job, lease.lease_id) for job, lease in granted], worker_id), jobs)
     tx.leases.insert([lease for _, lease in granted])
-    tx.queue.observe("wait", spans)
+    tx.queue.observe("wait", bucket_counts(now, due))
     return granted
 
 
@@ -288,7 +294,7 @@ def _all_changed(count: int, jobs: Sequence[Job]) -> None:
 
 
 def report_status(
-    tx: Any, job_id: str, to: str | None, progress: float | None, note: str | None, worker_id: str | None, limits: Limits
+    tx: Tx, job_id: str, to: str | None, progress: float | None, note: str | None, worker_id: str | None, limits: Limits
 ) -> Job:
     """A worker's word on its job: the next state, or a note and its progress. Extends the claim."""
     job, is_claim_live = get_locked(tx, job_id)
@@ -300,8 +306,9 @@ def report_status(
     progress = job.progress if progress is None else progress
     note = job.note if note is None else note
     if job.state == "RUNNING":
-        found = tx.leases.lock_lease(job.lease_id)
-        if found is None or not found[1] or not tx.queue.report_if_running(job_id, job.lease_id, progress, note):
+        lease_id = job.lease_id or ""
+        found = tx.leases.lock_lease(lease_id)
+        if found is None or not found[1] or not tx.queue.report_if_running(job_id, lease_id, progress, note):
             raise ConflictError(
                 "the lease of this job has run out", code="LEASE_LOST", current={"state": job.state}
             )  # fmt: skip
@@ -316,7 +323,7 @@ def report_status(
     )  # fmt: skip
 
 
-def cancel_job(tx: Any, job_id: str, reason: str | None) -> Job:
+def cancel_job(tx: Tx, job_id: str, reason: str | None) -> Job:
     """Cancel at once what does not run; ask the worker of what does."""
     job, _ = get_locked(tx, job_id)
     if job.state in ENDED:
@@ -341,7 +348,7 @@ def cancel_job(tx: Any, job_id: str, reason: str | None) -> Job:
     )  # fmt: skip
 
 
-def get_locked(tx: Any, job_id: str) -> tuple[Job, bool]:
+def get_locked(tx: Tx, job_id: str) -> tuple[Job, bool]:
     """The job, held, and whether its claim lasts."""
     found: tuple[Job, bool] | None = tx.queue.lock_job(job_id)
     if found is None:

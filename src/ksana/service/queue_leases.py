@@ -9,8 +9,9 @@ from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundE
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.admission import RESERVE_GRACE, Ask, Denial, Room, find_denial, may_reserve, retry_after_us
 from ksana.domain.histogram import bucket_of
-from ksana.domain.queue import HELD, Job, Lane, Lease, after_release, release_digest
-from ksana.engine.leasing import SWEEP, AttemptEnd, end_attempts, expire_leases
+from ksana.domain.queue import HELD, Hold, Job, Lane, Lease, Settled, after_release, release_digest
+from ksana.engine.leasing import SWEEP, AttemptEnd, end_attempts, expire_leases, job_after, list_expired
+from ksana.ports.store import Tx
 from ksana.service.queue_jobs import Limits, claim_lost, get_locked, illegal
 
 HOLDERS: Final = 20
@@ -68,9 +69,7 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 
     def digest(self) -> str:
         """What it says, in a few characters."""
-        return release_digest(
-            self.status, (self.result_json or "").encode(), self.error, (self.metrics_json or "").encode()
-        )  # fmt: skip
+        return release_digest(self.status, self.result_json or "", self.error, self.metrics_json or "")
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
@@ -84,14 +83,18 @@ Outcome = Held | KsanaError
 """What became of one item. An error is a value here: what was written beside it must stay."""
 
 
-def request_lease(tx: Any, ask: LeaseAsk, limits: Limits) -> Granted | Denied:
+def request_lease(tx: Tx, ask: LeaseAsk, limits: Limits) -> Granted | Denied:
     """Admit a claimed job, or say why not."""
-    room: Room = tx.leases.lock_room(limits.total)
+    room = tx.leases.lock_room(limits.total)
     job, is_claim_live = get_locked(tx, ask.job_id)
     _check_repeated(job, ask)
     if ask.worker_id is not None and job.claimed_by != ask.worker_id:
         raise claim_lost(job, ask.worker_id)
     if job.state == "RUNNING":
+        if ask.worker_id is None:  # a lease in force is shown to who proves to hold it, or a zombie would get another's
+            raise ConflictError(
+                "this job runs: send the worker_id that holds it", code="LEASE_LOST", current={"state": job.state}
+            )
         return _same_lease(tx, job)
     if job.state not in HELD:
         raise illegal(job, "RUNNING")
@@ -99,7 +102,7 @@ def request_lease(tx: Any, ask: LeaseAsk, limits: Limits) -> Granted | Denied:
         raise ConflictError("the claim on this job has run out", code="CLAIM_LOST", current={"state": job.state})
     denial = _find_denial(tx, room, job, limits)
     if denial is not None:
-        expired = tx.leases.list_expired(SWEEP)
+        expired = list_expired(tx, SWEEP)
         if expired:  # units of the dead are free by right; do not wait for the sweep
             expire_leases(tx, room, expired)
             room = tx.leases.lock_room(limits.total)
@@ -116,14 +119,14 @@ def _check_repeated(job: Job, ask: LeaseAsk) -> None:
             raise InvalidError(f"{name!r} differs from the job's own: it is {own!r}", field=name)
 
 
-def _same_lease(tx: Any, job: Job) -> Granted:
-    found = tx.leases.lock_lease(job.lease_id)
+def _same_lease(tx: Tx, job: Job) -> Granted:
+    found = tx.leases.lock_lease(job.lease_id or "")
     if found is None or not found[1]:
         raise ConflictError("the lease of this job has run out", code="LEASE_LOST", current={"state": job.state})
     return Granted(found[0], job)
 
 
-def _find_denial(tx: Any, room: Room, job: Job, limits: Limits) -> Denial | None:
+def _find_denial(tx: Tx, room: Room, job: Job, limits: Limits) -> Denial | None:
     share = limits.share_of(job.addon_id)
     addon_used = 0 if share is None else tx.leases.sum_of_addon(job.addon_id)
     return find_denial(room, _ask(job), tx.now, share, addon_used)
@@ -133,7 +136,7 @@ def _ask(job: Job) -> Ask:
     return Ask(job.job_id, job.addon_id, job.cost_units, job.urgency)
 
 
-def _grant(tx: Any, room: Room, job: Job, ask: LeaseAsk) -> Granted:
+def _grant(tx: Tx, room: Room, job: Job, ask: LeaseAsk) -> Granted:
     now: Instant = tx.now
     if not tx.queue.grant_if_claimed(job.job_id, ask.lease_id):
         raise ConflictError("the claim on this job has run out", code="CLAIM_LOST", current={"state": job.state})
@@ -158,7 +161,7 @@ def _grant(tx: Any, room: Room, job: Job, ask: LeaseAsk) -> Granted:
     return Granted(lease, running)
 
 
-def _deny(tx: Any, room: Room, job: Job, denial: Denial, limits: Limits) -> Denied:
+def _deny(tx: Tx, room: Room, job: Job, denial: Denial, limits: Limits) -> Denied:
     now: Instant = tx.now
     holders = tx.leases.list_active(HOLDERS)
     wait_us = retry_after_us(now, holders[0].expires_at if holders else None)
@@ -186,7 +189,7 @@ def _deny(tx: Any, room: Room, job: Job, denial: Denial, limits: Limits) -> Deni
     return Denied(denial, wait_us, position, holders, pending)
 
 
-def beat_leases(tx: Any, beats: Sequence[Beat]) -> list[Outcome]:
+def beat_leases(tx: Tx, beats: Sequence[Beat]) -> list[Outcome]:
     """Signs of life, each on its own. What ran out stays so; the sweep writes it down."""
     now: Instant = tx.now
     found = tx.leases.lock_leases(list(dict.fromkeys(beat.lease_id for beat in beats)))
@@ -195,13 +198,13 @@ def beat_leases(tx: Any, beats: Sequence[Beat]) -> list[Outcome]:
     outcomes: list[Outcome] = []
     rows: list[dict[str, Any]] = []
     for beat in beats:
-        refused = _refuse_stranger(beat.lease_id, found.get(beat.lease_id), beat.job_id, beat.worker_id)
-        if refused is not None:
-            outcomes.append(refused)
+        lease, is_live = found.get(beat.lease_id, (None, False))
+        refused = _refuse_stranger(beat.lease_id, lease, beat.job_id, beat.worker_id)
+        if refused is not None or lease is None:
+            outcomes.append(refused or NotFoundError(f"there is no lease {beat.lease_id}"))
             continue
-        lease = found[beat.lease_id][0]
-        if lease.job_id not in jobs:
-            outcomes.append(_lost(lease))
+        if not is_live or lease.job_id not in jobs:
+            outcomes.append(_lost(lease.state))
             continue
         ttl_sec = lease.ttl_sec if beat.ttl_sec is None else beat.ttl_sec
         expires_at = now + round(ttl_sec * SECOND)
@@ -214,7 +217,7 @@ def beat_leases(tx: Any, beats: Sequence[Beat]) -> list[Outcome]:
     return outcomes
 
 
-def _note_progress(tx: Any, job: Job, beat: Beat) -> Job:
+def _note_progress(tx: Tx, job: Job, beat: Beat) -> Job:
     if beat.progress is None and beat.message is None:
         return job
     progress = job.progress if beat.progress is None else beat.progress
@@ -225,86 +228,103 @@ def _note_progress(tx: Any, job: Job, beat: Beat) -> Job:
     return msgspec.structs.replace(job, progress=progress, note=note, updated_at=tx.now)
 
 
-def release_leases(tx: Any, items: Sequence[Release], limits: Limits) -> list[Outcome]:
-    """End attempts, each on its own. A repeat of the same release is answered the same; a late one is refused, and what its
-    job has become by right is written down with it."""
-    room: Room = tx.leases.lock_room(limits.total)
+def release_leases(tx: Tx, items: Sequence[Release], limits: Limits) -> list[Outcome]:
+    """End attempts, each on its own, and answer the leases and jobs whole. See `release_briefly` for the rules."""
+    now = tx.now
+    room = tx.leases.lock_room(limits.total)
     found = tx.leases.lock_leases(list(dict.fromkeys(item.lease_id for item in items)))
-    jobs: dict[str, Job] = tx.queue.lock_jobs([lease.job_id for lease, _ in found.values()]) if found else {}
-    outcomes: list[Outcome | None] = []
-    fresh: list[tuple[int, Release, Lease]] = []
-    late: dict[str, Lease] = {}
-    digests: dict[str, str] = {}
-    for place, item in enumerate(items):
-        outcome: Outcome | None = None
-        stranger = _refuse_stranger(item.lease_id, found.get(item.lease_id), item.job_id, item.worker_id)
-        if stranger is not None:
-            outcomes.append(stranger)
+    jobs = tx.queue.lock_jobs([lease.job_id for lease, _ in found.values()]) if found else {}
+    holds = {
+        lease.lease_id: _hold_of(lease, is_live, jobs[lease.job_id])
+        for lease, is_live in found.values()
+        if lease.job_id in jobs
+    }  # fmt: skip
+    outcomes: list[Outcome] = []
+    ended: dict[str, Held] = {}
+    for item, outcome in zip(items, _release(tx, room, items, holds, limits), strict=True):
+        if isinstance(outcome, KsanaError):
+            outcomes.append(outcome)
             continue
-        lease, is_live = found[item.lease_id]
-        digest = item.digest()
-        if not is_live:
-            if lease.state == "RELEASED" and lease.release_digest == digest and lease.job_id in jobs:
-                outcome = Held(lease, jobs[lease.job_id])
-            else:
-                if lease.state == "ACTIVE":
-                    late[lease.lease_id] = lease
-                outcome = _lost(lease)
-        elif item.lease_id in digests:
-            outcome = None if digests[item.lease_id] == digest else _lost(lease)
-        else:
-            digests[item.lease_id] = digest
-            fresh.append((place, item, lease))
+        lease = found[item.lease_id][0]
+        held = ended.get(item.lease_id) or Held(lease, jobs[lease.job_id])
+        if lease.state == "ACTIVE" and item.lease_id not in ended:
+            after = msgspec.structs.replace(
+                lease, state="RELEASED", released_at=now, release_status=item.status, release_digest=item.digest()
+            )
+            held = ended[item.lease_id] = Held(after, job_after(jobs[lease.job_id], outcome, now))
+        outcomes.append(held)
+    return outcomes
+
+
+def release_briefly(tx: Tx, items: Sequence[Release], limits: Limits) -> list[Settled | KsanaError]:
+    """End attempts, each on its own, and answer only what became of the jobs. A repeat of the same release is answered the
+    same; a late one is refused, and what its job has become by right is written down with it."""
+    room = tx.leases.lock_room(limits.total)
+    holds = tx.leases.lock_holds(list(dict.fromkeys([item.lease_id for item in items])))
+    return _release(tx, room, items, holds, limits)
+
+
+def _hold_of(lease: Lease, is_live: bool, job: Job) -> Hold:
+    return Hold(
+        lease.lease_id, lease.job_id, lease.worker_id, lease.cost_units, lease.ttl_sec, lease.state, lease.release_digest,
+        is_live, job.seq, job.state, job.attempts, job.max_attempts, job.cancel_requested, job.started_at, job.urgency,
+    )  # fmt: skip
+
+
+def _release(
+    tx: Tx, room: Room, items: Sequence[Release], holds: dict[str, Hold], limits: Limits
+) -> list[Settled | KsanaError]:
+    outcomes: list[Settled | KsanaError | None] = []
+    fresh: dict[str, tuple[Release, Hold, str]] = {}
+    late: dict[str, Hold] = {}
+    for item in items:
+        hold = holds.get(item.lease_id)
+        outcome: Settled | KsanaError | None = _refuse_stranger(item.lease_id, hold, item.job_id, item.worker_id)
+        if outcome is None and hold is not None:
+            digest = item.digest()
+            if not hold.is_live:
+                if hold.lease_state == "RELEASED" and hold.release_digest == digest:
+                    outcome = Settled(hold.seq, hold.job_id, hold.lease_id, hold.job_state)
+                else:
+                    if hold.lease_state == "ACTIVE":
+                        late[hold.lease_id] = hold
+                    outcome = _lost(hold.lease_state)
+            elif fresh.setdefault(item.lease_id, (item, hold, digest))[2] != digest:
+                outcome = _lost(hold.lease_state)
         outcomes.append(outcome)
-    held = _end(tx, room, fresh, jobs, digests)
+    settled = _end(tx, room, list(fresh.values())) if fresh else {}
     if late:
         room = tx.leases.lock_room(limits.total)
         expire_leases(tx, room, list(late.values()))
-    return [held[items[place].lease_id] if outcome is None else outcome for place, outcome in enumerate(outcomes)]
+    return [settled[item.lease_id] if outcome is None else outcome for item, outcome in zip(items, outcomes, strict=True)]
 
 
-def _end(
-    tx: Any, room: Room, fresh: Sequence[tuple[int, Release, Lease]], jobs: dict[str, Job], digests: dict[str, str]
-) -> dict[str, Held]:
-    if not fresh:
-        return {}
-    now: Instant = tx.now
-    event, replace = tx.events.append, msgspec.structs.replace
-    rows: list[dict[str, Any]] = []
-    leases: list[Lease] = []
-    ends: list[AttemptEnd] = []
-    for _, item, lease in fresh:
-        job = jobs[lease.job_id]
-        digest = digests[item.lease_id]
-        rows.append({"lease_id": lease.lease_id, "status": item.status, "digest": digest, "now_at": now})
-        leases.append(replace(lease, state="RELEASED", released_at=now, release_status=item.status, release_digest=digest))
-        event("LEASE", lease.lease_id, "LEASE_RELEASED", {"job_id": lease.job_id, "status": item.status})
-        ends.append(
-            AttemptEnd(
-                lease, job, after_release(job, item.status), item.status, item.error, item.result_json, item.metrics_json
-            )
-        )
-    if tx.leases.release_locked(rows) != len(rows):
+def _end(tx: Tx, room: Room, fresh: Sequence[tuple[Release, Hold, str]]) -> dict[str, Settled]:
+    count = tx.leases.release_locked([(item.lease_id, item.status, digest) for item, _, digest in fresh])
+    if count != len(fresh):
         raise AssertionError("a locked lease was not active")
-    ended = end_attempts(tx, room, ends, "RELEASED")
-    return {lease.lease_id: Held(lease, job) for lease, job in zip(leases, ended, strict=True)}
+    tx.events.append_texts(
+        ("LEASE", hold.lease_id, "LEASE_RELEASED", f'{{"job_id":"{hold.job_id}","status":"{item.status}"}}')
+        for item, hold, _ in fresh
+    )
+    ends = [
+        AttemptEnd(hold, after_release(hold, item.status), item.status, item.error, item.result_json, item.metrics_json)
+        for item, hold, _ in fresh
+    ]
+    return {one.lease_id: one for one in end_attempts(tx, room, ends, "RELEASED")}
 
 
-def _refuse_stranger(
-    lease_id: str, found: tuple[Lease, bool] | None, job_id: str | None, worker_id: str | None
-) -> KsanaError | None:
+def _refuse_stranger(lease_id: str, found: Lease | Hold | None, job_id: str | None, worker_id: str | None) -> KsanaError | None:
     if found is None:
         return NotFoundError(f"there is no lease {lease_id}")
-    lease = found[0]
-    if job_id is not None and job_id != lease.job_id:
-        return InvalidError(f"this lease is for job {lease.job_id}", field="job_id")
-    if worker_id is not None and lease.worker_id is not None and worker_id != lease.worker_id:
-        return ConflictError(
-            f"{worker_id!r} does not hold this lease", code="LEASE_LOST", current={"state": lease.state}
-        )  # fmt: skip
+    if job_id is not None and job_id != found.job_id:
+        return InvalidError(f"this lease is for job {found.job_id}", field="job_id")
+    if worker_id is not None and found.worker_id is not None and worker_id != found.worker_id:
+        state = found.lease_state if isinstance(found, Hold) else found.state
+        return ConflictError(f"{worker_id!r} does not hold this lease", code="LEASE_LOST", current={"state": state})
     return None
 
 
-def _lost(lease: Lease) -> ConflictError:
-    state = "EXPIRED" if lease.state == "ACTIVE" else lease.state
+def _lost(lease_state: str) -> ConflictError:
+    state = "EXPIRED" if lease_state == "ACTIVE" else lease_state
     return ConflictError(f"this lease is {state}", code="LEASE_LOST", current={"state": state})

@@ -1,14 +1,14 @@
 """Figures of the queue, from gauges and rollups that were written with what they count. Nothing here scans history."""
 
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, MINUTE, Instant, Micros
 from ksana.domain.histogram import quantile
-from ksana.ports.store import Store
+from ksana.ports.store import Store, Tx
 from ksana.service.queue_jobs import Limits
 
 MAX_POINTS: Final = 2000
@@ -63,7 +63,7 @@ class QueueStats:
         return await self._store.read(read_series, metric, bucket_us, range_us)
 
 
-def read_snapshot(tx: Any, total: int) -> Snapshot:
+def read_snapshot(tx: Tx, total: int) -> Snapshot:
     """What is so now, and two counts of the last day."""
     room = tx.leases.room(total)
     gauges = tx.queue.gauges()
@@ -79,7 +79,7 @@ def read_snapshot(tx: Any, total: int) -> Snapshot:
     )
 
 
-def read_series(tx: Any, metric: str, bucket_us: Micros, range_us: Micros) -> Series:
+def read_series(tx: Tx, metric: str, bucket_us: Micros, range_us: Micros) -> Series:
     """One metric's buckets, aligned to the clock, the last one holding now."""
     count = -(-range_us // bucket_us)
     last = tx.now - tx.now % bucket_us
@@ -100,7 +100,7 @@ def read_series(tx: Any, metric: str, bucket_us: Micros, range_us: Micros) -> Se
     return Series(metric, bucket_us, list(zip(starts, values, strict=True)))
 
 
-def _gauge_values(tx: Any, metric: str, starts: list[Instant], bucket_us: Micros) -> list[float]:
+def _gauge_values(tx: Tx, metric: str, starts: list[Instant], bucket_us: Micros) -> list[float]:
     """A gauge's value at the end of each bucket: the present value, less every change since."""
     changes: Counter[Instant] = Counter()
     for at, change in tx.queue.list_points(_GAUGES[metric], starts[0], starts[-1] + bucket_us):

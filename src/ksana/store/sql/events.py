@@ -1,5 +1,6 @@
 """`scheduler_events`: appended in bulk, read by id."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -9,6 +10,8 @@ from ksana.ports.store import Event
 from ksana.store.sql.session import Session
 
 _encode = msgspec.json.Encoder().encode
+
+_COLUMNS = ("ts", "entity_type", "entity_id", "event_type", "data_json")
 
 _PURGE_WINDOWS = 20
 """Windows of the oldest rows one purge looks through for something to remove."""
@@ -22,19 +25,16 @@ class SqlEvents:
     def __init__(self, session: Session, now: Instant) -> None:
         self._session = session
         self._now = now
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[tuple[Any, ...]] = []
 
     def append(self, entity_type: str, entity_id: str | int, event_type: str, data: dict[str, Any] | None = None) -> None:
         self._session.wrote = True
-        self._rows.append(
-            {
-                "ts": self._now,
-                "entity_type": entity_type,
-                "entity_id": str(entity_id),
-                "event_type": event_type,
-                "data_json": _encode(data).decode() if data else "{}",
-            }
-        )
+        self._rows.append((self._now, entity_type, str(entity_id), event_type, _encode(data).decode() if data else "{}"))
+
+    def append_texts(self, events: Iterable[tuple[str, str, str, str]]) -> None:
+        self._session.wrote = True
+        now = self._now
+        self._rows += [(now, *event) for event in events]
 
     def list_after(
         self,
@@ -75,5 +75,5 @@ class SqlEvents:
     def flush(self) -> None:
         """Write the gathered rows."""
         if self._rows:
-            self._session.insert_many("house.append_event", self._rows)
+            self._session.insert_tuples("house.append_event", _COLUMNS, self._rows)
             self._rows = []

@@ -13,7 +13,7 @@ import msgspec
 from ksana.base.ids import new_token
 from ksana.base.instant import Instant
 from ksana.domain.histogram import BUCKETS
-from ksana.domain.queue import Job, Lane, Line, next_turn
+from ksana.domain.queue import FINAL_OF, Job, Lane, Line, Settled, next_turn
 from ksana.ports.queue_store import Due, Gauges, JobFilter
 from ksana.store.sql.session import Row, Session
 
@@ -35,6 +35,11 @@ SHARDS: Final = 4
 _PROCESS: Final = new_token() >> 8 << 4
 """Tells the gauge rows of this process from those of others."""
 
+_COLUMNS: Final = (
+    "job_id", "addon_id", "job_type", "priority", "cost_units", "constraints_json", "payload_json", "max_attempts", "now_at",
+    "run_at", "fairness_key", "client_request_id", "lane", "urgency", "line_id", "turn", "due_at",
+)  # fmt: skip
+
 _decode_needs = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
@@ -51,9 +56,17 @@ class SqlQueue:
         self._tails: dict[int, int | None] = {}
         self._key_tails: dict[tuple[int, str], int | None] = {}
 
-    def insert(self, rows: Sequence[Mapping[str, Any]], *, once: bool) -> int:
+    def insert(self, jobs: Sequence[Job], *, once: bool) -> int:
         self._forget_turns()
-        return self._session.insert_many("queue.insert_job_once" if once else "queue.insert_job", rows)
+        rows = [
+            (
+                job.job_id, job.addon_id, job.job_type, job.priority, job.cost_units, job.constraints_json, job.payload_json,
+                job.max_attempts, job.created_at, job.run_at, job.fairness_key, job.client_request_id, job.lane, job.urgency,
+                job.line_id, job.turn, job.due_at,
+            )
+            for job in jobs
+        ]  # fmt: skip
+        return self._session.insert_tuples("queue.insert_job_once" if once else "queue.insert_job", _COLUMNS, rows)
 
     def enter_lines(self, lines: Sequence[Line]) -> None:
         for line in sorted(lines, key=lambda one: one.id):
@@ -223,21 +236,37 @@ class SqlQueue:
     def request_cancel_if_running(self, job_id: str, reason: str | None) -> bool:
         return self._session.run("queue.request_cancel", job_id=job_id, reason=reason, now_at=self._now) == 1
 
-    def end_running(self, rows: Sequence[Mapping[str, Any]]) -> int:
-        if len(rows) <= FEW_ROWS:
+    def end_running(self, ends: Sequence[Settled]) -> int:
+        now = self._now
+        if len(ends) <= FEW_ROWS:
+            rows = [
+                {
+                    "seq": end.seq, "lease_id": end.lease_id, "state": end.state, "final_status": FINAL_OF[end.state],
+                    "error_text": end.error, "result_json": end.result_json, "metrics_json": end.metrics_json, "now_at": now,
+                }
+                for end in ends
+            ]  # fmt: skip
             return self._session.run_many("queue.end_job", rows)
-        alike: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
-        for row in rows:
-            kind = (row["state"], row["final_status"], row["error_text"])
-            alike.setdefault(kind, []).append((row["seq"], row["lease_id"], row["result_json"], row["metrics_json"]))
+        alike: dict[tuple[str, str | None], list[Row]] = {}
+        for end in ends:
+            places = alike.setdefault((end.state, end.error), [])
+            places.append((end.seq, end.lease_id, end.result_json, end.metrics_json))
         count = 0
-        for (state, final_status, error_text), places in alike.items():
-            same = {"state": state, "final_status": final_status, "error_text": error_text, "now_at": self._now}
+        for (state, error), places in alike.items():
+            same = {"state": state, "final_status": FINAL_OF[state], "error_text": error, "now_at": now}
             names = ("id", "lease", "result", "metrics")
             count += change_among(self._session, "queue.end_jobs_among", names, places, same)
         return count
 
-    def requeue_running(self, rows: Sequence[Mapping[str, Any]]) -> int:
+    def requeue_running(self, ends: Sequence[Settled]) -> int:
+        rows = [
+            {
+                "seq": end.seq, "lease_id": end.lease_id, "lane": end.lane, "turn": end.turn, "due_at": end.due_at,
+                "next_retry_at": end.next_retry_at, "error_text": end.error, "result_json": end.result_json,
+                "metrics_json": end.metrics_json, "now_at": self._now,
+            }
+            for end in ends
+        ]  # fmt: skip
         return self._session.run_many("queue.requeue_job", rows)
 
     def list_expired_claims(self, limit: int) -> list[Job]:
@@ -337,9 +366,8 @@ def change_among(
         part = rows[start : start + AMONG]
         part = [*part, *[part[0]] * (AMONG - len(part))]
         params = dict(same)
-        for column, word in enumerate(names):
-            for place, row in zip(_PLACES[word], part, strict=True):
-                params[place] = row[column]
+        for word, column in zip(names, zip(*part, strict=True), strict=True):
+            params.update(zip(_PLACES[word], column, strict=True))
         count += session.run(name, **params)
     return count
 
@@ -354,6 +382,6 @@ def among(session: Session, name: str, ids: Sequence[str]) -> list[Row]:
     rows: list[Row] = []
     for start in range(0, len(ids), AMONG):
         part = ids[start : start + AMONG]
-        params = {f"id{place}": part[place] if place < len(part) else part[0] for place in range(AMONG)}
-        rows += session.all(name, **params)
+        part = [*part, *[part[0]] * (AMONG - len(part))]
+        rows += session.all(name, **dict(zip(_PLACES["id"], part, strict=True)))
     return rows

@@ -5,9 +5,11 @@ from typing import Any
 
 from ksana.base.instant import Instant
 from ksana.domain.admission import Room
-from ksana.domain.queue import Lease
+from ksana.domain.queue import Hold, Lease
 from ksana.store.sql.queue import FEW_ROWS, among, change_among
 from ksana.store.sql.session import Row, Session
+
+_COLUMNS = ("lease_id", "job_id", "addon_id", "worker_id", "cost_units", "ttl_sec", "now_at", "expires_at")
 
 
 class SqlLeases:
@@ -49,19 +51,13 @@ class SqlLeases:
     def insert(self, leases: Sequence[Lease]) -> None:
         now = self._now
         rows = [
-            {
-                "lease_id": lease.lease_id,
-                "job_id": lease.job_id,
-                "addon_id": lease.addon_id,
-                "worker_id": lease.worker_id,
-                "cost_units": lease.cost_units,
-                "ttl_sec": lease.ttl_sec,
-                "now_at": now,
-                "expires_at": lease.expires_at,
-            }
+            (
+                lease.lease_id, lease.job_id, lease.addon_id, lease.worker_id, lease.cost_units, lease.ttl_sec, now,
+                lease.expires_at,
+            )
             for lease in leases
-        ]
-        self._session.insert_many("queue.insert_lease", rows)
+        ]  # fmt: skip
+        self._session.insert_tuples("queue.insert_lease", _COLUMNS, rows)
 
     def find_lease(self, lease_id: str) -> Lease | None:
         row = self._session.one("queue.find_lease", lease_id=lease_id)
@@ -78,6 +74,9 @@ class SqlLeases:
         rows = among(self._session, "queue.lock_leases_among", lease_ids)
         return {row[0]: (Lease(*row[:-1]), bool(row[-1])) for row in rows}
 
+    def lock_holds(self, lease_ids: Sequence[str]) -> dict[str, Hold]:
+        return {row[0]: Hold(*row) for row in among(self._session, "queue.lock_holds_among", lease_ids)}
+
     def list_of_job(self, job_id: str) -> list[Lease]:
         return [Lease(*row) for row in self._session.all("queue.list_leases_of_job", job_id=job_id)]
 
@@ -90,12 +89,14 @@ class SqlLeases:
     def beat_locked(self, rows: Sequence[Mapping[str, Any]]) -> int:
         return self._session.run_many("queue.beat_lease", rows)
 
-    def release_locked(self, rows: Sequence[Mapping[str, Any]]) -> int:
-        if len(rows) <= FEW_ROWS:
+    def release_locked(self, releases: Sequence[tuple[str, str, str]]) -> int:
+        if len(releases) <= FEW_ROWS:
+            names = ("lease_id", "status", "digest", "now_at")
+            rows = [dict(zip(names, (*release, self._now), strict=True)) for release in releases]
             return self._session.run_many("queue.release_lease", rows)
-        alike: dict[str, list[tuple[Any, ...]]] = {}
-        for row in rows:
-            alike.setdefault(row["status"], []).append((row["lease_id"], row["digest"]))
+        alike: dict[str, list[Row]] = {}
+        for lease_id, status, digest in releases:
+            alike.setdefault(status, []).append((lease_id, digest))
         count = 0
         for status, places in alike.items():
             same = {"status": status, "now_at": self._now}

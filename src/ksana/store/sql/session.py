@@ -14,6 +14,13 @@ Row = tuple[Any, ...]
 _wide_sql = lru_cache(maxsize=None)(bulk.widen)
 
 
+@lru_cache(maxsize=256)
+def _check_order(statement: Statement, columns: tuple[str, ...]) -> None:
+    """Values without names must stand where the statement wants them."""
+    if tuple(statement.bind({name: name for name in columns})) != columns:
+        raise AssertionError(f"{statement.name} takes its values in another order than {columns}")
+
+
 class Session:
     """Runs named statements on one connection and remembers whether anything was written."""
 
@@ -72,6 +79,27 @@ class Session:
             count += cursor.rowcount
         return count + self.run_many(name, rows[whole:])
 
+    def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+        """Insert rows whose values stand in the order of the statement's parameters, which `columns` names: no mapping is
+        made for a driver that takes them as they are. Answer how many were inserted."""
+        if self._dialect.is_network:
+            return self.run_many(name, [dict(zip(columns, row, strict=True)) for row in rows])
+        if not rows:
+            return 0
+        statement = self._statements[name]
+        _check_order(statement, columns)
+        sql = _wide_sql(statement.sql)
+        whole = len(rows) - len(rows) % bulk.WIDTH if sql is not None else 0
+        self.wrote = True
+        count, cursor = 0, self._cursor
+        for start in range(0, whole, bulk.WIDTH):
+            cursor.execute(sql, tuple(chain.from_iterable(rows[start : start + bulk.WIDTH])))
+            count += cursor.rowcount
+        if whole < len(rows):
+            cursor.executemany(statement.sql, rows[whole:])
+            count += cursor.rowcount
+        return count
+
     def one(self, name: str, /, **params: Any) -> Row | None:
         """Read the first row, or None."""
         statement = self._statements[name]
@@ -118,4 +146,7 @@ class ReadSession(Session):
         raise TypeError(f"{name} writes: use store.transact")
 
     def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        raise TypeError(f"{name} writes: use store.transact")
+
+    def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
         raise TypeError(f"{name} writes: use store.transact")

@@ -273,6 +273,20 @@ FROM scheduler_lease_runs {force_index lease_runs_id} WHERE lease_id IN (
   :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
   :id45, :id46, :id47, :id48, :id49) {for_update}
 
+-- name: lock_holds_among
+-- Up to 50 leases by id with what ending their attempts takes of the jobs, both held, and whether each lasts by the store's
+-- clock; unused places repeat an id.
+SELECT l.lease_id, l.job_id, l.worker_id, l.cost_units, l.ttl_sec, l.state, l.release_digest,
+  CASE WHEN l.state = 'ACTIVE' AND l.expires_at > {now} THEN 1 ELSE 0 END,
+  j.seq, j.state, j.attempts, j.max_attempts, j.cancel_requested, j.started_at, j.urgency
+FROM scheduler_lease_runs AS l {force_index lease_runs_id}
+JOIN scheduler_job_runs AS j {force_index job_runs_id} ON j.job_id = l.job_id
+WHERE l.lease_id IN (
+  :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
+  :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
+  :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
+  :id45, :id46, :id47, :id48, :id49) {for_update}
+
 -- name: list_leases_of_job
 -- Every lease a job had, oldest first.
 SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at, last_heartbeat_at, expires_at,
