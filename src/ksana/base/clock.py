@@ -17,8 +17,8 @@ SETTLE_TURNS = 25
 """Turns of the event loop the virtual clock gives woken tasks before it believes that nothing more will happen."""
 
 
-NAP: Micros = 1_000_000
-"""Longest sleep on one reading of the wall clock: a step is noticed within a second."""
+NAP: Micros = 5_000_000
+"""Longest sleep on one reading of the wall clock: a step is noticed within seconds, and idle loops cost next to nothing."""
 
 
 class Clock(Protocol):
@@ -39,7 +39,7 @@ class Clock(Protocol):
     async def wait(self, event: asyncio.Event, until: Instant | None) -> bool:
         """Wait for the event or the instant, whichever is first; tell whether the event came.
 
-        A clock stepped forward past `until` ends the wait within a second; one stepped back does not lengthen it. So the
+        A clock stepped forward past `until` ends the wait within seconds; one stepped back does not lengthen it. So the
         wait may end before the wall clock shows `until`: look again, and wait again.
         """
         ...

@@ -36,6 +36,8 @@ CANCEL_LOOK = 400 * MILLISECOND
 """How often calls in flight are compared with the store: a cancel made on another instance is seen within a second."""
 
 MAX_IDLE_HOSTS = 10_000
+PACE = 4 * MILLISECOND
+"""Outcomes of a few milliseconds share a commit; after a rest the first is written at once."""
 
 
 class DeliveryMetrics(Protocol):
@@ -99,8 +101,8 @@ class Delivery:
         self._quiet = asyncio.Event()
         self.on_wakes: Callable[[], None] = lambda: None
         self.claims = Pump("claims", clock, self._claim, poll_us=5 * SECOND)
-        self.outcomes = Pump("outcomes", clock, self._record, poll_us=30 * SECOND)
-        self.cancels = Pump("cancels", clock, self._look_for_cancels, poll_us=SECOND)
+        self.outcomes = Pump("outcomes", clock, self._record, poll_us=30 * SECOND, pace_us=PACE)
+        self.cancels = Pump("cancels", clock, self._look_for_cancels, poll_us=30 * SECOND)
 
     # -- what others hand in ------------------------------------------------------------------------------------------
 
@@ -209,6 +211,8 @@ class Delivery:
             self._refill(line)
 
         line.in_flight += 1
+        if not self._in_flight:
+            self.cancels.signal()
         self._in_flight[held.run_id] = _Flight(self._caller.call(built.request, done), held.token, now, line, since_mono)
 
     def _note_over(self, held: HeldRun, built: Built | None, reply: Reply, started_at: Instant) -> None:
@@ -236,7 +240,7 @@ class Delivery:
     # -- pumps ----------------------------------------------------------------------------------------------------------
 
     async def _record(self) -> Instant | None:
-        while self._over:
+        if self._over:
             batch, self._over = self._over[:MAX_OUTCOMES], self._over[MAX_OUTCOMES:]
             self._recording = batch
             try:
@@ -255,6 +259,10 @@ class Delivery:
             if recorded.wakes:
                 self.on_wakes()
         self._quiet.set()
+        if len(self._over) >= MAX_OUTCOMES:
+            return AGAIN
+        if self._over:
+            self.outcomes.signal()
         return None
 
     async def _write(self, batch: list[AttemptOver]) -> Recorded:

@@ -13,7 +13,7 @@ import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.ids import new_run_uid, new_token, new_uid
-from ksana.base.instant import Instant, format_instant
+from ksana.base.instant import MILLISECOND, Instant, format_instant
 from ksana.domain import firing as rules
 from ksana.domain.firing import Counts, Firing, Outage
 from ksana.domain.tasks import Task, host_of
@@ -25,6 +25,9 @@ from ksana.ports.store import Store, Tx
 from ksana.ports.tasks_store import NewRun
 
 _NO_COUNTS = Counts()
+
+PACE = 4 * MILLISECOND
+"""At most 250 firing passes a second: with a thousand slots spread over it each commit carries a few of them."""
 
 
 class FiringMetrics(Protocol):
@@ -71,7 +74,7 @@ class FiringEngine:
         self._batch_limit = batch_limit
         self._next_at: Instant | None = None
         self._stopped = False
-        self.pump = Pump("firing", clock, self._step, poll_us)
+        self.pump = Pump("firing", clock, self._step, poll_us, pace_us=PACE)
 
     def hint(self, at: Instant | None) -> None:
         """A task may be due at `at`; wake only if that is earlier than what we wait for."""

@@ -230,7 +230,7 @@ class Leasing:
         self._arrivals = arrivals
         self._next_at: Instant | None = None
         self._recounted_at: Micros | None = None
-        self.pump = Pump("queue-leasing", clock, self._step, POLL)
+        self.pump = Pump("queue-leasing", clock, self._step, 10 * SECOND)
 
     def note_due(self, at: Instant) -> None:
         """Something will be due then: wake the loop if it does not know of anything as early."""
@@ -253,7 +253,9 @@ class Leasing:
                 return AGAIN
             soonest = swept.due.soonest()
         self._next_at = soonest
-        return soonest
+        # Leases of other instances end too, and only the store tells; where we are the only server we know of each.
+        look_at = None if self._store.sole else self._clock.now() + POLL
+        return soonest if look_at is None else min(look_at, soonest or look_at)
 
 
 def _read_due(tx: Tx) -> tuple[Due, Instant]:

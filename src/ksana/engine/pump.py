@@ -3,8 +3,8 @@
 The step does everything that is due and answers when the next thing is. A signal is a hint that something earlier came;
 the poll is the net under lost hints. Three rules keep it honest:
 
-- It trusts no single reading of the wall clock: the clock's `wait` looks again every second. A clock stepped back delays
-  nothing by the size of the step, one stepped forward wakes it within a second. The poll runs on monotonic time, which
+- It trusts no single reading of the wall clock: the clock's `wait` looks again every few seconds. A clock stepped back delays
+  nothing by the size of the step, one stepped forward wakes it within seconds. The poll runs on monotonic time, which
   does not step.
 - It never spins: a step that answers an instant which had already passed when it began got nothing done about it, so the
   next call waits, from a millisecond up to a second. A step that stopped in the middle of its work answers AGAIN.
@@ -29,13 +29,21 @@ class Pump:
     """One loop. `run` goes on until it is cancelled or the step raises; it may be run again afterwards."""
 
     def __init__(
-        self, name: str, clock: Clock, step: Callable[[], Awaitable[Instant | None]], poll_us: Micros = 5 * SECOND
+        self,
+        name: str,
+        clock: Clock,
+        step: Callable[[], Awaitable[Instant | None]],
+        poll_us: Micros = 5 * SECOND,
+        pace_us: Micros = 0,
     ) -> None:
+        """`pace_us` is the least time from the start of one step to the next, unless the step answered AGAIN: under load a
+        few milliseconds make one commit of many, and a step after a rest is not delayed at all."""
         self.name = name
         self.steps = 0
         self._clock = clock
         self._step = step
         self._poll_us = max(poll_us, MILLISECOND)
+        self._pace_us = pace_us
         self._wake = asyncio.Event()
         self._backoff_us: Micros = 0
 
@@ -48,7 +56,7 @@ class Pump:
         while True:
             # Cleared before the step reads anything: a signal that comes while it works is kept for the next one.
             self._wake.clear()
-            began_at = self._clock.now()
+            began_at, began_mono = self._clock.now(), self._clock.monotonic()
             self.steps += 1
             due_at = await self._step()
             if due_at == AGAIN:
@@ -56,6 +64,9 @@ class Pump:
                 await asyncio.sleep(0)
                 continue
             await self._park(self._not_before(due_at, began_at))
+            early_us = began_mono + self._pace_us - self._clock.monotonic()
+            if early_us > 0:
+                await self._clock.sleep_until(self._clock.now() + early_us)
 
     def _not_before(self, due_at: Instant | None, began_at: Instant) -> Instant | None:
         """Push a due instant that this step should have dealt with into the future."""

@@ -57,7 +57,7 @@ class WakingEngine:
         self._ready = ready
         self._known = known
         self.wakes = Pump("wakes", clock, self._wake, poll_us=5 * SECOND)
-        self.rescue = Pump("rescue", clock, self._rescue, poll_us=RESCUE_EVERY)
+        self.rescue = Pump("rescue", clock, self._rescue, poll_us=10 * SECOND)
         self.promote = Pump("promote", clock, self._promote, poll_us=PROMOTE_EVERY)
 
     async def _wake(self) -> Instant | None:
@@ -78,7 +78,10 @@ class WakingEngine:
         if forgotten:
             await self._store.transact(rescue_forgotten, sorted(forgotten))
             self.wakes.signal()
-        return AGAIN if len(orphans) == BATCH else None
+        if len(orphans) == BATCH:
+            return AGAIN
+        # Where we are the only server, others are dead since before our start: the poll is enough.
+        return None if self._store.sole else self._clock.now() + RESCUE_EVERY
 
     async def _promote(self) -> Instant | None:
         stalled = await self._store.read(_list_stalled)
