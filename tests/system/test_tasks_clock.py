@@ -39,9 +39,14 @@ LIBRARIES = (
 )
 LIBRARY = next((str(path) for pattern in LIBRARIES for path in Path("/").glob(pattern.lstrip("/"))), None)
 
-pytestmark = pytest.mark.skipif(
-    LIBRARY is None or sys.platform != "linux", reason="libfaketime is not installed: the clock cannot be stepped"
-)
+# Slow: the library also wraps the waits of the interpreter itself, which under load stalls the program for seconds. The
+# same rules are shown on the virtual clock in tests/engine, where nothing depends on the machine.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        LIBRARY is None or sys.platform != "linux", reason="libfaketime is not installed: the clock cannot be stepped"
+    ),
+]
 
 
 class SteppedProgram(Program):
