@@ -16,7 +16,7 @@ from ksana.api import tasks as tasks_api
 from ksana.api import timers as timers_api
 from ksana.api.definitions import Defaults, TaskSurface
 from ksana.base.clock import Clock
-from ksana.base.instant import SECOND, Instant, Micros
+from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.boot.surfaces import House, Surface
 from ksana.engine.delivery import Delivery
 from ksana.engine.firing import FiringEngine
@@ -95,7 +95,7 @@ class TaskFigures:
         self._store = store
         self._clock = clock
         self._latest: tuple[dict[str, int], int] | None = None
-        self.pump = Pump("task-figures", clock, self.sample, FIGURES_EVERY)
+        self.pump = Pump("task-figures", clock, self.sample, HOUR)  # it tells itself when to look again
 
     async def sample(self) -> Instant | None:
         """Read both; tell when to read again."""
