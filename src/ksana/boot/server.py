@@ -6,6 +6,7 @@ Down (X14): stop taking work and wait for what runs, up to the grace → stop li
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -195,6 +196,7 @@ class KsanaServer:
         for surface in self._surfaces:
             for loop in surface.loops:
                 start(loop)
+        _calm_collector()
         arrival.announce(address, store.url, found)
         if settings.coordination.url == "memory" and not store.sole:
             _log.warning("coordination is memory: other instances on this store share no nodes with this one")
@@ -239,6 +241,14 @@ def _jobs(settings: Settings) -> Jobs:
     timers = settings.timers
     defaults = TimerDefaults(timers.default_timeout_us, timers.max_retries, timers.retry_backoff_us)
     return Jobs(defaults, Path(settings.store.data_dir, "jobs.json"))
+
+
+def _calm_collector() -> None:
+    """What was loaded at the start lives as long as the process: the collector need not look at it again, and what runs make
+    is freed by counting. Measured: a seventh of the CPU of a burst of firings."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 async def serve(settings: Settings) -> int:
