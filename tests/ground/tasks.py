@@ -57,8 +57,20 @@ def trigger(program: Program, task: Json, **body: Any) -> int:
     return int(answer.json()["run_id"])
 
 
+def _get(program: Program, path: str, **members: Any) -> Any:
+    """Read from a program whose store may just have come back: each of its readers notices that for itself."""
+    answers: list[Any] = []
+
+    def answered() -> bool:
+        answers.append(program.get(path, **members))
+        return bool(answers[-1].status_code != 503)
+
+    wait_for(answered, f"{path} is answered", within_s=15, every_s=0.05)
+    return answers[-1]
+
+
 def get_run(program: Program, run_id: int) -> Json:
-    answer = program.get(f"/api/v1/runs/{run_id}")
+    answer = _get(program, f"/api/v1/runs/{run_id}")
     assert answer.status_code == 200, answer.text
     run: Json = answer.json()
     return run
@@ -83,7 +95,7 @@ def list_runs(program: Program, **filters: Any) -> list[Json]:
     runs: list[Json] = []
     page = 1
     while True:
-        answer = program.get("/api/v1/runs", params={"page": page, "page_size": PAGE, **filters})
+        answer = _get(program, "/api/v1/runs", params={"page": page, "page_size": PAGE, **filters})
         assert answer.status_code == 200, answer.text
         items = answer.json()["items"]
         runs += items
@@ -97,7 +109,7 @@ def list_events(program: Program, kind: str) -> list[Json]:
     events: list[Json] = []
     after = 0
     while True:
-        answer = program.get("/api/v1/events", params={"type": kind, "after": after, "limit": PAGE})
+        answer = _get(program, "/api/v1/events", params={"type": kind, "after": after, "limit": PAGE})
         assert answer.status_code == 200, answer.text
         page = answer.json()
         events += page["events"]
@@ -109,7 +121,7 @@ def list_events(program: Program, kind: str) -> list[Json]:
 def count_open(program: Program) -> int:
     """How many runs are not finished."""
     open_states = ("SCHEDULED", "RUNNING", "RETRYING", "CALLBACK_PENDING")
-    return sum(program.get("/api/v1/runs", params={"status": s, "page_size": 1}).json()["total"] for s in open_states)
+    return sum(_get(program, "/api/v1/runs", params={"status": s, "page_size": 1}).json()["total"] for s in open_states)
 
 
 def wait_until_quiet(program: Program, within_s: float = 30.0) -> None:

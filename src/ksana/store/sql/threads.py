@@ -10,13 +10,16 @@ from typing import Any, Protocol
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
 from ksana.store.sql.dialects import Dialect, Trouble
-from ksana.store.sql.lane import FIRST_PAUSE, LONGEST_PAUSE, Gate, Work, Writer
+from ksana.store.sql.lane import FIRST_PAUSE, Gate, Work, Writer
 from ksana.store.sql.session import ReadSession
 from ksana.store.sql.statements import Statement
 from ksana.store.sql.tx import SqlTx
 
 BATCH_LIMIT = 512
 """Functions in one commit at most: bounds the time the first of them waits for the last."""
+
+READER_PAUSE = 1.0
+"""Longest rest of a reader after a failed connect, in seconds: each notices for itself that the store is back."""
 
 WAITING_LIMIT = 50_000
 
@@ -222,7 +225,7 @@ class Reader:
         except Exception as error:
             self._down_reason = str(error)[:300]
             self._down_until = time.monotonic() + self._pause
-            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+            self._pause = min(self._pause * 2, READER_PAUSE)
             raise StoreDownError(f"the store is away: {self._down_reason}") from error
         self._pause = FIRST_PAUSE
         return self._session
