@@ -48,13 +48,6 @@ class DeliveryMetrics(Protocol):
     def recorded(self, over: AttemptOver, status: str) -> None: ...
 
 
-class DeliverySettings(Protocol):
-    """What delivery is told."""
-
-    workers: int
-    per_host: int
-
-
 class _Flight(NamedTuple):
     call: Call
     token: int

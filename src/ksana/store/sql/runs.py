@@ -157,19 +157,6 @@ class SqlRuns:
         rows = self._session.all("runs.list_callbacks", task_run_id=run_id)
         return [(row[0], row[1], row[2], row[3]) for row in rows]
 
-    def purge(self, before: Instant, limit: int) -> int:
-        return self._delete([int(row[0]) for row in self._session.all("runs.list_old_runs", before=before, limit=limit)])
-
-    def purge_surplus(self, task_id: int, keep: int, limit: int) -> int:
-        rows = self._session.all("runs.list_surplus_runs", task_id=task_id, keep=keep, limit=limit)
-        return self._delete([int(row[0]) for row in rows])
-
-    def _delete(self, ids: list[int]) -> int:
-        for run_id in ids:
-            self._session.run("runs.delete_callbacks", id=run_id)
-            self._session.run("runs.delete_run", id=run_id)
-        return len(ids)
-
 
 def _run(row: Sequence[Any]) -> Run:
     values = list(row)

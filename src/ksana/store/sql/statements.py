@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$")
 _FILTER = re.compile(r"^-- filter (\w+): (.+)$")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _MACRO = re.compile(r"\{(\w+)(?:[: ]([^}]*))?\}")
-_WRITES: Final = ("INSERT", "UPDATE", "DELETE", "REPLACE", "WITH_WRITE")
 
 
 Bind = Callable[[Mapping[str, Any]], Any]
@@ -26,11 +25,10 @@ Bind = Callable[[Mapping[str, Any]], Any]
 class Statement:
     """One statement in the words of one dialect."""
 
-    __slots__ = ("_filters", "_is_numbered", "_text", "_variants", "bind", "is_write", "name", "sql")
+    __slots__ = ("_filters", "_is_numbered", "_text", "_variants", "bind", "name", "sql")
 
     def __init__(self, name: str, text: str, filters: Mapping[str, str], *, is_numbered: bool = False) -> None:
         self.name = name
-        self.is_write = text.lstrip().upper().startswith(_WRITES)
         self._text = text
         self._filters = filters
         self._is_numbered = is_numbered

@@ -164,26 +164,6 @@ VALUES (:task_run_id, :received_at, :headers_json, :body, :status)
 -- A run's callbacks, in order.
 SELECT id, received_at, body, status FROM async_callbacks WHERE task_run_id = :task_run_id ORDER BY id LIMIT 100
 
--- name: list_old_runs
--- The oldest finished runs, if older than asked.
-SELECT id FROM (SELECT id, end_time, open_task FROM task_runs ORDER BY id LIMIT :limit) AS oldest
-WHERE open_task IS NULL AND end_time < :before
-
--- name: list_surplus_runs
--- Successes of a task beyond the newest kept ones.
-SELECT id FROM task_runs WHERE task_id = :task_id AND open_task IS NULL AND status IN ('SUCCESS', 'CALLBACK_SUCCESS')
-  AND id < (SELECT COALESCE(MIN(id), 0) FROM (SELECT id FROM task_runs WHERE task_id = :task_id
-    AND status IN ('SUCCESS', 'CALLBACK_SUCCESS') ORDER BY id DESC LIMIT :keep) AS kept)
-ORDER BY id LIMIT :limit
-
--- name: delete_run
--- Forget a finished run.
-DELETE FROM task_runs WHERE id = :id AND open_task IS NULL
-
--- name: delete_callbacks
--- And its callbacks.
-DELETE FROM async_callbacks WHERE task_run_id = :id
-
 -- name: list_stalled
 -- Tasks with runs that wait for their turn: the net under lost promotions.
 SELECT DISTINCT open_task FROM task_runs
