@@ -94,7 +94,7 @@ class Ground:
         }  # fmt: skip
 
         def record(tx: Any) -> Run:
-            assert tx.runs.finish_if_held(run_id, run.token, AttemptEnd(**end))
+            assert tx.runs.finish_held([(run_id, run.token, AttemptEnd(**end))]) == [True]
             found: Run = tx.runs.find(run_id)
             return found
 

@@ -15,14 +15,14 @@ from ksana.base.clock import Clock
 from ksana.base.ids import new_run_uid, new_token, new_uid
 from ksana.base.instant import MILLISECOND, Instant, format_instant
 from ksana.domain import firing as rules
-from ksana.domain.firing import Counts, Firing, Outage
+from ksana.domain.firing import Counts, Firing
 from ksana.domain.tasks import Task, host_of
 from ksana.engine.clockwatch import proven_skew
 from ksana.engine.held import HeldRun
 from ksana.engine.hosts import Rooms
 from ksana.engine.pump import AGAIN, Pump
 from ksana.ports.store import Store, Tx
-from ksana.ports.tasks_store import NewRun
+from ksana.ports.tasks_store import Advance, NewRun
 
 _NO_COUNTS = Counts()
 
@@ -117,38 +117,41 @@ def fire_due(tx: Tx, instance_id: str, limit: int, rooms: Rooms) -> Fired:
     fired = Fired([], set(), None, len(due) == limit, [], len(due), tx.now)
     if due:
         outages = tx.instances.list_outages(min(task.next_slot_at or tx.now for task in due))
+        counts = tx.runs.count_open_of([task.id for task in due if task.definition.concurrency_policy != "PARALLEL"])
+        decided = [rules.decide_firing(task, tx.now, outages, counts.get(task.id, _NO_COUNTS)) for task in due]
+        is_ours = tx.tasks.advance_unchanged([_advance(task, one) for task, one in zip(due, decided, strict=True)])
         new_runs: list[NewRun] = []
         owners: list[Task] = []
-        for task in due:
-            _fire_one(tx, task, outages, instance_id, rooms, fired, new_runs, owners)
+        for task, decision, ours in zip(due, decided, is_ours, strict=True):
+            if ours:  # if not, another instance or a change was first
+                if decision.misfire is not None:
+                    _tell_misfire(tx, task, decision, fired)
+                _plan_runs(tx.now, task, decision, instance_id, rooms, new_runs, owners)
         _write_runs(tx, new_runs, owners, fired)
     if not fired.is_full:
         fired.next_at = tx.tasks.next_fire_at()
     return fired
 
 
-def _fire_one(
-    tx: Tx,
+def _advance(task: Task, decision: Firing) -> Advance:
+    last_status = "missed" if decision.is_missed else "skipped" if _all_skipped(decision) else ""
+    return Advance(task, decision.next_slot_at, decision.fire_at, decision.started, last_status)
+
+
+def _plan_runs(
+    now: Instant,
     task: Task,
-    outages: list[Outage],
+    decision: Firing,
     instance_id: str,
     rooms: Rooms,
-    fired: Fired,
     new_runs: list[NewRun],
     owners: list[Task],
 ) -> None:
     definition = task.definition
-    counts = _NO_COUNTS if definition.concurrency_policy == "PARALLEL" else tx.runs.count_open(task.id)
-    decision = rules.decide_firing(task, tx.now, outages, counts)
-    last_status = "missed" if decision.is_missed else "skipped" if _all_skipped(decision) else ""
-    if not tx.tasks.advance_if_unchanged(task, decision.next_slot_at, decision.fire_at, decision.started, last_status):
-        return  # another instance, or a change, was first
-    if decision.misfire is not None:
-        _tell_misfire(tx, task, decision, fired)
     host = host_of(definition.target_url)
     for planned in decision.runs:
         is_held = planned.start == "start" and rooms.take(host)
-        uid = new_run_uid(tx.now)
+        uid = new_run_uid(now)
         new_runs.append(
             NewRun(
                 uid=uid, task_id=task.id, slot_at=planned.slot_at, scheduled_time=planned.slot_at,

@@ -8,7 +8,8 @@ import msgspec
 from ksana.base.instant import Instant, format_instant
 from ksana.domain import classify, outcome
 from ksana.domain.outcome import Outcome
-from ksana.engine.held import AttemptOver
+from ksana.domain.tasks import Task
+from ksana.engine.held import AttemptOver, HeldRun
 from ksana.engine.promotion import promote_waiting
 from ksana.engine.requests import shown_body
 from ksana.ports.caller import Reply
@@ -33,42 +34,58 @@ class Recorded(msgspec.Struct):
 def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool) -> Recorded:
     """Write every outcome that is still ours to write; the rest are counted and let go."""
     recorded = Recorded(set(), False, [], 0)
-    for over in ended if sole else sorted(ended, key=lambda one: one.held.task.id):
-        status = _record_one(tx, over, sole, recorded)
-        if status is not None:
-            recorded.statuses.append((over, status))
+    if not sole:
+        ended = sorted(ended, key=lambda one: one.held.task.id)
+    judged = [_judge(over, tx.now) for over in ended]
+    if not sole:
+        for over, (decided, _) in zip(ended, judged, strict=True):
+            if decided.status in _FINAL and _has_line(over.held):
+                tx.tasks.find(over.held.task.id, lock=True)  # its row is the lock for its concurrency
+    ends = [
+        (over.held.run_id, over.held.token, _end_of(over, decided, error))
+        for over, (decided, error) in zip(ended, judged, strict=True)
+    ]
+    last: dict[int, tuple[int, str, str]] = {}
+    lines: dict[int, Task] = {}
+    for over, (decided, error), ours in zip(ended, judged, tx.runs.finish_held(ends), strict=True):
+        if not ours:
+            _refuse(tx, over, recorded)
+            continue
+        held, status = over.held, decided.status
+        _tell(tx, over, decided, error)
+        recorded.statuses.append((over, status))
+        if status not in _FINAL:
+            recorded.wakes = True
+            continue
+        last[held.task.id] = held.task.id, _LAST[status], error or ""
+        if _has_line(held):
+            lines[held.task.id] = held.task
+    tx.tasks.note_last_of(list(last.values()), tx.now)
+    for task in lines.values():
+        recorded.ready_hosts |= promote_waiting(tx, task)
     return recorded
 
 
-def _record_one(tx: Tx, over: AttemptOver, sole: bool, recorded: Recorded) -> str | None:
+def _has_line(held: HeldRun) -> bool:
+    return held.is_counted and held.task.definition.concurrency_policy == "QUEUE"
+
+
+def _judge(over: AttemptOver, now: Instant) -> tuple[Outcome, str | None]:
     held, reply = over.held, over.reply
     definition = held.task.definition
-    verdict = classify.classify(reply.kind, reply.status, reply.retry_after, tx.now, reply.error)
+    verdict = classify.classify(reply.kind, reply.status, reply.retry_after, now, reply.error)
     decided = outcome.decide_outcome(
-        verdict, definition.retry, held.attempt, held.uid, tx.now, is_async=held.exec_type == "ASYNC",
+        verdict, definition.retry, held.attempt, held.uid, now, is_async=held.exec_type == "ASYNC",
         callback_timeout_us=definition.callback_timeout_us,
     )  # fmt: skip
     if definition.options.delivery == "at_most_once" and decided.status == "RETRYING" and reply.kind != "answered":
         decided = Outcome("FAILED", "OUTCOME_UNKNOWN_AT_MOST_ONCE")
-    is_final = decided.status in _FINAL
-    has_line = held.is_counted and definition.concurrency_policy == "QUEUE"
-    if is_final and has_line and not sole:
-        tx.tasks.find(held.task.id, lock=True)  # its row is the lock for its concurrency
-    if not tx.runs.finish_if_held(held.run_id, held.token, _end_of(over, decided, verdict.error, is_final, tx.now)):
-        _refuse(tx, over, recorded)
-        return None
-    _tell(tx, over, decided, verdict.error)
-    if not is_final:
-        recorded.wakes = True
-        return decided.status
-    tx.tasks.note_last(held.task.id, _LAST[decided.status], verdict.error or "", tx.now)
-    if has_line:
-        recorded.ready_hosts |= promote_waiting(tx, held.task)
-    return decided.status
+    return decided, verdict.error
 
 
-def _end_of(over: AttemptOver, decided: Outcome, error: str | None, is_final: bool, now: Instant) -> AttemptEnd:
+def _end_of(over: AttemptOver, decided: Outcome, error: str | None) -> AttemptEnd:
     held, reply, request = over.held, over.reply, over.request
+    is_final = decided.status in _FINAL
     body, encoding = _text(reply)
     return AttemptEnd(
         status=decided.status, start_time=over.started_at, end_time=over.ended_at if is_final else None,

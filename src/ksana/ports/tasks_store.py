@@ -70,6 +70,16 @@ class RunEnd(msgspec.Struct, frozen=True):
     attempts: str
 
 
+class Advance(msgspec.Struct, frozen=True, gc=False):
+    """A slot to claim and what follows it. An empty last_status keeps the old one."""
+
+    task: Task
+    next_slot_at: Instant | None
+    fire_at: Instant | None
+    started: int
+    last_status: str
+
+
 class Tasks(Protocol):
     """Definitions and where their schedules stand."""
 
@@ -143,14 +153,16 @@ class Tasks(Protocol):
 
     def next_fire_at(self) -> Instant | None: ...
 
-    def advance_if_unchanged(
-        self, task: Task, next_slot_at: Instant | None, fire_at: Instant | None, started: int, last_status: str
-    ) -> bool:
-        """Claim the slot: happens only if (task, version, slot) are as read. An empty last_status keeps the old one."""
+    def advance_unchanged(self, advances: Sequence[Advance]) -> list[bool]:
+        """Claim slots of different tasks; answer for each whether it happened: only if (task, version, slot) are as read."""
         ...
 
     def note_last(self, task_id: int, last_status: str, last_error: str, at: Instant) -> None:
         """Write the latest fact about a task's runs, unless a later one is known."""
+        ...
+
+    def note_last_of(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
+        """The same for (task, last_status, last_error) of different tasks."""
         ...
 
 
@@ -195,14 +207,18 @@ class Runs(Protocol):
         """Counted unfinished runs. Exact while the task's row is locked."""
         ...
 
+    def count_open_of(self, task_ids: Sequence[int]) -> dict[int, Counts]:
+        """The same for many tasks; a task without any is left out."""
+        ...
+
     def hold_ready(self, host: str, limit: int, instance_id: str, tokens: Sequence[int]) -> list[tuple[Run, Task]]:
         """Take up to `limit` ready runs of a host, oldest first, each under a fresh token: RUNNING, held by us."""
         ...
 
     def list_ready_hosts(self) -> list[str]: ...
 
-    def finish_if_held(self, run_id: int, token: int, end: AttemptEnd) -> bool:
-        """Write an attempt's outcome if the run is RUNNING under this token."""
+    def finish_held(self, ends: Sequence[tuple[int, int, AttemptEnd]]) -> list[bool]:
+        """Write the outcomes of attempts, each (run, token, outcome); answer for each whether its run was RUNNING under it."""
         ...
 
     def end_if_unchanged(self, run: Run, end: RunEnd) -> bool:

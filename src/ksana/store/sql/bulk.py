@@ -1,24 +1,68 @@
-"""Many rows in one INSERT. SQLite spends more on stepping a statement than on the row it writes; the network drivers batch by
-themselves."""
+"""Many rows in one statement. SQLite's driver lets go of the interpreter's lock at every step, and a busy event loop takes it:
+one statement for a hundred rows costs one hand-over instead of a hundred. The network drivers batch by themselves."""
 
 import re
-from typing import Final
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final, TypeVar
 
-WIDTH: Final = 25
-"""Rows in one statement: beyond a few dozen nothing is gained."""
+_Row = TypeVar("_Row")
+
+WIDTHS: Final = (128, 32, 8)
+"""Rows in one statement. A few fixed sizes, so that each statement is prepared a few times and no more."""
 
 _VALUES = re.compile(r"VALUES\s*(\((?:[^()]|\([^()]*\))*\))", re.IGNORECASE)
+_UPDATE = re.compile(r"UPDATE\s+(\w+)\s+SET\s+(.*)\sWHERE\s(.*)", re.IGNORECASE | re.DOTALL)
 _NUMBER = re.compile(r"\?(\d+)")
 
 
-def widen(sql: str) -> str | None:
-    """The statement for WIDTH rows, their values one after another; None if it is not an INSERT of one row."""
+def split(rows: Sequence[_Row]) -> Iterator[tuple[int, Sequence[_Row]]]:
+    """Cut rows into pieces of the widths, widest first; what is left over comes last, with a width of 1."""
+    start = 0
+    for width in WIDTHS:
+        while len(rows) - start >= width:
+            yield width, rows[start : start + width]
+            start += width
+    if start < len(rows):
+        yield 1, rows[start:]
+
+
+@lru_cache(maxsize=1024)
+def widen(sql: str, width: int) -> str | None:
+    """The statement for `width` rows, their values one after another; None if it is neither an INSERT of one row nor a plain
+    UPDATE. A widened UPDATE must not name the same row twice."""
+    words = sql.lstrip()[:7].upper()
+    if words.startswith("INSERT"):
+        return _widen_insert(sql, width)
+    if words.startswith("UPDATE"):
+        return _widen_update(sql, width)
+    return None
+
+
+def _widen_insert(sql: str, width: int) -> str | None:
     found = _VALUES.search(sql)
-    if found is None or not sql.lstrip().upper().startswith("INSERT"):
+    if found is None:
         return None
     group = found[1]
-    count = max((int(number) for number in _NUMBER.findall(group)), default=0)
+    count = _count_of(group)
     if not count or _NUMBER.search(sql[: found.start()]) or _NUMBER.search(sql[found.end() :]):
         return None
-    rows = (_NUMBER.sub(lambda match: f"?{int(match[1]) + row * count}", group) for row in range(WIDTH))  # noqa: B023
+    rows = (_NUMBER.sub(lambda match: f"?{int(match[1]) + row * count}", group) for row in range(width))  # noqa: B023
     return sql[: found.start(1)] + ", ".join(rows) + sql[found.end() :]
+
+
+def _widen_update(sql: str, width: int) -> str | None:
+    found = _UPDATE.fullmatch(sql.strip())
+    count = _count_of(sql)
+    if found is None or not count:
+        return None
+    names = ", ".join(f"p{number}" for number in range(1, count + 1))
+    rows = ", ".join(
+        "(" + ", ".join(f"?{row * count + number}" for number in range(1, count + 1)) + ")" for row in range(width)
+    )
+    changes, guard = (_NUMBER.sub(r"v.p\1", part) for part in found.group(2, 3))
+    return f"WITH v({names}) AS (VALUES {rows}) UPDATE {found[1]} SET {changes} FROM v WHERE {guard}"
+
+
+def _count_of(sql: str) -> int:
+    return max((int(number) for number in _NUMBER.findall(sql)), default=0)

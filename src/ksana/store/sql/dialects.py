@@ -5,13 +5,15 @@ The drivers are imported here and only when their database is used, so the defau
 
 import re
 import sqlite3
+from collections.abc import Sequence
 from enum import Enum
+from itertools import chain
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
-from ksana.store.sql import sqlite_file
+from ksana.store.sql import bulk, sqlite_file
 from ksana.store.sql.statements import Macros
 
 
@@ -40,8 +42,20 @@ class Dialect(Protocol):
         """Say what an error from the driver means."""
         ...
 
-    def insert_ids(self, cursor: Any, sql: str, rows: list[Any]) -> list[int]:
+    def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         """Insert rows into a table with an automatic id and answer the ids, in order."""
+        ...
+
+    def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
+        """Run a statement for each row and answer how many rows matched in all."""
+        ...
+
+    def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
+        """Run a guarded change for each row and answer for each whether its guard held."""
+        ...
+
+    def list_of(self, values: Sequence[int]) -> Any:
+        """A list of numbers in the form `{in name}` takes."""
         ...
 
     begin_write: str
@@ -66,6 +80,7 @@ class SqliteDialect:
             "now": "ksana_now()", "skip_locked": "", "for_update": "", "insert_ignore": "INSERT INTO",
             "on_conflict_ignore": "ON CONFLICT DO NOTHING", "upsert": "ON CONFLICT ({}) DO UPDATE SET",
             "excluded": "excluded.{}", "true": "1", "force_index": "INDEXED BY {}",
+            "in": "IN (SELECT value FROM json_each(:{}))",
         },
         parameter=":{}", keeps_where=True, escapes_percent=False, is_numbered=True,
     )  # fmt: skip
@@ -95,12 +110,44 @@ class SqliteDialect:
             return Trouble.BROKEN
         return Trouble.OURS
 
-    def insert_ids(self, cursor: Any, sql: str, rows: list[Any]) -> list[int]:
+    def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         ids: list[int] = []
-        for row in rows:
-            cursor.execute(sql, row)
-            ids.append(cursor.lastrowid)
+        for width, piece in bulk.split(rows):
+            wide = bulk.widen(sql, width) if width > 1 else None
+            if wide is None:
+                for row in piece:
+                    cursor.execute(sql, row)
+                    ids.append(cursor.lastrowid)
+            else:  # one writer, so the ids of one statement follow each other
+                cursor.execute(wide, tuple(chain.from_iterable(piece)))
+                ids.extend(range(cursor.lastrowid - width + 1, cursor.lastrowid + 1))
         return ids
+
+    def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
+        count = 0
+        for width, piece in bulk.split(rows):
+            wide = bulk.widen(sql, width) if width > 1 else None
+            if wide is None:
+                cursor.executemany(sql, piece)
+            else:
+                cursor.execute(wide, tuple(chain.from_iterable(piece)))
+            count += cursor.rowcount
+        return count
+
+    def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
+        if len(rows) >= bulk.WIDTHS[-1]:
+            # One count for all of them. If a guard said no, take it back and ask one by one.
+            cursor.execute("SAVEPOINT run_each")
+            matched = self.run_rows(cursor, sql, rows)
+            if matched != len(rows):
+                cursor.execute("ROLLBACK TO run_each")
+            cursor.execute("RELEASE run_each")
+            if matched == len(rows):
+                return [True] * matched
+        return [cursor.execute(sql, row).rowcount == 1 for row in rows]
+
+    def list_of(self, values: Sequence[int]) -> Any:
+        return f"[{','.join(map(str, values))}]"
 
 
 class MysqlDialect:
@@ -118,6 +165,7 @@ class MysqlDialect:
             "now": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)", "skip_locked": "FOR UPDATE SKIP LOCKED",
             "for_update": "FOR UPDATE", "insert_ignore": "INSERT IGNORE INTO", "on_conflict_ignore": "",
             "upsert": "ON DUPLICATE KEY UPDATE", "excluded": "VALUES({})", "true": "1", "force_index": "FORCE INDEX ({})",
+            "in": "IN %({})s",
         },
         parameter="%({})s", keeps_where=False, escapes_percent=True,
     )  # fmt: skip
@@ -182,7 +230,7 @@ class MysqlDialect:
             return Trouble.LOST
         return Trouble.OURS
 
-    def insert_ids(self, cursor: Any, sql: str, rows: list[Any]) -> list[int]:
+    def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         from pymysql.cursors import RE_INSERT_VALUES
 
         # One multi-row INSERT gets consecutive ids, and LAST_INSERT_ID is the first of them.
@@ -202,6 +250,16 @@ class MysqlDialect:
             ids.extend(range(cursor.lastrowid, cursor.lastrowid + step * len(chunk), step))
         return ids
 
+    def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
+        cursor.executemany(sql, rows)
+        return int(cursor.rowcount)
+
+    def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
+        return [cursor.execute(sql, row) == 1 for row in rows]
+
+    def list_of(self, values: Sequence[int]) -> Any:
+        return tuple(values)
+
 
 class PostgresDialect:
     """PostgreSQL 13+, through psycopg 3."""
@@ -217,7 +275,7 @@ class PostgresDialect:
             "table_options": "", "now": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
             "skip_locked": "FOR UPDATE SKIP LOCKED", "for_update": "FOR UPDATE", "insert_ignore": "INSERT INTO",
             "on_conflict_ignore": "ON CONFLICT DO NOTHING", "upsert": "ON CONFLICT ({}) DO UPDATE SET",
-            "excluded": "excluded.{}", "true": "TRUE", "force_index": "",
+            "excluded": "excluded.{}", "true": "TRUE", "force_index": "", "in": "= ANY(%({})s)",
         },
         parameter="%({})s", keeps_where=True, escapes_percent=True,
     )  # fmt: skip
@@ -258,13 +316,28 @@ class PostgresDialect:
             return Trouble.LOST
         return Trouble.OURS
 
-    def insert_ids(self, cursor: Any, sql: str, rows: list[Any]) -> list[int]:
+    def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         ids: list[int] = []
         cursor.executemany(sql + " RETURNING id", rows, returning=True)
         while True:
             ids.append(int(cursor.fetchone()[0]))
             if not cursor.nextset():
                 return ids
+
+    def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
+        cursor.executemany(sql, rows)
+        return int(cursor.rowcount)
+
+    def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
+        held: list[bool] = []
+        cursor.executemany(sql, rows, returning=True)
+        while True:
+            held.append(cursor.rowcount == 1)
+            if not cursor.nextset():
+                return held
+
+    def list_of(self, values: Sequence[int]) -> Any:
+        return list(values)
 
 
 def _driver(module: str, extra: str) -> Any:
@@ -276,7 +349,7 @@ def _driver(module: str, extra: str) -> Any:
         raise SetupError(f"this store needs a driver: pip install 'ksana[{extra}]'") from None
 
 
-def _chunks(rows: list[dict[str, Any]], limit: int) -> list[list[dict[str, Any]]]:
+def _chunks(rows: Sequence[dict[str, Any]], limit: int) -> list[list[dict[str, Any]]]:
     chunks: list[list[dict[str, Any]]] = []
     size = limit
     for row in rows:

@@ -75,5 +75,5 @@ class SqlEvents:
     def flush(self) -> None:
         """Write the gathered rows."""
         if self._rows:
-            self._session.insert_tuples("house.append_event", _COLUMNS, self._rows)
+            self._session.run_tuples("house.append_event", _COLUMNS, self._rows)
             self._rows = []

@@ -66,7 +66,7 @@ class SqlQueue:
             )
             for job in jobs
         ]  # fmt: skip
-        return self._session.insert_tuples("queue.insert_job_once" if once else "queue.insert_job", _COLUMNS, rows)
+        return self._session.run_tuples("queue.insert_job_once" if once else "queue.insert_job", _COLUMNS, rows)
 
     def enter_lines(self, lines: Sequence[Line]) -> None:
         for line in sorted(lines, key=lambda one: one.id):

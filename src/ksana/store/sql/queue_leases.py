@@ -57,7 +57,7 @@ class SqlLeases:
             )
             for lease in leases
         ]  # fmt: skip
-        self._session.insert_tuples("queue.insert_lease", _COLUMNS, rows)
+        self._session.run_tuples("queue.insert_lease", _COLUMNS, rows)
 
     def find_lease(self, lease_id: str) -> Lease | None:
         row = self._session.one("queue.find_lease", lease_id=lease_id)

@@ -12,6 +12,14 @@ from ksana.ports.tasks_store import AttemptEnd, NewRun, RunEnd
 from ksana.store.sql.session import Session
 from ksana.store.sql.tasks import read_task
 
+_OPEN = frozenset({"SCHEDULED", "RUNNING"})
+_NEW_COLUMNS = (
+    "uid", "task_id", "open_task", "slot_at", "scheduled_time", "start_time", "end_time", "status", "trigger_kind",
+    "exec_type", "is_counted", "host", "ready_host", "held_by", "token", "reason", "callback_token", "override_body",
+    "retry_of", "trace_id", "at",
+)  # fmt: skip
+_END_COLUMNS = (*AttemptEnd.__struct_fields__, "at", "id", "token")
+
 
 class SqlRuns:
     """The runs of one transaction."""
@@ -24,20 +32,17 @@ class SqlRuns:
         at = self._now
         rows = []
         for run in runs:
-            is_open = run.status in ("SCHEDULED", "RUNNING")
+            task_id, status, host = run.task_id, run.status, run.host[:255]
+            is_open = status in _OPEN
             rows.append(
-                {
-                    "uid": run.uid, "task_id": run.task_id, "open_task": run.task_id if is_open else None,
-                    "slot_at": run.slot_at, "scheduled_time": run.scheduled_time,
-                    "start_time": at if run.status == "RUNNING" else None, "end_time": None if is_open else at,
-                    "status": run.status, "trigger_kind": run.trigger, "exec_type": run.exec_type,
-                    "is_counted": int(run.is_counted), "host": run.host[:255],
-                    "ready_host": run.host[:255] if run.is_ready else None, "held_by": run.held_by, "token": run.token,
-                    "reason": run.reason, "callback_token": run.callback_token, "override_body": run.override_body,
-                    "retry_of": run.retry_of, "trace_id": run.trace_id, "at": at,
-                }
+                (
+                    run.uid, task_id, task_id if is_open else None, run.slot_at, run.scheduled_time,
+                    at if status == "RUNNING" else None, None if is_open else at, status, run.trigger, run.exec_type,
+                    int(run.is_counted), host, host if run.is_ready else None, run.held_by, run.token, run.reason,
+                    run.callback_token, run.override_body, run.retry_of, run.trace_id, at,
+                )
             )  # fmt: skip
-        return self._session.insert_rows("runs.insert_run", rows)
+        return self._session.insert_tuples("runs.insert_run", _NEW_COLUMNS, rows)
 
     def find(self, run_id: int, *, lock: bool = False) -> Run | None:
         row = self._session.one("runs.lock_run" if lock else "runs.get_run", id=run_id)
@@ -84,6 +89,12 @@ class SqlRuns:
         assert row is not None
         return Counts(int(row[0]) - int(row[1]), int(row[1]))
 
+    def count_open_of(self, task_ids: Sequence[int]) -> dict[int, Counts]:
+        if not task_ids:
+            return {}
+        rows = self._session.all("runs.count_open_of", task_ids=self._session.list_of(task_ids))
+        return {int(row[0]): Counts(int(row[1]) - int(row[2]), int(row[2])) for row in rows}
+
     def hold_ready(self, host: str, limit: int, instance_id: str, tokens: Sequence[int]) -> list[tuple[Run, Task]]:
         held: list[tuple[Run, Task]] = []
         rows = self._session.all("runs.list_ready", host=host, limit=limit)
@@ -99,8 +110,10 @@ class SqlRuns:
     def list_ready_hosts(self) -> list[str]:
         return [str(row[0]) for row in self._session.all("runs.list_ready_hosts")]
 
-    def finish_if_held(self, run_id: int, token: int, end: AttemptEnd) -> bool:
-        return self._session.run("runs.finish_run", id=run_id, token=token, at=self._now, **msgspec.structs.asdict(end)) == 1
+    def finish_held(self, ends: Sequence[tuple[int, int, AttemptEnd]]) -> list[bool]:
+        at, values = self._now, msgspec.structs.astuple
+        rows = [(*values(end), at, run_id, token) for run_id, token, end in ends]
+        return self._session.run_each("runs.finish_run", _END_COLUMNS, rows)
 
     def end_if_unchanged(self, run: Run, end: RunEnd) -> bool:
         return (

@@ -2,16 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import Any
 
-from ksana.store.sql import bulk
 from ksana.store.sql.dialects import Dialect
 from ksana.store.sql.statements import Statement
 
 Row = tuple[Any, ...]
-
-_wide_sql = lru_cache(maxsize=None)(bulk.widen)
 
 
 @lru_cache(maxsize=256)
@@ -55,50 +51,49 @@ class Session:
         return self._dialect.insert_ids(self._cursor, statement.sql, [statement.bind(row) for row in rows])
 
     def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Run one statement for each row; answer how many rows it matched in all."""
+        """Run one statement for each row, no two of which may change the same one; answer how many rows matched in all."""
         if not rows:
             return 0
         self.wrote = True
         statement = self._statements[name]
-        self._cursor.executemany(statement.sql, [statement.bind(row) for row in rows])
-        return int(self._cursor.rowcount)
+        return self._dialect.run_rows(self._cursor, statement.sql, [statement.bind(row) for row in rows])
 
-    def insert_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Insert rows, on SQLite many to a statement; answer how many were inserted."""
-        if len(rows) < bulk.WIDTH or self._dialect.is_network:
-            return self.run_many(name, rows)
-        statement = self._statements[name]
-        sql = _wide_sql(statement.sql)
-        if sql is None:
-            return self.run_many(name, rows)
+    # The next three take rows whose values stand in the order of the statement's parameters, which `columns` names: no mapping
+    # is made for a driver that takes them as they are.
+
+    def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
+        """Run a guarded change for each row, no two of which may change the same; answer for each whether its guard held."""
+        if not rows:
+            return []
         self.wrote = True
-        count, bind, cursor = 0, statement.bind, self._cursor
-        whole = len(rows) - len(rows) % bulk.WIDTH
-        for start in range(0, whole, bulk.WIDTH):
-            cursor.execute(sql, tuple(chain.from_iterable(map(bind, rows[start : start + bulk.WIDTH]))))
-            count += cursor.rowcount
-        return count + self.run_many(name, rows[whole:])
+        statement = self._statements[name]
+        return self._dialect.run_each(self._cursor, statement.sql, self._bind_rows(statement, columns, rows))
 
-    def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
-        """Insert rows whose values stand in the order of the statement's parameters, which `columns` names: no mapping is
-        made for a driver that takes them as they are. Answer how many were inserted."""
+    def run_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+        """Run a statement for each row, no two of which may change the same one; answer how many matched in all."""
+        if not rows:
+            return 0
+        self.wrote = True
+        statement = self._statements[name]
+        return self._dialect.run_rows(self._cursor, statement.sql, self._bind_rows(statement, columns, rows))
+
+    def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
+        """Insert rows into a table with an automatic id; answer the ids in order."""
+        if not rows:
+            return []
+        self.wrote = True
+        statement = self._statements[name]
+        return self._dialect.insert_ids(self._cursor, statement.sql, self._bind_rows(statement, columns, rows))
+
+    def list_of(self, values: Sequence[int]) -> Any:
+        """A list of numbers as one parameter, for `{in name}`."""
+        return self._dialect.list_of(values)
+
+    def _bind_rows(self, statement: Statement, columns: tuple[str, ...], rows: Sequence[Row]) -> Sequence[Any]:
         if self._dialect.is_network:
-            return self.run_many(name, [dict(zip(columns, row, strict=True)) for row in rows])
-        if not rows:
-            return 0
-        statement = self._statements[name]
+            return [dict(zip(columns, row, strict=True)) for row in rows]
         _check_order(statement, columns)
-        sql = _wide_sql(statement.sql)
-        whole = len(rows) - len(rows) % bulk.WIDTH if sql is not None else 0
-        self.wrote = True
-        count, cursor = 0, self._cursor
-        for start in range(0, whole, bulk.WIDTH):
-            cursor.execute(sql, tuple(chain.from_iterable(rows[start : start + bulk.WIDTH])))
-            count += cursor.rowcount
-        if whole < len(rows):
-            cursor.executemany(statement.sql, rows[whole:])
-            count += cursor.rowcount
-        return count
+        return rows
 
     def one(self, name: str, /, **params: Any) -> Row | None:
         """Read the first row, or None."""
@@ -148,5 +143,11 @@ class ReadSession(Session):
     def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
         raise TypeError(f"{name} writes: use store.transact")
 
-    def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+    def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
+        raise TypeError(f"{name} writes: use store.transact")
+
+    def run_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+        raise TypeError(f"{name} writes: use store.transact")
+
+    def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
         raise TypeError(f"{name} writes: use store.transact")

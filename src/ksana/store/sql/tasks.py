@@ -1,5 +1,6 @@
 """`tasks`: definitions and where their schedules stand."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.schedule import Cron, Schedule
 from ksana.domain.tasks import Definition, Options, RetryPolicy, Task
+from ksana.ports.tasks_store import Advance
 from ksana.store.sql.session import Row, Session
 
 _encode = msgspec.json.Encoder().encode
@@ -18,6 +20,8 @@ _DEFAULT_OPTIONS = Options()
 _NO_RETRY = RetryPolicy()
 _GONE = "#"
 _NO_RETRY_JSON = _encode(_NO_RETRY).decode()
+_ADVANCE_COLUMNS = ("next_slot_at", "fire_at", "started", "last_status", "id", "version", "slot")
+_LAST_COLUMNS = ("last_status", "last_error", "last_run_at", "id")
 
 
 class SqlTasks:
@@ -122,19 +126,20 @@ class SqlTasks:
         row = self._session.one("tasks.next_fire_at")
         return None if row is None else row[0]
 
-    def advance_if_unchanged(
-        self, task: Task, next_slot_at: Instant | None, fire_at: Instant | None, started: int, last_status: str
-    ) -> bool:
-        return (
-            self._session.run(
-                "tasks.advance_task", id=task.id, version=task.version, slot=task.next_slot_at, next_slot_at=next_slot_at,
-                fire_at=fire_at, started=started, last_status=last_status,
-            )
-            == 1
-        )  # fmt: skip
+    def advance_unchanged(self, advances: Sequence[Advance]) -> list[bool]:
+        return self._session.run_each("tasks.advance_task", _ADVANCE_COLUMNS, [_advance_row(one) for one in advances])
 
     def note_last(self, task_id: int, last_status: str, last_error: str, at: Instant) -> None:
-        self._session.run("tasks.note_last", id=task_id, last_status=last_status, last_error=last_error[:1024], last_run_at=at)
+        self.note_last_of([(task_id, last_status, last_error)], at)
+
+    def note_last_of(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
+        rows = [(last_status, last_error[:1024], at, task_id) for task_id, last_status, last_error in facts]
+        self._session.run_tuples("tasks.note_last", _LAST_COLUMNS, rows)
+
+
+def _advance_row(one: Advance) -> tuple[Any, ...]:
+    task = one.task
+    return one.next_slot_at, one.fire_at, one.started, one.last_status, task.id, task.version, task.next_slot_at
 
 
 def _filters(status: str | None, name: str | None, tag: str | None, exec_type: str | None) -> dict[str, str | None]:

@@ -62,6 +62,11 @@ SELECT MAX(id) FROM task_runs WHERE task_id = :task_id
 SELECT COUNT(*), COALESCE(SUM(CASE WHEN status = 'SCHEDULED' AND ready_host IS NULL THEN 1 ELSE 0 END), 0)
 FROM task_runs WHERE open_task = :task_id AND is_counted = 1
 
+-- name: count_open_of
+-- The same for many tasks; those without such runs are left out.
+SELECT open_task, COUNT(*), SUM(CASE WHEN status = 'SCHEDULED' AND ready_host IS NULL THEN 1 ELSE 0 END)
+FROM task_runs WHERE open_task {in task_ids} AND is_counted = 1 GROUP BY open_task
+
 -- name: list_ready
 -- Runs about to start at a host with their tasks, oldest first; rows another instance is at are left to it.
 SELECT r.id, r.uid, r.task_id, r.slot_at, r.scheduled_time, r.start_time, r.end_time, r.status, r.attempt, r.trigger_kind,
