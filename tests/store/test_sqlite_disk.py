@@ -1,5 +1,6 @@
 """A disk that is full, that fails to sync, and proof that an answer waits for the sync. Real system calls, by strace."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -14,7 +15,9 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.errors import StoreDownError
 from ksana.store.sql import open_store
+from ksana.store.sql.checkpoints import COMMITS
 from tests.conformance.store.checks import enter_key, event_types, key_names
+from tests.ground.child import wait_for
 
 ROOT = Path(__file__).parents[2]
 ANSWERED = re.compile(r'write\(1<[^>]*>, "ack')
@@ -76,6 +79,29 @@ def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path, when: int) 
     assert "ack" not in kinds[first:], "a write was acknowledged after a sync had failed"
     assert "refused to make a write durable" in next(line for line in lines if line.startswith("down"))
     assert lines[-1].startswith("health False")
+
+
+def test_after_a_failed_sync_of_the_database_file_nothing_is_acknowledged(tmp_path: Path) -> None:
+    """The copy beside the writer syncs the file itself; SQLite would hide the failure of its own."""
+    path = tmp_path / "k.db"
+    drive(path, 1)
+    injection = ["-P", str(path), "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:error=EIO:when=1+"]
+    lines = drive(path, 2000, tracer=[needs_strace(), "-f", "-qq", "-o", os.devnull, *injection], code=FRESH_NAMES)
+    kinds = [line.split()[0] for line in lines[1:-1]]
+    assert kinds[:COMMITS] == ["ack"] * COMMITS
+    assert "down" in kinds, "no copy met the failure"
+    assert "ack" not in kinds[kinds.index("down") :]
+    assert lines[-1].startswith("health False the store refused to make a write durable")
+
+
+async def test_the_log_is_copied_back_beside_the_writer(tmp_path: Path) -> None:
+    path = tmp_path / "k.db"
+    store = await open_store(f"sqlite:///{path}", SystemClock())
+    size = path.stat().st_size
+    for n in range(COMMITS + 1):
+        await store.transact(lambda tx, n=n: tx.events.append("TASK", n, "FILL", {"text": "y" * 5_000}))
+    await asyncio.to_thread(wait_for, lambda: path.stat().st_size > size + 5_000 * COMMITS, "the log is copied back")
+    await store.close()
 
 
 @pytest.mark.parametrize("when", [1, 4])

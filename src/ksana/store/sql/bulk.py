@@ -56,12 +56,12 @@ def _widen_update(sql: str, width: int) -> str | None:
     count = _count_of(sql)
     if found is None or not count:
         return None
-    names = ", ".join(f"p{number}" for number in range(1, count + 1))
     rows = ", ".join(
         "(" + ", ".join(f"?{row * count + number}" for number in range(1, count + 1)) + ")" for row in range(width)
     )
-    changes, guard = (_NUMBER.sub(r"v.p\1", part) for part in found.group(2, 3))
-    return f"WITH v({names}) AS (VALUES {rows}) UPDATE {found[1]} SET {changes} FROM v WHERE {guard}"
+    changes, guard = (_NUMBER.sub(r"v.column\1", part) for part in found.group(2, 3))
+    # The driver counts rows only of a statement whose first word is UPDATE: a WITH in front would cost the guard its answer.
+    return f"UPDATE {found[1]} SET {changes} FROM (VALUES {rows}) AS v WHERE {guard}"
 
 
 def _count_of(sql: str) -> int:

@@ -90,6 +90,10 @@ class Tally:
         self.broken_reason: str | None = None
         self.down_until = 0.0
 
+    def mark_broken(self, error: BaseException) -> None:
+        """Note that the store refused to make something durable. It stays so until a restart."""
+        self.broken_reason = f"the store refused to make a write durable ({_line(error)}): restart the server"
+
 
 class Writer:
     """One connection that commits batches. Used by one thread at a time."""
@@ -295,9 +299,9 @@ class Writer:
         if trouble is Trouble.FULL:
             raise StoreDownError(f"the store has no room: {_line(error)}", retry_after_sec=5) from error
         if trouble is Trouble.BROKEN:
-            self._tally.broken_reason = f"the store refused to make a write durable ({_line(error)}): restart the server"
+            self._tally.mark_broken(error)
             self._drop()
-            raise StoreDownError(self._tally.broken_reason, retry_after_sec=30) from error
+            raise StoreDownError(self._tally.broken_reason or "", retry_after_sec=30) from error
         raise error
 
     def _resolve(self) -> bool:

@@ -24,7 +24,7 @@ _PRAGMAS: Final = (
     "cache_size = -65536",
     "mmap_size = 33554432",  # more would count as our memory with a large database
     "busy_timeout = 5000",  # the CLI may write keys beside the server
-    "wal_autocheckpoint = 4000",
+    "wal_autocheckpoint = 16000",  # a net: see checkpoints
     "journal_size_limit = 67108864",
 )
 

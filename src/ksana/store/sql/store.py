@@ -12,6 +12,7 @@ from ksana.base.clock import Clock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.ports.store import StoreHealth
 from ksana.store.sql import sqlite_file
+from ksana.store.sql.checkpoints import Checkpointer
 from ksana.store.sql.dialects import Dialect, MysqlDialect, PostgresDialect, SqliteDialect, Trouble
 from ksana.store.sql.durability import list_weaknesses
 from ksana.store.sql.lane import Tally, Writer
@@ -39,6 +40,7 @@ class SqlStore:
         self.warnings = opened.warnings
         """Settings of the database server under which an acknowledged write may be lost, in sentences."""
         self._tally = Tally()
+        self._checkpointer: Checkpointer | None = None
         statements = load_statements(dialect.macros)
         if inline:
             self._writes: Lane = Inline(Writer(dialect, statements, clock, self._tally), None)
@@ -46,7 +48,11 @@ class SqlStore:
             return
         count = NETWORK_WRITERS if dialect.is_network else 1
         writers = [Writer(dialect, statements, clock, self._tally) for _ in range(count)]
-        self._writes = WriterThreads(writers, "store-write")
+        after_commit: Callable[[], None] = _rest
+        if isinstance(dialect, SqliteDialect) and dialect.path != ":memory:":
+            self._checkpointer = Checkpointer(dialect, self._tally)
+            after_commit = self._checkpointer.note_commit
+        self._writes = WriterThreads(writers, "store-write", after_commit)
         self._reads = ReaderThreads(dialect, statements, clock, READERS)
 
     @property
@@ -73,8 +79,14 @@ class SqlStore:
     async def close(self) -> None:
         await self._writes.close()
         await self._reads.close()
+        if self._checkpointer is not None:
+            await asyncio.to_thread(self._checkpointer.close)
         if self._lock is not None:
             self._lock.drop()
+
+
+def _rest() -> None:
+    """Nothing is to be done after a commit."""
 
 
 class Opened(NamedTuple):

@@ -137,7 +137,8 @@ class Waiting:
 class WriterThreads:
     """One queue, one or a few writers. SQLite has one; a network database a few, each with its own connection."""
 
-    def __init__(self, writers: list[Writer], name: str) -> None:
+    def __init__(self, writers: list[Writer], name: str, after_commit: Callable[[], None] = lambda: None) -> None:
+        self._after_commit = after_commit
         self._waiting = Waiting(WAITING_LIMIT)
         self.start = self._waiting.add
         self._threads = [
@@ -154,6 +155,7 @@ class WriterThreads:
         while (batch := self._waiting.take(BATCH_LIMIT)) is not None:
             writer.commit(batch)
             self._waiting.answer(batch)
+            self._after_commit()
         writer.close()
 
 

@@ -1,0 +1,62 @@
+"""One statement for many rows means what many statements mean."""
+
+import sqlite3
+from itertools import chain
+
+import pytest
+
+from ksana.store.sql import bulk
+
+UPDATE = "UPDATE t SET a = ?1, b = b + ?2\nWHERE id = ?3 AND a <> ?1"
+INSERT = "INSERT INTO t (id, a, b) VALUES (?1, ?2, COALESCE(?3, 0))"
+
+
+def a_table() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT, b INTEGER)")
+    return connection
+
+
+@pytest.mark.parametrize("width", bulk.WIDTHS)
+def test_a_wide_insert_writes_the_same_rows(width: int) -> None:
+    rows = [(n, f"a{n}", None if n % 2 else n) for n in range(width)]
+    one, many = a_table(), a_table()
+    one.executemany(INSERT, rows)
+    wide = bulk.widen(INSERT, width)
+    assert wide is not None
+    assert many.execute(wide, tuple(chain.from_iterable(rows))).rowcount == width
+    assert many.execute("SELECT * FROM t").fetchall() == one.execute("SELECT * FROM t").fetchall()
+
+
+@pytest.mark.parametrize("width", bulk.WIDTHS)
+def test_a_wide_update_changes_the_same_rows_and_counts_them(width: int) -> None:
+    changes = [(f"a{n}" if n % 3 else "new", n, n) for n in range(width)]
+    one, many = a_table(), a_table()
+    for table in (one, many):
+        table.executemany(INSERT, [(n, f"a{n}", 1) for n in range(width - 1)])
+    matched = one.executemany(UPDATE, changes).rowcount
+    wide = bulk.widen(UPDATE, width)
+    assert wide is not None
+    assert 0 < matched < width
+    assert many.execute(wide, tuple(chain.from_iterable(changes))).rowcount == matched
+    assert many.execute("SELECT * FROM t").fetchall() == one.execute("SELECT * FROM t").fetchall()
+
+
+def test_a_wide_update_finds_each_row_by_its_key() -> None:
+    table = a_table()
+    wide = bulk.widen(UPDATE, 8)
+    plan = " ".join(row[3] for row in table.execute(f"EXPLAIN QUERY PLAN {wide}", tuple(range(24))))
+    assert "SEARCH t USING INTEGER PRIMARY KEY" in plan
+
+
+def test_what_cannot_be_widened_is_left_alone() -> None:
+    assert bulk.widen("DELETE FROM t WHERE id = ?1", 8) is None
+    assert bulk.widen("UPDATE t SET a = 1", 8) is None
+    assert bulk.widen("INSERT INTO t (a) SELECT ?1", 8) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 39, 128, 300])
+def test_rows_are_cut_into_fixed_widths_in_their_order(count: int) -> None:
+    pieces = list(bulk.split(range(count)))
+    assert [row for _, piece in pieces for row in piece] == list(range(count))
+    assert all(width == len(piece) or (width == 1 and len(piece) < bulk.WIDTHS[-1]) for width, piece in pieces)
