@@ -2,6 +2,7 @@
 
 import os
 import re
+import struct
 import uuid
 from typing import Final
 
@@ -24,7 +25,13 @@ def new_run_uid(at: int) -> str:
 
     Uids that grow with time are written at one end of their index; random ones touch a page of their own each.
     """
-    return f"{at // 1000 & 0xFFFFFFFFFFFF:012x}{os.urandom(10).hex()}"
+    return new_run_uids(at, 1)[0]
+
+
+def new_run_uids(at: int, count: int) -> list[str]:
+    """The same for many, with one question to the source of chance."""
+    stamp, noise = f"{at // 1000 & 0xFFFFFFFFFFFF:012x}", os.urandom(10 * count).hex()
+    return [stamp + noise[place : place + 20] for place in range(0, 20 * count, 20)]
 
 
 def new_uuid() -> str:
@@ -44,7 +51,12 @@ def new_ordered_uuids(at: Instant, count: int) -> list[str]:
 
 def new_token() -> int:
     """Make a fencing token: 62 random bits, so that it fits a signed 64-bit column and never repeats in practice."""
-    return int.from_bytes(os.urandom(8), "big") >> 2 or 1
+    return new_tokens(1)[0]
+
+
+def new_tokens(count: int) -> list[int]:
+    """Make as many fencing tokens, with one question to the source of chance."""
+    return [number >> 2 or 1 for number in struct.unpack(f">{count}Q", os.urandom(8 * count))]
 
 
 def new_prefixed(prefix: str) -> str:

@@ -36,7 +36,7 @@ _DATE_FORMS: Final = (
 )
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """What to do about an attempt, why in one line, and how long the target asked us to stay away."""
 
     outcome: Outcome

@@ -19,7 +19,7 @@ Outage = tuple[Instant, Instant]
 Start = Literal["start", "wait", "skip"]
 
 
-class Counts(msgspec.Struct, frozen=True):
+class Counts(msgspec.Struct, frozen=True, gc=False):
     """Counted runs of the task that are not finished."""
 
     active: int = 0
@@ -28,7 +28,7 @@ class Counts(msgspec.Struct, frozen=True):
     """SCHEDULED ones that wait for their turn."""
 
 
-class PlannedRun(msgspec.Struct, frozen=True):
+class PlannedRun(msgspec.Struct, frozen=True, gc=False):
     """A run to write for a slot."""
 
     slot_at: Instant
@@ -37,7 +37,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Misfire(msgspec.Struct, frozen=True):
+class Misfire(msgspec.Struct, frozen=True, gc=False):
     """Slots nobody was there for."""
 
     first: Instant
@@ -46,7 +46,7 @@ class Misfire(msgspec.Struct, frozen=True):
     policy: str
 
 
-class Firing(msgspec.Struct, frozen=True):
+class Firing(msgspec.Struct, frozen=True, gc=False):
     """The decision for one due task."""
 
     runs: tuple[PlannedRun, ...]

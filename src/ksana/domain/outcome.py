@@ -12,7 +12,7 @@ from ksana.domain.tasks import RetryPolicy
 EndStatus = Literal["SUCCESS", "FAILED", "TIMEOUT", "RETRYING", "CALLBACK_PENDING"]
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The run's next status, and when it must be looked at again."""
 
     status: EndStatus

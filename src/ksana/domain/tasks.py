@@ -22,7 +22,7 @@ Trigger = Literal["schedule", "manual", "catchup", "retry"]
 MAX_CATCHUP: Final = 1000
 
 
-class RetryPolicy(msgspec.Struct, frozen=True):
+class RetryPolicy(msgspec.Struct, frozen=True, gc=False):
     """How often and after which pauses a failed attempt is tried again."""
 
     max_retries: int = 0
@@ -52,7 +52,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """Bytes of the target's answer kept; None keeps it whole."""
 
 
-class Definition(msgspec.Struct, frozen=True):
+class Definition(msgspec.Struct, frozen=True, gc=False):
     """Everything people write about a task."""
 
     name: str
@@ -75,7 +75,7 @@ class Definition(msgspec.Struct, frozen=True):
     options: Options = Options()
 
 
-class Task(msgspec.Struct, frozen=True):
+class Task(msgspec.Struct, frozen=True, gc=False):
     """A stored task: its definition, whose dialect made it, and where it stands."""
 
     id: int
@@ -95,7 +95,7 @@ class Task(msgspec.Struct, frozen=True):
     last_error: str
 
 
-class Run(msgspec.Struct, frozen=True):
+class Run(msgspec.Struct, frozen=True, gc=False):
     """One firing of a task, as stored."""
 
     id: int

@@ -19,10 +19,10 @@ import structlog
 
 from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
-from ksana.base.ids import new_token
+from ksana.base.ids import new_tokens
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 from ksana.engine.held import AttemptOver, HeldRun, held_from
-from ksana.engine.hosts import AHEAD, HostLine, Places, Rooms
+from ksana.engine.hosts import ALONE, SHARED, HostLine, Places, Rooms
 from ksana.engine.outcomes import Recorded, record_outcomes
 from ksana.engine.pump import AGAIN, Pump
 from ksana.engine.requests import Built, build_request
@@ -38,6 +38,10 @@ CANCEL_LOOK = 400 * MILLISECOND
 MAX_IDLE_HOSTS = 10_000
 PACE = 4 * MILLISECOND
 """Outcomes of a few milliseconds share a commit; after a rest the first is written at once."""
+
+BUSY = 64
+BUSY_PACE = 16 * MILLISECOND
+"""When that many came in one pace, calls are what the time is needed for: fewer and larger commits."""
 
 
 class DeliveryMetrics(Protocol):
@@ -82,6 +86,7 @@ class Delivery:
         self._metrics = metrics
         self._workers = workers
         self._per_host = per_host
+        self._ahead = ALONE if store.sole else SHARED
         self._callback_base = callback_base
         self._agent = agent
         self._lines: dict[str, HostLine] = {}
@@ -105,7 +110,7 @@ class Delivery:
             return Rooms({}, 0, 0)
         mono = self._clock.monotonic()
         by_host = {host: line.room(mono) for host, line in self._lines.items()}
-        return Rooms(by_host, self._per_host + AHEAD, self._workers * 64)
+        return Rooms(by_host, self._per_host + self._ahead.unknown, max(self._workers * 64, self._ahead.limit))
 
     def take(self, held: list[HeldRun], ready_hosts: set[str]) -> None:
         """Deliver runs that are ours, and remember hosts that have runs in the store."""
@@ -158,7 +163,7 @@ class Delivery:
         if line is None:
             if len(self._lines) >= MAX_IDLE_HOSTS:
                 self._forget_idle_lines()
-            line = self._lines[host] = HostLine(host, self._per_host)
+            line = self._lines[host] = HostLine(host, self._per_host, self._ahead)
         return line
 
     def _forget_idle_lines(self) -> None:
@@ -244,6 +249,7 @@ class Delivery:
                 raise
             finally:
                 self._recording = []
+            self.outcomes.pace_us = BUSY_PACE if len(batch) >= BUSY else PACE
             for over, status in recorded.statuses:
                 self._metrics.recorded(over, status)
             if recorded.ready_hosts:
@@ -288,7 +294,7 @@ class Delivery:
             room = min(line.room(self._clock.monotonic()), 500)
             if room <= 0 or not self._places.has_place(line, self._clock.monotonic()):
                 continue
-            held = await self._store.transact(_hold, host, room, self._instance_id, [new_token() for _ in range(room)])
+            held = await self._store.transact(_hold, host, room, self._instance_id, new_tokens(room))
             if len(held) < room:
                 self._ready.pop(host, None)
             else:

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import msgspec
 
 from ksana.base.clock import Clock
-from ksana.base.ids import new_run_uid, new_token, new_uid
+from ksana.base.ids import new_run_uids, new_tokens, new_uid
 from ksana.base.instant import MILLISECOND, Instant, format_instant
 from ksana.domain import firing as rules
-from ksana.domain.firing import Counts, Firing
-from ksana.domain.tasks import Task, host_of
+from ksana.domain.firing import Counts, Firing, PlannedRun
+from ksana.domain.tasks import Definition, Task, host_of
 from ksana.engine.clockwatch import proven_skew
 from ksana.engine.held import HeldRun
 from ksana.engine.hosts import Rooms
@@ -120,14 +120,13 @@ def fire_due(tx: Tx, instance_id: str, limit: int, rooms: Rooms) -> Fired:
         counts = tx.runs.count_open_of([task.id for task in due if task.definition.concurrency_policy != "PARALLEL"])
         decided = [rules.decide_firing(task, tx.now, outages, counts.get(task.id, _NO_COUNTS)) for task in due]
         is_ours = tx.tasks.advance_unchanged([_advance(task, one) for task, one in zip(due, decided, strict=True)])
-        new_runs: list[NewRun] = []
-        owners: list[Task] = []
+        planned: list[tuple[Task, PlannedRun]] = []
         for task, decision, ours in zip(due, decided, is_ours, strict=True):
             if ours:  # if not, another instance or a change was first
                 if decision.misfire is not None:
                     _tell_misfire(tx, task, decision, fired)
-                _plan_runs(tx.now, task, decision, instance_id, rooms, new_runs, owners)
-        _write_runs(tx, new_runs, owners, fired)
+                planned += [(task, run) for run in decision.runs]
+        _write_runs(tx, planned, _new_runs(tx.now, planned, instance_id, rooms), fired)
     if not fired.is_full:
         fired.next_at = tx.tasks.next_fire_at()
     return fired
@@ -138,31 +137,24 @@ def _advance(task: Task, decision: Firing) -> Advance:
     return Advance(task, decision.next_slot_at, decision.fire_at, decision.started, last_status)
 
 
-def _plan_runs(
-    now: Instant,
-    task: Task,
-    decision: Firing,
-    instance_id: str,
-    rooms: Rooms,
-    new_runs: list[NewRun],
-    owners: list[Task],
-) -> None:
-    definition = task.definition
-    host = host_of(definition.target_url)
-    for planned in decision.runs:
-        is_held = planned.start == "start" and rooms.take(host)
-        uid = new_run_uid(now)
-        new_runs.append(
+def _new_runs(now: Instant, planned: list[tuple[Task, PlannedRun]], instance_id: str, rooms: Rooms) -> list[NewRun]:
+    runs: list[NewRun] = []
+    count = len(planned)
+    for (task, plan), uid, token in zip(planned, new_run_uids(now, count), new_tokens(count), strict=True):
+        definition = task.definition
+        host = host_of(definition.target_url)
+        is_held = plan.start == "start" and rooms.take(host)
+        runs.append(
             NewRun(
-                uid=uid, task_id=task.id, slot_at=planned.slot_at, scheduled_time=planned.slot_at,
-                status="RUNNING" if is_held else "SKIPPED" if planned.start == "skip" else "SCHEDULED",
-                trigger=planned.trigger, exec_type=definition.exec_type, is_counted=True, host=host,
-                is_ready=planned.start == "start" and not is_held, held_by=instance_id if is_held else None,
-                token=new_token(), reason=planned.reason, trace_id=uid,
+                uid=uid, task_id=task.id, slot_at=plan.slot_at, scheduled_time=plan.slot_at,
+                status="RUNNING" if is_held else "SKIPPED" if plan.start == "skip" else "SCHEDULED",
+                trigger=plan.trigger, exec_type=definition.exec_type, is_counted=True, host=host,
+                is_ready=plan.start == "start" and not is_held, held_by=instance_id if is_held else None,
+                token=token, reason=plan.reason, trace_id=uid,
                 callback_token=new_uid() if definition.exec_type == "ASYNC" else None,
             )
         )  # fmt: skip
-        owners.append(task)
+    return runs
 
 
 def _all_skipped(decision: Firing) -> bool:
@@ -184,18 +176,16 @@ def _tell_misfire(tx: Tx, task: Task, decision: Firing, fired: Fired) -> None:
         tx.events.append("TASK", task.id, "TASK_MISSED", data)
 
 
-def _write_runs(tx: Tx, new_runs: list[NewRun], owners: list[Task], fired: Fired) -> None:
-    append = tx.events.append
-    ids = tx.runs.insert_many(new_runs)
-    for run_id, run, task in zip(ids, new_runs, owners, strict=True):
-        data = {
-            "task_id": run.task_id,
-            "slot": format_instant(run.scheduled_time),
-            "trigger": run.trigger,
-            "reason": run.reason,
-        }
+def _write_runs(tx: Tx, planned: list[tuple[Task, PlannedRun]], runs: list[NewRun], fired: Fired) -> None:
+    events: list[tuple[str, str, str, str]] = []
+    for run_id, run, (task, _) in zip(tx.runs.insert_many(runs), runs, planned, strict=True):
+        # A task, an instant and two words: nothing in them needs escaping.
+        facts = (
+            f'"task_id":{run.task_id},"slot":"{format_instant(run.scheduled_time)}","trigger":"{run.trigger}",'
+            f'"reason":"{run.reason}"'
+        )
         if run.status == "RUNNING":
-            append("RUN", run_id, "RUN_STARTED", data)
+            events.append(("RUN", str(run_id), "RUN_STARTED", f"{{{facts}}}"))
             fired.held.append(
                 HeldRun(
                     run_id, run.uid, task, run.token, 1, run.scheduled_time, run.exec_type, run.trace_id, run.host, True,
@@ -203,12 +193,17 @@ def _write_runs(tx: Tx, new_runs: list[NewRun], owners: list[Task], fired: Fired
                 )
             )  # fmt: skip
         elif run.status == "SKIPPED":
-            definition = task.definition
-            data["max_concurrency"], data["max_queued"] = definition.max_concurrency, definition.options.max_queued
-            data["policy"] = definition.concurrency_policy
-            append("RUN", run_id, "RUN_SKIPPED", data)
+            events.append(("RUN", str(run_id), "RUN_SKIPPED", f"{{{facts},{_limits(task.definition)}}}"))
             tx.rollups.add("runs_skipped")
         else:
-            append("RUN", run_id, "RUN_SCHEDULED", data)
+            events.append(("RUN", str(run_id), "RUN_SCHEDULED", f"{{{facts}}}"))
             if run.is_ready:
                 fired.ready_hosts.add(run.host)
+    tx.events.append_texts(events)
+
+
+def _limits(definition: Definition) -> str:
+    return (
+        f'"max_concurrency":{definition.max_concurrency},"max_queued":{definition.options.max_queued},'
+        f'"policy":"{definition.concurrency_policy}"'
+    )

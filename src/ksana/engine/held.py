@@ -7,7 +7,7 @@ from ksana.domain.tasks import ExecType, Run, Task
 from ksana.ports.caller import Reply, Request
 
 
-class HeldRun(msgspec.Struct, frozen=True):
+class HeldRun(msgspec.Struct, frozen=True, gc=False):
     """A run that is ours under a token."""
 
     run_id: int
@@ -26,7 +26,7 @@ class HeldRun(msgspec.Struct, frozen=True):
     attempts: str = "[]"
 
 
-class AttemptOver(msgspec.Struct, frozen=True):
+class AttemptOver(msgspec.Struct, frozen=True, gc=False):
     """One attempt that ended, not yet recorded."""
 
     held: HeldRun

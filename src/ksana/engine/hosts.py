@@ -1,8 +1,9 @@
 """Places: how many calls may be in flight, in all and per host, and how many runs are worth holding ahead of a place.
 
 A run that is held waits in our memory for a place; one that is only ready waits in the store, for any instance. To keep a
-fast host busy some runs are held ahead, as many as the host will start within 0.4 s by its measured rate. A host
-that hangs has a rate of nothing, so nothing is held for it beyond its free places.
+fast host busy some runs are held ahead, as many as the host will start within 0.4 s by its measured rate; where no other
+instance could take them, within 2 s, since one that is ready costs another write before it starts. A host that hangs has a
+rate of nothing, so nothing is held for it beyond its free places.
 
 Hosts that hang must not take every place from those that answer. A call without an answer for half a second makes its host
 slow, until a call of it ends sooner. Slow hosts share the `workers` places; for all others a stale call does not count, so they
@@ -13,14 +14,25 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from ksana.base.instant import MILLISECOND, Micros
+import msgspec
+
+from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.engine.held import HeldRun
 
-AHEAD: Final = 128
-"""Runs held ahead for a host nothing is known of yet."""
 
-AHEAD_WINDOW: Final[Micros] = 400 * MILLISECOND
-AHEAD_LIMIT: Final = 4096
+class Ahead(msgspec.Struct, frozen=True):
+    """How many runs are held ahead of a place."""
+
+    unknown: int
+    """For a host nothing is known of yet."""
+    window_us: Micros
+    """For a known one: what it starts in this time."""
+    limit: int
+
+
+SHARED: Final = Ahead(128, 400 * MILLISECOND, 4096)
+ALONE: Final = Ahead(1024, 2 * SECOND, 16_384)
+
 _RATE_WINDOW: Final[Micros] = 50 * MILLISECOND
 
 STALE: Final[Micros] = 500 * MILLISECOND
@@ -57,6 +69,7 @@ class HostLine:
     """One host: what is in flight, what waits here for a place, how fast it answers."""
 
     __slots__ = (
+        "_ahead",
         "_window_count",
         "_window_ends",
         "host",
@@ -69,7 +82,8 @@ class HostLine:
         "waiting",
     )
 
-    def __init__(self, host: str, limit: int) -> None:
+    def __init__(self, host: str, limit: int, ahead: Ahead = SHARED) -> None:
+        self._ahead = ahead
         self.host = host
         self.limit = limit
         self.in_flight = 0
@@ -93,7 +107,12 @@ class HostLine:
         """How many more runs may be held for this host."""
         if now_mono >= self._window_ends:
             self._roll(now_mono)
-        ahead = 0 if self.is_slow else AHEAD if not self.is_known else min(int(self.rate * AHEAD_WINDOW / 1e6), AHEAD_LIMIT)
+        if self.is_slow:
+            ahead = 0
+        elif not self.is_known:
+            ahead = self._ahead.unknown
+        else:
+            ahead = min(int(self.rate * self._ahead.window_us / 1e6), self._ahead.limit)
         return self.limit - self.in_flight + ahead - len(self.waiting)
 
     def _roll(self, now_mono: Micros) -> None:

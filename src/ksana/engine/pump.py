@@ -43,7 +43,7 @@ class Pump:
         self._clock = clock
         self._step = step
         self._poll_us = max(poll_us, MILLISECOND)
-        self._pace_us = pace_us
+        self.pace_us = pace_us
         self._wake = asyncio.Event()
         self._backoff_us: Micros = 0
 
@@ -64,7 +64,7 @@ class Pump:
                 await asyncio.sleep(0)
                 continue
             await self._park(self._not_before(due_at, began_at))
-            early_us = began_mono + self._pace_us - self._clock.monotonic()
+            early_us = began_mono + self.pace_us - self._clock.monotonic()
             if early_us > 0:
                 await self._clock.sleep_until(self._clock.now() + early_us)
 

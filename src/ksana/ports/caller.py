@@ -16,7 +16,7 @@ TLS, reset, or an answer that is not HTTP. refused: the egress rules forbid the 
 ended it ourselves."""
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, gc=False):
     """One attempt to make. Headers are complete and checked: no CR, LF or NUL, none of the forbidden names."""
 
     method: str
@@ -30,7 +30,7 @@ class Request(msgspec.Struct, frozen=True):
     """Bytes of the answer kept; the rest is read, within the deadline, and dropped. None keeps all up to a hard cap."""
 
 
-class Timing(msgspec.Struct, frozen=True):
+class Timing(msgspec.Struct, frozen=True, gc=False):
     """Milliseconds from the start of the attempt to the end of each phase; 0 where a phase did not happen."""
 
     dns_ms: float = 0.0
@@ -40,7 +40,7 @@ class Timing(msgspec.Struct, frozen=True):
     total_ms: float = 0.0
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """What came of it. `error` is one clear line unless kind is answered."""
 
     kind: ReplyKind

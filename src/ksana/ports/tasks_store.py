@@ -10,7 +10,7 @@ from ksana.domain.firing import Counts
 from ksana.domain.tasks import Definition, ExecType, Run, Task, Trigger
 
 
-class NewRun(msgspec.Struct, frozen=True):
+class NewRun(msgspec.Struct, frozen=True, gc=False):
     """A run to write: RUNNING and held, SCHEDULED and ready or waiting, or SKIPPED."""
 
     uid: str
@@ -32,7 +32,7 @@ class NewRun(msgspec.Struct, frozen=True):
     retry_of: int | None = None
 
 
-class AttemptEnd(msgspec.Struct, frozen=True):
+class AttemptEnd(msgspec.Struct, frozen=True, gc=False):
     """What the holder writes when an attempt is over."""
 
     status: str
@@ -53,7 +53,7 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     attempts: str
 
 
-class RunEnd(msgspec.Struct, frozen=True):
+class RunEnd(msgspec.Struct, frozen=True, gc=False):
     """A move made by somebody else than the holder: cancel, callback, deadline, rescue."""
 
     status: str

@@ -18,6 +18,7 @@ _NEW_COLUMNS = (
     "exec_type", "is_counted", "host", "ready_host", "held_by", "token", "reason", "callback_token", "override_body",
     "retry_of", "trace_id", "at",
 )  # fmt: skip
+_HOLD_COLUMNS = ("held_by", "new_token", "at", "id", "token")
 _END_COLUMNS = (*AttemptEnd.__struct_fields__, "at", "id", "token")
 
 
@@ -96,16 +97,18 @@ class SqlRuns:
         return {int(row[0]): Counts(int(row[1]) - int(row[2]), int(row[2])) for row in rows}
 
     def hold_ready(self, host: str, limit: int, instance_id: str, tokens: Sequence[int]) -> list[tuple[Run, Task]]:
-        held: list[tuple[Run, Task]] = []
         rows = self._session.all("runs.list_ready", host=host, limit=limit)
-        for row, new_token in zip(rows, tokens, strict=False):
-            seen, task = _run(row[:34]), read_task(row[34:])
-            if self._session.run(
-                "runs.hold_run", id=seen.id, token=seen.token, new_token=new_token, held_by=instance_id, at=self._now
-            ):
-                attempt = seen.attempt + (seen.status == "RETRYING")
-                held.append((msgspec.structs.replace(seen, status="RUNNING", token=new_token, attempt=attempt), task))
-        return held
+        seen = [(_run(row[:34]), read_task(row[34:]), token) for row, token in zip(rows, tokens, strict=False)]
+        changes = [(instance_id, new_token, self._now, run.id, run.token) for run, _, new_token in seen]
+        is_ours = self._session.run_each("runs.hold_run", _HOLD_COLUMNS, changes)
+        return [
+            (
+                msgspec.structs.replace(run, status="RUNNING", token=token, attempt=run.attempt + (run.status == "RETRYING")),
+                task,
+            )
+            for (run, task, token), ours in zip(seen, is_ours, strict=True)
+            if ours
+        ]
 
     def list_ready_hosts(self) -> list[str]:
         return [str(row[0]) for row in self._session.all("runs.list_ready_hosts")]
@@ -169,6 +172,10 @@ class SqlRuns:
     def list_callbacks(self, run_id: int) -> list[tuple[int, Instant, str, str]]:
         rows = self._session.all("runs.list_callbacks", task_run_id=run_id)
         return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+
+def _held(run: Run, token: int) -> Run:
+    return msgspec.structs.replace(run, status="RUNNING", token=token, attempt=run.attempt + (run.status == "RETRYING"))
 
 
 def _run(row: Sequence[Any]) -> Run:
