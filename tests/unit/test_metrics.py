@@ -42,6 +42,15 @@ def test_a_bound_child_stays_the_same_series(metrics: Metrics) -> None:
     assert family.child("y", 1) is family.child("z", 2)
 
 
+def test_a_value_counts_in_every_bucket_at_or_above_it(metrics: Metrics) -> None:
+    family = metrics.histogram("h", "H.", ("a",), (0.5, 1.0, 2.5))
+    for value in (0.1, 0.5, 0.6, 1.0, 3.0):
+        family.child("x").observe(value)
+    found = {key: value for key, value in samples(metrics).items() if key[0].startswith("h_")}
+    assert [found["h_bucket", ("x", bound)] for bound in ("0.5", "1.0", "2.5", "+Inf")] == [2, 4, 4, 5]
+    assert (found["h_count", ("x",)], found["h_sum", ("x",)]) == (5, pytest.approx(5.2))
+
+
 def test_the_process_is_described(metrics: Metrics, clock: VirtualClock) -> None:
     metrics.watch_store(lambda: StoreHealth(True, None, 3, 40, 1))
     metrics.loop_lag(2 * MILLISECOND)

@@ -1,19 +1,22 @@
 """Metrics: our own registry, families whose labels are capped, and what describes the whole process.
 
-Hot paths hold bound children (`family.child("SUCCESS")`) and pay one increment. What can be read on demand is read when
-/metrics is asked for, and costs nothing between.
+Hot paths pay one addition: the library's own counters take a lock and several microseconds, so ours are plain numbers that
+become the library's families when /metrics is asked for. What can be read on demand is read then too.
 """
 
 import platform
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any, Final, Generic, TypeVar
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Micros
@@ -24,29 +27,72 @@ LABEL_CAP: Final = 200
 OTHER: Final = "other"
 _LAG_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
-Family = TypeVar("Family", Counter, Gauge, Histogram)
+Child = TypeVar("Child")
 
 
-class Capped(Generic[Family]):
-    """A family with labels of which only the first `cap` combinations are kept apart; later ones are folded together."""
+class Count:
+    """A series that only grows. Counted on the event loop alone, so it needs no lock."""
 
-    def __init__(self, family: Family, labels: int, cap: int) -> None:
-        self._family: Family = family
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1) -> None:
+        """Add to it."""
+        self.value += amount
+
+
+class Spread:
+    """How values fall into buckets. On the event loop alone, like Count."""
+
+    __slots__ = ("_bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Add a value."""
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """The counts at or below each bound, as /metrics shows them."""
+        names = [*map(floatToGoString, self._bounds), "+Inf"]
+        return list(zip(names, accumulate(self.counts), strict=True))
+
+
+class Capped(Generic[Child]):
+    """Series by label of which only the first `cap` combinations are kept apart; later ones are folded together."""
+
+    def __init__(self, make: Callable[[tuple[str, ...]], Child], labels: int, cap: int) -> None:
+        self._make = make
         self._cap = cap
-        self._children: dict[tuple[str, ...], Family] = {}
+        self._known: dict[tuple[str | int, ...], Child] = {}
         self._other = (OTHER,) * labels
+        self.children: dict[tuple[str, ...], Child] = {}
 
-    def child(self, *labels: str | int) -> Family:
+    def child(self, *labels: str | int) -> Child:
         """The series of these labels, or `other` once there are too many."""
+        child = self._known.get(labels)
+        return child if child is not None else self._look_up(labels)
+
+    def _look_up(self, labels: tuple[str | int, ...]) -> Child:
         key = tuple(map(str, labels))
-        child = self._children.get(key)
+        child = self.children.get(key)
         if child is None:
-            if len(self._children) >= self._cap:
-                key = self._other
-                child = self._children.get(key)
-            if child is None:
-                child = self._children[key] = self._family.labels(*key)
+            if len(self.children) >= self._cap:
+                return self._folded()
+            child = self.children[key] = self._make(key)
+        self._known[labels] = child
         return child
+
+    def _folded(self) -> Child:
+        if self._other not in self.children:
+            self.children[self._other] = self._make(self._other)
+        return self.children[self._other]
 
 
 class Metrics:
@@ -71,19 +117,38 @@ class Metrics:
         self._restarts = self.counter("ksana_loop_restarts_total", "Restarts of a loop.", ("loop",))
         self._observe_lag = lag.observe
 
-    def counter(self, name: str, text: str, labels: tuple[str, ...], cap: int = LABEL_CAP) -> Capped[Counter]:
+    def counter(self, name: str, text: str, labels: tuple[str, ...], cap: int = LABEL_CAP) -> Capped[Count]:
         """Make a counter with labels."""
-        return Capped(Counter(name, text, labels, registry=self.registry), len(labels), cap)
+        series = Capped(lambda _: Count(), len(labels), cap)
+
+        def collect() -> Iterable[CounterMetricFamily]:
+            family = CounterMetricFamily(name, text, labels=labels)
+            for key, count in series.children.items():
+                family.add_metric(key, count.value)
+            yield family
+
+        self.on_scrape(collect)
+        return series
 
     def gauge(self, name: str, text: str, labels: tuple[str, ...], cap: int = LABEL_CAP) -> Capped[Gauge]:
         """Make a gauge with labels."""
-        return Capped(Gauge(name, text, labels, registry=self.registry), len(labels), cap)
+        family = Gauge(name, text, labels, registry=self.registry)
+        return Capped(lambda key: family.labels(*key), len(labels), cap)
 
     def histogram(
         self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...], cap: int = LABEL_CAP
-    ) -> Capped[Histogram]:
+    ) -> Capped[Spread]:
         """Make a histogram with labels."""
-        return Capped(Histogram(name, text, labels, buckets=buckets, registry=self.registry), len(labels), cap)
+        series = Capped(lambda _: Spread(buckets), len(labels), cap)
+
+        def collect() -> Iterable[HistogramMetricFamily]:
+            family = HistogramMetricFamily(name, text, labels=labels)
+            for key, spread in series.children.items():
+                family.add_metric(key, spread.buckets(), spread.total)
+            yield family
+
+        self.on_scrape(collect)
+        return series
 
     def plain_counter(self, name: str, text: str) -> Counter:
         """Make a counter without labels."""
