@@ -87,11 +87,6 @@ def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def without_nulls(members: Mapping[str, Any]) -> dict[str, Any]:
-    """The same members without those that are null, at every depth."""
-    return merge({}, members)
-
-
 def read_span(value: float | str, field: str, *, least: Micros = 0, most: Micros = LONGEST_TIMEOUT) -> Micros:
     """Read a duration within bounds. Raise InvalidError naming the member."""
     try:
@@ -164,7 +159,7 @@ def read_headers(sent: Mapping[str, str], secret: tuple[str, ...], old: Definiti
 
 def mask_headers(headers: Mapping[str, str], secret: tuple[str, ...]) -> dict[str, str]:
     """Headers for an answer: secrets read `***`."""
-    hidden = SECRET_HEADERS | {name.lower() for name in secret}
+    hidden = SECRET_HEADERS | {name.lower() for name in secret} if secret else SECRET_HEADERS
     return {name: MASK if name.lower() in hidden else value for name, value in headers.items()}
 
 

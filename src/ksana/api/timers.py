@@ -1,6 +1,7 @@
 """Timers over HTTP, dialect T: `/jobs` (T1-T4). The same records as tasks; what T cannot express is left as it is."""
 
 from collections.abc import AsyncIterator
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -23,18 +24,18 @@ from ksana.api.definitions import (
     sent_members,
     show_time,
     trace_of,
-    without_nulls,
 )
 from ksana.api.openapi import Error
 from ksana.api.repeats import answer_once, read_key
 from ksana.api.routing import MAX_ID, Answer, Call, Content, Route, Stream
-from ksana.api.schedule_shapes import Chosen, ScheduleBody, Span, base_of, merge_schedule, read_chosen, show_schedule
+from ksana.api.schedule_shapes import Chosen, ScheduleBody, Span, base_of, merge_schedule, read_chosen
 from ksana.base.durations import format_duration
 from ksana.base.errors import InvalidError
 from ksana.base.ids import JOB_ID
 from ksana.base.instant import DAY, MILLISECOND, Instant
 from ksana.domain import headers as header_rules
 from ksana.domain.schedule import Cron
+from ksana.domain.schedule_json import write_schedule
 from ksana.domain.tasks import Definition, Options, RetryPolicy, Status, Task
 from ksana.service.tasks import NewTask, Started
 
@@ -127,7 +128,7 @@ class _TimerEdge:
         self._defaults = surface.defaults
 
     async def create_timer(self, call: Call, body: WholeTimer) -> Content:
-        definition = read_timer(_whole(body), self._defaults, self._surface.clock.now())
+        definition = read_timer(body, self._defaults, self._surface.clock.now())
         status: Status = "ENABLED" if given(body.enabled, True) else "DISABLED"
         new = NewTask("T", definition, status, _read_id(given(body.id, "")))
         return await answer_once(self._tasks.create(new, read_key(call, "jobs.create", body, _render)), _render, 201)
@@ -217,12 +218,10 @@ def to_job_id(text: str) -> str:
 def show_timer(task: Task) -> TimerView:
     """Render a timer."""
     definition = task.definition
-    schedule = show_schedule(definition.schedule, definition.options.max_runs)
-    for name in ("start_at", "end_at"):
-        if name in schedule:
-            schedule[name] = schedule[name] or ""
-    if schedule["max_runs"] is None:
-        del schedule["max_runs"]
+    max_runs = definition.options.max_runs
+    schedule = {name: "" if value is None else value for name, value in write_schedule(definition.schedule).items()}
+    if max_runs is not None:
+        schedule["max_runs"] = max_runs
     return TimerView(
         id=task.job_id, name=definition.name, enabled=task.status == "ENABLED", type=definition.options.type,
         http=HttpView(
@@ -268,6 +267,7 @@ def read_timer(body: TimerBody, defaults: Defaults, now: Instant, old: Task | No
     return definition
 
 
+@lru_cache(maxsize=8)
 def _fresh(defaults: Defaults) -> Definition:
     """What a record made through T is before anybody says anything about it."""
     options = Options(
@@ -293,11 +293,6 @@ def _read_schedule(body: TimerBody, defaults: Defaults, now: Instant, old: Task 
         dst_overlap=cron.dst_overlap if cron else defaults.dst_overlap,
         old=None if old is None else Chosen(old.definition.schedule, old.definition.options.max_runs),
     )  # fmt: skip
-
-
-def _whole(body: TimerBody) -> TimerBody:
-    """A body without its nulls: on making a timer they mean nothing."""
-    return msgspec.convert(without_nulls(sent_members(body)), TimerBody)
 
 
 def _change(patch: TimerBody, defaults: Defaults, now: Instant, old: Task) -> Definition:

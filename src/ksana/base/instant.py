@@ -52,6 +52,11 @@ def parse_instant(text: str) -> Instant:
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     if zone is None:
         raise ValueError(f"{text!r} has no offset: end it with Z or +hh:mm")
+    if second != "60" and zone == "Z" and fraction is None:  # as most are written
+        try:
+            return to_instant(datetime.fromisoformat(text))
+        except ValueError as error:
+            raise ValueError(f"{text!r} is not a possible time: {error}") from None
     micros = int((fraction or "0")[:6].ljust(6, "0"))
     leap = second == "60"
     try:

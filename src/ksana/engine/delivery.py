@@ -40,7 +40,7 @@ PACE = 4 * MILLISECOND
 """Outcomes of a few milliseconds share a commit; after a rest the first is written at once."""
 
 BUSY = 64
-BUSY_PACE = 16 * MILLISECOND
+BUSY_PACE = 32 * MILLISECOND
 """When that many came in one pace, calls are what the time is needed for: fewer and larger commits."""
 
 

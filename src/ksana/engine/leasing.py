@@ -41,15 +41,9 @@ _ALERTS: Final = frozenset({"FAILED", "TIMEOUT"})
 _encode = msgspec.json.Encoder().encode
 
 
-class AttemptEnd(msgspec.Struct, frozen=True, gc=False):
-    """One attempt that ends, with what its worker said (or what is said for it)."""
-
-    hold: Hold
-    ending: Ending
-    status: str
-    error: str | None = None
-    result_json: str | None = None
-    metrics_json: str | None = None
+AttemptEnd = tuple[Hold, Ending, str, str | None, str | None, str | None]
+"""One attempt that ends: what was held, what becomes of it, and what its worker said or what is said for it: status, error,
+result, metrics. A plain tuple, for there is one for every job."""
 
 
 def end_attempts(tx: Tx, room: Room, ends: Sequence[AttemptEnd], reason: str) -> list[Settled]:
@@ -63,60 +57,56 @@ def end_attempts(tx: Tx, room: Room, ends: Sequence[AttemptEnd], reason: str) ->
     requeued: list[Settled] = []
     events: list[tuple[str, str, str, str]] = []
     units = 0
-    started: Counter[Instant] = Counter()
-    for end in ends:
-        hold = end.hold
+    for hold, ending, status, error, result_json, metrics_json in ends:
         units += hold.cost_units
-        if end.ending.rest_us is None:
-            state = end.ending.state
-            one = Settled(hold.seq, hold.job_id, hold.lease_id, state, end.error, end.result_json, end.metrics_json)
+        state, job_id = ending.state, hold.job_id
+        if ending.rest_us is None:
+            one = Settled(hold.seq, job_id, hold.lease_id, state, error, result_json, metrics_json)
             finished.append(one)
-            events.append(("JOB", hold.job_id, _ENDED_EVENT[state], _tell_end(end, state, reason)))
-            started[hold.started_at or now] += 1
+            events.append(("JOB", job_id, _ENDED_EVENT[state], _tell_end(hold, state, error, reason)))
         else:
-            one = _requeue(tx, end, now)
+            one = _requeue(tx, hold, ending.rest_us, error, metrics_json)
             requeued.append(one)
-            events.append(("JOB", hold.job_id, "JOB_REQUEUED", _tell_requeue(end, reason)))
+            why = "LEASE_EXPIRED" if reason == "EXPIRED" else status
+            events.append(("JOB", job_id, "JOB_REQUEUED", _tell_requeue(hold, ending.rest_us, error, why)))
         settled.append(one)
     tx.events.append_texts(events)
     count = tx.queue.end_running(finished) + tx.queue.requeue_running(requeued)
     assert count == len(ends), "a running job and its active lease are changed together, never alone"
-    for state, number in Counter(one.state for one in finished).items():
+    for state, number in Counter([one.state for one in finished]).items():
         tx.queue.tally(_TALLY[state], number)
+    started = Counter([end[0].started_at or now for end in ends if end[1].rest_us is None])
     tx.queue.observe("run", bucket_counts(now, started))
     tx.leases.set_room(msgspec.structs.replace(room, used=room.used - units, active=room.active - len(ends)))
     tx.queue.count(queued=len(requeued), running=-len(ends), leases=-len(ends), units=-units, arrivals=len(ends))
     return settled
 
 
-def _tell_end(end: AttemptEnd, state: str, reason: str) -> str:
-    hold = end.hold
-    if end.error is None and state not in _ALERTS:  # the common end; nothing in it needs escaping
+def _tell_end(hold: Hold, state: str, error: str | None, reason: str) -> str:
+    if error is None and state not in _ALERTS:  # the common end; nothing in it needs escaping
         return f'{{"lease_id":"{hold.lease_id}","attempts":{hold.attempts},"reason":"{reason}"}}'
     data: dict[str, Any] = {"lease_id": hold.lease_id, "attempts": hold.attempts, "reason": reason}
-    if end.error is not None:
-        data["error"] = end.error
+    if error is not None:
+        data["error"] = error
     if state in _ALERTS:
         data["alert"] = True
     return _encode(data).decode()
 
 
-def _requeue(tx: Tx, end: AttemptEnd, now: Instant) -> Settled:
-    hold, rest_us = end.hold, end.ending.rest_us or 0
+def _requeue(tx: Tx, hold: Hold, rest_us: Micros, error: str | None, metrics_json: str | None) -> Settled:
     lane = int(Lane.SCHEDULED if rest_us else Lane.READY)
     turn = 0 if rest_us else tx.queue.front_turn(hold.urgency)
     return Settled(
-        hold.seq, hold.job_id, hold.lease_id, "QUEUED", end.error, None, end.metrics_json, lane, turn, now + rest_us
+        hold.seq, hold.job_id, hold.lease_id, "QUEUED", error, None, metrics_json, lane, turn, tx.now + rest_us
     )  # fmt: skip
 
 
-def _tell_requeue(end: AttemptEnd, reason: str) -> str:
+def _tell_requeue(hold: Hold, rest_us: Micros, error: str | None, why: str) -> str:
     data: dict[str, Any] = {
-        "reason": "LEASE_EXPIRED" if reason == "EXPIRED" else end.status,
-        "attempts": end.hold.attempts, "max_attempts": end.hold.max_attempts, "rest_ms": (end.ending.rest_us or 0) // 1000,
+        "reason": why, "attempts": hold.attempts, "max_attempts": hold.max_attempts, "rest_ms": rest_us // 1000,
     }  # fmt: skip
-    if end.error is not None:
-        data["error"] = end.error
+    if error is not None:
+        data["error"] = error
     return _encode(data).decode()
 
 
@@ -141,13 +131,13 @@ def expire_leases(tx: Tx, room: Room, holds: Sequence[Hold]) -> list[Settled]:
     if not holds:
         return []
     tx.leases.expire_locked([hold.lease_id for hold in holds])
-    ends = []
+    ends: list[AttemptEnd] = []
     for hold in holds:
         tx.events.append(
             "LEASE", hold.lease_id, "LEASE_EXPIRED",
             {"job_id": hold.job_id, "worker_id": hold.worker_id, "cost_units": hold.cost_units, "ttl_sec": hold.ttl_sec},
         )  # fmt: skip
-        ends.append(AttemptEnd(hold, after_expiry(hold), "TIMEOUT", f"the lease ran out after {hold.ttl_sec:g} s"))
+        ends.append((hold, after_expiry(hold), "TIMEOUT", f"the lease ran out after {hold.ttl_sec:g} s", None, None))
     tx.queue.tally("expired", len(holds))
     return end_attempts(tx, room, ends, "EXPIRED")
 

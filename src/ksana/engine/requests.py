@@ -27,26 +27,26 @@ class Built(NamedTuple):
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What is the same for every run of a definition."""
+    """What is the same for every run with these headers."""
 
     shown: str
     """The task's own headers, masked, as the inside of a JSON object."""
     headers: tuple[tuple[str, str], ...]
-    has_content_type: bool
-    is_json: bool
+    is_json: bool | None
+    """By the Content-Type; None if there is none."""
     has_holes: bool
 
 
 @lru_cache(maxsize=8192)
-def _plan_of(
-    headers: tuple[tuple[str, str], ...], secret: tuple[str, ...], url: str, body: str | None, is_template: bool
-) -> _Plan:
+def _plan_of(headers: tuple[tuple[str, str], ...], secret: tuple[str, ...]) -> _Plan:
     names = {name.lower(): value for name, value in headers}
     content_type = names.get("content-type")
-    is_json = "json" in content_type.lower() if content_type is not None else template.looks_like_json(body or "{")
-    texts = (url, body or "", *(value for _, value in headers))
-    holes = is_template and any("{{" in text or "<filled-by-service>" in text for text in texts)
-    return _Plan(_shown(headers, secret), headers, content_type is not None, is_json, holes)
+    is_json = None if content_type is None else "json" in content_type.lower()
+    return _Plan(_shown(headers, secret), headers, is_json, any(_is_hole(value) for _, value in headers))
+
+
+def _is_hole(text: str) -> bool:
+    return "{{" in text or "<filled-by-service>" in text
 
 
 def build_request(held: HeldRun, now: Instant, callback_base: str, version: str) -> Built:
@@ -55,31 +55,35 @@ def build_request(held: HeldRun, now: Instant, callback_base: str, version: str)
     definition = task.definition
     options = definition.options
     body = held.override_body if held.override_body is not None else definition.body
-    plan = _plan_of(tuple(definition.headers.items()), options.secret_headers, definition.target_url, body, options.template)
+    plan = _plan_of(tuple(definition.headers.items()), options.secret_headers)
+    is_json = plan.is_json if plan.is_json is not None else template.looks_like_json(body or "{")
+    has_holes = options.template and (
+        plan.has_holes or _is_hole(definition.target_url) or (body is not None and _is_hole(body))
+    )
     is_async = held.exec_type == "ASYNC"
     scheduled = format_instant(held.scheduled_time)
     url, headers = definition.target_url, list(plan.headers)
-    if plan.has_holes or (is_async and body is None):
+    if has_holes or (is_async and body is None):
         values = _values(held, now, scheduled, callback_base)
-        if plan.has_holes:
+        if has_holes:
             url = template.fill_url(url, values)
             headers = [(name, template.fill_header(value, values)) for name, value in headers]
-            body = None if body is None else template.fill_body(body, values, is_json=plan.is_json)
+            body = None if body is None else template.fill_body(body, values, is_json=is_json)
         elif definition.http_method not in _BODILESS:
             body = _facts(held, values)
     data = body.encode() if body else None
-    if data is not None and not plan.has_content_type:
-        headers.append(("Content-Type", "application/json" if plan.is_json else "text/plain; charset=utf-8"))
-    own = (
-        ("User-Agent", version),
-        ("X-Ksana-Run-Id", held.uid),
-        ("X-Ksana-Job-Id", task.job_id),
-        ("X-Ksana-Scheduled-At", scheduled),
-        ("X-Ksana-Attempt", str(held.attempt)),
-        ("traceparent", f"00-{held.trace_id}-{held.uid[-16:]}-01"),
+    if data is not None and plan.is_json is None:
+        headers.append(("Content-Type", "application/json" if is_json else "text/plain; charset=utf-8"))
+    uid, job_id, attempt = held.uid, task.job_id, str(held.attempt)
+    parent = f"00-{held.trace_id}-{uid[-16:]}-01"
+    headers += (
+        ("User-Agent", version), ("X-Ksana-Run-Id", uid), ("X-Ksana-Job-Id", job_id), ("X-Ksana-Scheduled-At", scheduled),
+        ("X-Ksana-Attempt", attempt), ("traceparent", parent),
+    )  # fmt: skip
+    shown = (
+        f'{plan.shown},"User-Agent":"{version}","X-Ksana-Run-Id":"{uid}","X-Ksana-Job-Id":"{job_id}",'
+        f'"X-Ksana-Scheduled-At":"{scheduled}","X-Ksana-Attempt":"{attempt}","traceparent":"{parent}"'
     )
-    shown = plan.shown + "".join([f',"{name}":"{value}"' for name, value in own])
-    headers += own
     if is_async and held.callback_token is not None:
         headers += (
             ("X-Callback-Url", f"{callback_base}/{held.callback_token}"), ("X-Callback-Token", held.callback_token),
