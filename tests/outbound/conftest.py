@@ -1,4 +1,4 @@
-"""A server that misbehaves on request, and a way to run one scenario on either event loop."""
+"""A server that misbehaves on request, and a way to run one scenario in either lane, on either event loop."""
 
 import asyncio
 import contextlib
@@ -14,9 +14,12 @@ import uvloop
 
 from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.http import CurlCaller
+from ksana.outbound.lanes import HttpCaller
 from ksana.outbound.names import look_up_addresses
 from ksana.ports.caller import Reply, Request
 
+AnyCaller = CurlCaller | HttpCaller
+LANES: dict[str, type[AnyCaller]] = {"plain": HttpCaller, "curl": CurlCaller}
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 SECOND = 1_000_000
 # How a client that has gone away shows itself; uvloop says RuntimeError when writing to a closed transport.
@@ -165,20 +168,21 @@ class RogueServer:
 class Net:
     """What a scenario works with: the rogue server and callers that are closed after it."""
 
-    def __init__(self, server: RogueServer, stack: contextlib.ExitStack) -> None:
+    def __init__(self, server: RogueServer, stack: contextlib.ExitStack, lane: str) -> None:
         self.server = server
         self._stack = stack
-        self._caller: CurlCaller | None = None
+        self._make = LANES[lane]
+        self._caller: AnyCaller | None = None
 
-    def caller(self, policy: EgressPolicy | None = None, **options: Any) -> CurlCaller:
+    def caller(self, policy: EgressPolicy | None = None, **options: Any) -> AnyCaller:
         if "names" in options:
             names = options.pop("names")
             options["look_up"] = lambda host: names[host] if host in names else look_up_addresses(host)
-        made = CurlCaller(policy, **options)
+        made = self._make(policy, **options)
         self._stack.callback(made.close)
         return made
 
-    async def ask(self, url: str, *, caller: CurlCaller | None = None, method: str = "GET", **fields: Any) -> Reply:
+    async def ask(self, url: str, *, caller: AnyCaller | None = None, method: str = "GET", **fields: Any) -> Reply:
         """Make one call to a path of the rogue server, or a whole URL, and wait for its reply."""
         if caller is None:
             caller = self._caller = self._caller or self.caller()
@@ -192,25 +196,40 @@ class Net:
 Scenario = Callable[[Net], Coroutine[Any, Any, None]]
 
 
-def run_on(factory: Callable[[], asyncio.AbstractEventLoop], scenario: Callable[[Net], Awaitable[None]]) -> None:
+def run_on(
+    factory: Callable[[], asyncio.AbstractEventLoop], scenario: Callable[[Net], Awaitable[None]], lane: str = "plain"
+) -> None:
     async def main() -> None:
         with contextlib.ExitStack() as stack:
             async with RogueServer().listening() as server:
-                await scenario(Net(server, stack))
+                await scenario(Net(server, stack, lane))
                 stack.close()
 
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main())
 
 
+@pytest.fixture(params=list(LANES))
+def lane(request: pytest.FixtureRequest) -> str:
+    """Go through a test in each lane in turn."""
+    return str(request.param)
+
+
 @pytest.fixture(params=["uvloop", "asyncio"])
-def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
-    """Run a scenario on each kind of loop in turn."""
+def run(request: pytest.FixtureRequest, lane: str) -> Callable[[Scenario], None]:
+    """Run a scenario in each lane, on each kind of loop in turn."""
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-    return lambda scenario: run_on(factory, scenario)
+    return lambda scenario: run_on(factory, scenario, lane)
 
 
 @pytest.fixture
-def run_once() -> Callable[[Scenario], None]:
-    """Run a scenario on uvloop only, where the kind of loop plays no part."""
-    return lambda scenario: run_on(uvloop.new_event_loop, scenario)
+def run_once(lane: str) -> Callable[[Scenario], None]:
+    """Run a scenario in each lane on uvloop only, where the kind of loop plays no part."""
+    return lambda scenario: run_on(uvloop.new_event_loop, scenario, lane)
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def run_plain(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """Run a scenario in the plain lane only, on each kind of loop in turn."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+    return lambda scenario: run_on(factory, scenario)

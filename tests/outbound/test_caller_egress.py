@@ -129,16 +129,16 @@ def test_only_plain_http_urls_are_called(run_once: Callable[..., None], url: str
 
 
 @pytest.mark.spec("X20")
-def test_no_connect_reaches_the_kernel(run_once: Callable[..., None]) -> None:
+def test_no_connect_reaches_the_kernel(lane: str) -> None:
     if shutil.which("strace") is None:
         pytest.skip("needs strace")
     script = """
     import asyncio
-    from ksana.outbound.http import CurlCaller
+    from tests.outbound.conftest import LANES
     from ksana.ports.caller import Request
 
     async def main():
-        caller = CurlCaller(look_up=lambda host: ["169.254.169.254"])
+        caller = LANES[LANE](look_up=lambda host: ["169.254.169.254"])
         for url in ("http://metadata.test/", "http://2852039166/", "http://[::ffff:169.254.169.254]/", "http://127.0.0.1:9/"):
             waiter = asyncio.get_running_loop().create_future()
             caller.call(Request("GET", url), waiter.set_result)
@@ -147,8 +147,9 @@ def test_no_connect_reaches_the_kernel(run_once: Callable[..., None]) -> None:
 
     asyncio.run(main())
     """
+    script = textwrap.dedent(script).replace("LANE]", f"{lane!r}]")
     made = subprocess.run(
-        ["strace", "-f", "-e", "trace=connect,sendto", sys.executable, "-c", textwrap.dedent(script)],
+        ["strace", "-f", "-e", "trace=connect,sendto", sys.executable, "-c", script],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     if "PTRACE" in made.stderr or "not permitted" in made.stderr:

@@ -26,7 +26,7 @@ from ksana.engine.run_history import RunHistory, add_run_history
 from ksana.engine.supervisor import Loop
 from ksana.engine.waking import WakingEngine
 from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.http import CurlCaller
+from ksana.outbound.lanes import HttpCaller
 from ksana.ports.store import Store, Tx
 from ksana.service.callbacks import CallbackService
 from ksana.service.insight import InsightService
@@ -137,7 +137,7 @@ def tasks_surface(house: House) -> Surface:
     me, metrics = house.membership.instance_id, TaskMetrics(house)
     policy = EgressPolicy(allow=settings.egress.allow, deny=settings.egress.deny)
     delivery = Delivery(
-        store, clock, lambda: CurlCaller(policy, max_idle=max(256, settings.tasks.workers)), me, house.membership.is_held,
+        store, clock, lambda: HttpCaller(policy, max_idle=max(256, settings.tasks.workers)), me, house.membership.is_held,
         metrics, workers=settings.tasks.workers, per_host=settings.tasks.per_host, callback_base=_callback_base(house),
         agent=f"ksana/{__version__}",
     )  # fmt: skip

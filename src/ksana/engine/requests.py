@@ -96,6 +96,7 @@ def build_request(held: HeldRun, now: Instant, callback_base: str, version: str)
     request = Request(
         definition.http_method, url, tuple(headers), data, timeout_us,
         min(timeout_us, options.connect_timeout_us or _DEFAULT_CONNECT), options.follow_redirects, options.response_limit,
+        options.delivery != "at_most_once",
     )  # fmt: skip
     return Built(request, "{" + shown.lstrip(",") + "}")
 

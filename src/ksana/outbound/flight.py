@@ -103,6 +103,7 @@ def read_failure(line: Line, flight: Flight, code: int, message: str, status: in
             os_errno=line.curl.getinfo(pycurl.OS_ERRNO),
             received=line.received,
             has_status=status > 0,
+            is_connected=line.is_connected(),
             timing=flight.read_timing(),
             timeout_us=request.timeout_us,
             connect_timeout_us=min(request.connect_timeout_us, request.timeout_us),

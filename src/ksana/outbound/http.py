@@ -46,15 +46,19 @@ class CurlCaller:
         ca_file: str | None = None,
         look_up: LookUp = look_up_addresses,
         hard_cap: int = HARD_CAP,
+        names: Names | None = None,
     ) -> None:
-        """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it may block."""
-        if not pycurl.version_info()[4] & pycurl.VERSION_ASYNCHDNS:
-            raise SetupError("this libcurl looks names up on the calling thread; install one with a threaded resolver")
+        """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it may block.
+
+        `names` is a resolver shared with others, who close it.
+        """
+        check_libcurl()
         self._loop = asyncio.get_running_loop()
         self._policy = policy or EgressPolicy()
         self._max_idle = max_idle
         self._ca_file = ca_file or _find_ca_file()
-        self._names = Names(self._loop, look_up)
+        self._names = names or Names(self._loop, look_up)
+        self._owns_names = names is None
         self._looking: set[Flight] = set()
         self._hard_cap = hard_cap
         self._free: list[Line] = []
@@ -77,10 +81,20 @@ class CurlCaller:
 
     def call(self, request: Request, done: Callable[[Reply], None]) -> Flight:
         """Start an attempt; see the port."""
+        return self._launch(Flight(self, request, done))
+
+    def carry_on(self, request: Request, done: Callable[[Reply], None], hops_left: int, spent_ms: float) -> Flight:
+        """Take over a call that another lane began and that was redirected here."""
         flight = Flight(self, request, done)
+        flight.hops_left = hops_left
+        flight.offset_ms = spent_ms
+        flight.is_redirected = True
+        return self._launch(flight)
+
+    def _launch(self, flight: Flight) -> Flight:
         reply = self._start(flight) if not self._closed else flight.fail("aborted", "the caller is closed")
         if reply is not None:
-            self._loop.call_soon(done, reply)
+            self._loop.call_soon(flight.done, reply)
         return flight
 
     def abort(self, flight: Flight) -> None:
@@ -102,7 +116,8 @@ class CurlCaller:
         ended: list[Flight] = [*(line.flight for line in lines), *self._looking]
         for flight in list(self._looking):
             self._end_lookup(flight)
-        self._names.close()
+        if self._owns_names:
+            self._names.close()
         for line in lines:
             self._multi.remove_handle(line.curl)
         if self._timer is not None:
@@ -331,6 +346,12 @@ class CurlCaller:
             flight.done(reply)
         except Exception as error:  # a listener's mistake must not cost the other calls their answers
             self._loop.call_exception_handler({"message": "the listener of a call failed", "exception": error})
+
+
+def check_libcurl() -> None:
+    """Raise SetupError if this libcurl cannot be used."""
+    if not pycurl.version_info()[4] & pycurl.VERSION_ASYNCHDNS:
+        raise SetupError("this libcurl looks names up on the calling thread; install one with a threaded resolver")
 
 
 def _find_ca_file() -> str | None:

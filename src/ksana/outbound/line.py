@@ -20,9 +20,9 @@ CONNECTION_LIFE_S: Final = 600
 """A connection is not used again after this, so that a target that moved is found again."""
 USER_AGENT: Final = "ksana"
 
-_BAD_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_METHOD = re.compile(r"[A-Z]{1,16}\Z", re.ASCII)
-_NEEDS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
+BAD_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+METHOD = re.compile(r"[A-Z]{1,16}\Z", re.ASCII)
+NEEDS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
 """Servers expect `Content-Length: 0` from these when there is no body."""
 
 
@@ -30,7 +30,7 @@ class Line:
     """One handle, and what the call on it has received so far."""
 
     __slots__ = (
-        "_opened", "_shape", "_url", "chunks", "curl", "flight", "hard_cap", "is_capped", "policy", "received",
+        "_may_resend", "_opened", "_shape", "_url", "chunks", "curl", "flight", "hard_cap", "is_capped", "policy", "received",
         "refusal", "room", "target", "timeout_ms",
     )  # fmt: skip
 
@@ -46,6 +46,7 @@ class Line:
         self.refusal: str | None = None
         self.timeout_ms = (0, 0)
         self._shape: tuple[str, bool] | None = None
+        self._may_resend = True
         self._url = ""
         self._opened = opened
         self._set_constants(ca_file)
@@ -88,6 +89,9 @@ class Line:
         shape = (request.method, body is not None)
         if shape != self._shape:
             self._set_method(*shape)
+        if request.may_resend != self._may_resend:
+            curl.setopt(pycurl.FRESH_CONNECT, int(not request.may_resend))
+            self._may_resend = request.may_resend
         if body is not None and request.method != "HEAD":
             curl.setopt(pycurl.POSTFIELDS, body)
         curl.setopt(pycurl.HTTPHEADER, header_lines(request.headers))
@@ -103,7 +107,7 @@ class Line:
         self.refusal = None
 
     def _set_method(self, method: str, has_body: bool) -> None:
-        if not _METHOD.match(method):
+        if not METHOD.match(method):
             raise ValueError(f"{method[:32]!r} is not a method")
         curl = self.curl
         self._shape = None
@@ -111,7 +115,7 @@ class Line:
         curl.unsetopt(pycurl.CUSTOMREQUEST)
         if method == "HEAD":
             curl.setopt(pycurl.NOBODY, 1)
-        elif has_body or method in _NEEDS_LENGTH:
+        elif has_body or method in NEEDS_LENGTH:
             curl.setopt(pycurl.POST, 1)
             if not has_body:
                 curl.setopt(pycurl.POSTFIELDS, b"")
@@ -165,6 +169,11 @@ class Line:
             return Timing(lookup_ms or offset_ms + dns * 1e3, *parts)
         return Timing(dns * 1e3, connect * 1e3, tls * 1e3, first * 1e3, total * 1e3)
 
+    def is_connected(self) -> bool:
+        """Tell whether the call had a connection, a new one or one kept from before."""
+        getinfo = self.curl.getinfo
+        return bool(getinfo(pycurl.CONNECT_TIME) > 0 or getinfo(pycurl.LOCAL_PORT) > 0)
+
     def close(self) -> None:
         """Free the handle."""
         self.curl.close()
@@ -176,7 +185,7 @@ def header_lines(headers: tuple[tuple[str, str], ...]) -> list[str] | list[bytes
     # An empty value needs a semicolon; a bare colon tells libcurl to leave the header out.
     lines = [f"{name}: {value}" if value else f"{name};" for name, value in headers]
     text = "".join(lines)
-    if _BAD_HEADER.search(text):
+    if BAD_HEADER.search(text):
         raise ValueError("a header holds a control character")
     lines.append("Expect:")
     if not any(name.lower() == "content-type" for name, _ in headers):

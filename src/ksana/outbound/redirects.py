@@ -1,6 +1,7 @@
 """The next hop of a redirect, as browsers take it. Pure; the hop passes the same egress rules as the first."""
 
 from typing import Final
+from urllib.parse import urljoin
 
 import msgspec
 
@@ -21,6 +22,12 @@ def read_location(raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         return "".join(chr(byte) if byte < 0x80 else f"%{byte:02X}" for byte in raw)
+
+
+def join_location(url: str, raw: bytes) -> str:
+    """Resolve a Location header against the URL that sent it. Raise ValueError if nothing can be made of it."""
+    path, mark, query = read_location(raw).partition("?")
+    return urljoin(url, path.replace(" ", "%20") + mark + query.replace(" ", "+"))
 
 
 def next_hop(request: Request, status: int, url: str) -> Request:

@@ -23,6 +23,7 @@ class Failure(msgspec.Struct, frozen=True):
     os_errno: int
     received: int
     has_status: bool
+    is_connected: bool
     timing: Timing
     timeout_us: Micros
     connect_timeout_us: Micros
@@ -49,7 +50,6 @@ def describe(failure: Failure) -> tuple[ReplyKind, str]:
 
 def _choose(failure: Failure) -> tuple[ReplyKind, str]:
     code, peer = failure.code, _peer(failure)
-    reached = failure.timing.connect_ms > 0
     if code == pycurl.E_OPERATION_TIMEDOUT:
         return "timeout", _describe_timeout(failure)
     if code == pycurl.E_COULDNT_RESOLVE_HOST:
@@ -57,7 +57,7 @@ def _choose(failure: Failure) -> tuple[ReplyKind, str]:
     if code == pycurl.E_COULDNT_CONNECT:
         text = _CONNECT_ERRORS.get(failure.os_errno, "no connection to {peer}")
         return "unreachable", text.format(peer=peer)
-    if code in _NOT_HTTP_CODES and reached:
+    if code in _NOT_HTTP_CODES and failure.is_connected:
         return "unreachable", "the answer is not HTTP"
     if code in _REFUSED_CODES:
         return "refused", f"the URL cannot be called: {failure.message}"
@@ -75,7 +75,7 @@ def _choose(failure: Failure) -> tuple[ReplyKind, str]:
 def _describe_timeout(failure: Failure) -> str:
     timing, limit = failure.timing, format_duration(failure.timeout_us)
     ended_us = timing.total_ms * MILLISECOND
-    if timing.connect_ms == 0:
+    if not failure.is_connected:
         if ended_us + 50 * MILLISECOND < failure.timeout_us:
             limit = format_duration(failure.connect_timeout_us)
         if not failure.ip and timing.dns_ms == 0:

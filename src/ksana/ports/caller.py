@@ -28,6 +28,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     follow_redirects: int = 0
     max_body: int | None = 65_536
     """Bytes of the answer kept; the rest is read, within the deadline, and dropped. None keeps all up to a hard cap."""
+    may_resend: bool = True
+    """Whether it may be sent again, on a new connection, when a kept one ends before a byte of the answer. Mostly nobody got it
+    then, but nobody knows. If not, it goes out on a connection of its own."""
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False):
