@@ -199,13 +199,13 @@ def measure(seconds: float, rounds: int) -> None:
         kind: tuple(sorted(column)[len(column) // 2] for column in zip(*runs, strict=True)) for kind, runs in best.items()
     }
     for kind in ("layer", "layer+key"):
-        for at, unit in ((0, "requests/s"), (1, "requests per CPU-second")):
-            figure, floor = median[kind][at], median["floor"][at]
+        for at, unit in ((0, " requests/s"), (1, " requests/CPU-s")):
+            ours, floor = median[kind][at], median["floor"][at]
             print(
                 json.dumps(
                     {
-                        "bench": f"http {kind}", "unit": unit, "figure": round(figure), "floor": round(floor),
-                        "ratio": round(figure / floor, 3), "goal": GOAL,
+                        "bench": "http_layer", "what": f"{kind} ÷ ASGI echo", "unit": unit, "ours": round(ours),
+                        "floor": round(floor), "ratio": round(ours / floor, 3), "goal": GOAL,
                     }
                 )
             )  # fmt: skip

@@ -1,9 +1,10 @@
 """Jobs per second through the SDK: claim + lease + release of no-op jobs, one server process and one worker process.
 
-    python bench/queue_sdk.py [--jobs 60000] [--concurrency 1000] [--only sdk|batch|single|latency] [--peers]
+    python bench/queue_sdk.py [--jobs 60000] [--concurrency 1000] [--only sdk|batch|single|latency]
 
 Prints one JSON line per measurement. `sdk` runs the worker against a server that only recites answers: what the SDK itself
-costs. The others start the real server on an empty SQLite store. `--peers` adds other queues (see queue_peers.py).
+costs. The others start the real server on an empty SQLite store, and count in it afterwards what was done. See queue_peers.py
+for other queues beside it.
 """
 
 import argparse
@@ -11,13 +12,10 @@ import asyncio
 import contextlib
 import json
 import multiprocessing
-import os
 import resource
 import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,8 +27,16 @@ import uvloop
 
 from ksana.client import JobContext, NewJob, QueueClient, TransportError, Worker
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # a script finds only what lies beside it
+
+from bench.ground import cores, disk
+from bench.ground.served import Served, serve
+
 NAME = "queue_sdk"
-SUBMITTED_AT_ONCE = 500
+BATCHES = {100: 30_000, 500: None}
+"""Jobs in one submit-batch, and the goal in jobs per second."""
+WITHIN_SEC = 120
+SETTINGS = {"KSANA_CAPACITY_TOTAL": "100000", "LOG_LEVEL": "warning"}
 
 
 def say(
@@ -115,6 +121,15 @@ def recite(port: int, jobs: int) -> None:
         runner.run(main())
 
 
+def wait_for_port(port: int, is_alive: Callable[[], bool], within_sec: float = 30.0) -> None:
+    ends_at = time.monotonic() + within_sec
+    while is_alive() and time.monotonic() < ends_at:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.02)
+    raise SystemExit(f"nothing listens on port {port}")
+
+
 @contextlib.contextmanager
 def serve_recited(jobs: int) -> Iterator[str]:
     port = free_port()
@@ -131,38 +146,22 @@ def serve_recited(jobs: int) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ the real server
 
 
-def wait_for_port(port: int, is_alive: Callable[[], bool], within_sec: float = 30.0) -> None:
-    ends_at = time.monotonic() + within_sec
-    while is_alive() and time.monotonic() < ends_at:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.02)
-    raise SystemExit(f"nothing listens on port {port}")
-
-
 @contextlib.contextmanager
-def serve_ksana() -> Iterator[str]:
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="ksana-bench-") as folder:
-        env = {name: value for name, value in os.environ.items() if not name.startswith("KSANA_")}
-        env |= {"KSANA_HOST": "127.0.0.1", "PORT": str(port), "KSANA_DATA": folder, "KSANA_CAPACITY_TOTAL": "100000",
-                "LOG_LEVEL": "warning"}  # fmt: skip
-        with Path(folder, "log").open("wb") as log:
-            command = [sys.executable, "-m", "ksana", "serve"]
-            server = subprocess.Popen(command, env=env, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            wait_for_port(port, lambda: server.poll() is None)
-            yield f"http://127.0.0.1:{port}"
-        except SystemExit:
-            print(Path(folder, "log").read_text()[-2000:], file=sys.stderr)
-            raise
-        finally:
-            server.terminate()
-            server.wait()
+def serve_ksana() -> Iterator[Served]:
+    """`ksana serve` on an empty store, with room for all jobs at once; it and the worker share the machine as they like."""
+    with disk.folder() as folder, serve(folder, env=SETTINGS, on=cores.ALL) as served:
+        disk.check_synced(served.file)
+        yield served
 
 
-async def submit(url: str, jobs: int) -> None:
-    """Enter jobs by submit-batch, four batches at a time."""
+def check(served: Served, addon_id: str, wanted: dict[str, int]) -> None:
+    """What the store has of an addon's jobs must be what should be."""
+    if (found := disk.count_states(served.file, addon_id)) != wanted:
+        raise SystemExit(f"the store has {found} of {addon_id} and should have {wanted}")
+
+
+async def submit(url: str, jobs: int, batch: int) -> float:
+    """Enter jobs by submit-batch, four batches at a time; jobs per second."""
     left = jobs
     async with QueueClient(url) as client:
         await client.snapshot()
@@ -170,14 +169,13 @@ async def submit(url: str, jobs: int) -> None:
         async def feed() -> None:
             nonlocal left
             while left > 0:
-                count = min(SUBMITTED_AT_ONCE, left)
+                count = min(batch, left)
                 left -= count
                 await client.submit_batch([NewJob(addon_id="bench", job_type="noop", payload={"n": 1}) for _ in range(count)])
 
         began = time.perf_counter()
         await asyncio.gather(*(feed() for _ in range(4)))
-        wall = time.perf_counter() - began
-    say("submit-batch through the SDK", round(jobs / wall), jobs=jobs, batch=SUBMITTED_AT_ONCE)
+        return jobs / (time.perf_counter() - began)
 
 
 def make_worker(url: str, concurrency: int) -> Worker:
@@ -194,7 +192,10 @@ async def drain(url: str, jobs: int, concurrency: int) -> tuple[float, float]:
     """Run all jobs; the wall and CPU seconds of the worker."""
     worker = make_worker(url, concurrency)
     began, used = time.perf_counter(), cpu_seconds()
-    stats = await worker.run(burst=True)
+    try:
+        stats = await asyncio.wait_for(worker.run(burst=True), WITHIN_SEC)
+    except TimeoutError:
+        raise SystemExit(f"{jobs} jobs were not done after {WITHIN_SEC} s") from None
     if stats.succeeded != jobs or stats.lost:
         raise SystemExit(f"{stats.succeeded} of {jobs} jobs succeeded, {stats.lost} were lost")
     return time.perf_counter() - began, cpu_seconds() - used
@@ -241,31 +242,43 @@ def run(main: Any) -> Any:
         return runner.run(main)
 
 
-def bench_sdk(options: argparse.Namespace) -> None:
+def bench_sdk(options: argparse.Namespace) -> float:
     with serve_recited(options.jobs) as url:
         wall, cpu = run(drain(url, options.jobs, options.concurrency))
     say("SDK alone, answers recited", round(options.jobs / wall), jobs=options.jobs)
     say("CPU of the SDK alone per job", round(cpu / options.jobs * 1e6, 1), unit="us")
+    return float(options.jobs / wall)
 
 
-def bench_real(options: argparse.Namespace) -> None:
+def bench_batches(served: Served, options: argparse.Namespace, alone: float | None) -> None:
+    done, drained = 0, []
+    for batch, goal in BATCHES.items():
+        rate = run(submit(served.program.url(), options.jobs, batch))
+        say(f"submit-batch of {batch} through the SDK", round(rate), goal=goal, jobs=options.jobs)
+        check(served, "bench", {"QUEUED": options.jobs} | ({"DONE": done} if done else {}))
+        drained.append(run(drain(served.program.url(), options.jobs, options.concurrency)))
+        done += options.jobs
+        check(served, "bench", {"DONE": done})
+    wall, cpu = min(drained)
+    rate = round(options.jobs / wall)
+    say("claim + lease + release in batches, SQLite FULL", rate, goal=20_000, jobs=options.jobs, note="best of 2")
+    if alone is not None:
+        say("claim + lease + release in batches ÷ the SDK alone", rate, floor=round(alone), ratio=rate / alone)
+    say("CPU of the worker per job", round(cpu / options.jobs * 1e6, 1), unit="us")
+
+
+def bench_real(options: argparse.Namespace, alone: float | None) -> None:
     try:
-        with serve_ksana() as url:
+        with serve_ksana() as served:
             if options.only in {None, "batch"}:
-                run(submit(url, options.jobs))
-                wall, cpu = run(drain(url, options.jobs, options.concurrency))
-                say(
-                    "claim + lease + release in batches, SQLite FULL",
-                    round(options.jobs / wall),
-                    goal=20_000,
-                    jobs=options.jobs,
-                )
-                say("CPU of the worker per job", round(cpu / options.jobs * 1e6, 1), unit="us")
+                bench_batches(served, options, alone)
             if options.only in {None, "single"}:
-                count = run(one_by_one(url, 3.0))
+                count = run(one_by_one(served.program.url(), 3.0))
+                check(served, "single", {"DONE": count})
                 say("submit, claim + lease, release one by one", round(count / 3.0))
             if options.only in {None, "latency"}:
-                cuts = statistics.quantiles(run(measure_latency(url, 500)), n=100)
+                cuts = statistics.quantiles(run(measure_latency(served.program.url(), 500)), n=100)
+                check(served, "light", {"DONE": 500})
                 say("submit to start, light load, p50", round(cuts[49], 2), unit="ms", goal=5, less_is_better=True)
                 say("submit to start, light load, p99", round(cuts[98], 2), unit="ms", goal=20, less_is_better=True)
     except TransportError as error:
@@ -277,17 +290,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=60_000)
     parser.add_argument("--concurrency", type=int, default=1_000)
     parser.add_argument("--only", choices=("sdk", "batch", "single", "latency"))
-    parser.add_argument("--peers", action="store_true", help="measure other queues too, as far as they are installed")
     options = parser.parse_args()
-    if options.only in {None, "sdk"}:
-        bench_sdk(options)
+    alone = bench_sdk(options) if options.only in {None, "sdk"} else None
     if options.only != "sdk":
-        bench_real(options)
-    if options.peers:
-        sys.path.insert(0, str(Path(__file__).parent))
-        import queue_peers
-
-        queue_peers.measure_all(min(options.jobs, 10_000))
+        bench_real(options, alone)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""Queue cycles through the store against raw batched SQLite, and the claim's cost as rows pile up.
+"""Queue cycles through the store, batches of 100: submit, claim + lease, release ÷ the same rows in bare SQL on SQLite FULL.
 
-python bench/queue_store.py cycle [seconds]      claim, lease and release in batches of 100 ÷ the same rows in bare SQL
-python bench/queue_store.py claim [future] [finished]   a claim with many rows beside it ÷ with 1,000
+    python bench/queue_store.py [seconds] [rounds]
+
+Then the same cycles on private PostgreSQL and MariaDB servers ÷ on SQLite, where they are installed. In turns, medians count;
+each store is asked at the end whether every job is done. See queue_million for claims with many rows beside them.
 """
 
 import asyncio
+import contextlib
+import json
 import sqlite3
 import statistics
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_ordered_uuids
@@ -20,7 +24,14 @@ from ksana.service.queue_jobs import Claim, Limits, LineBook, NewJob, claim_jobs
 from ksana.service.queue_leases import Release, release_briefly
 from ksana.store.sql import SqlStore, open_store
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # a script finds only what lies beside it
+
+from bench.ground import disk
+
+NAME = "queue_store"
+SECONDS, ROUNDS = 3.0, 3
 BATCH = 100
+RAW_GOAL, POSTGRES_GOAL, MARIADB_GOAL = 0.5, 0.35, 0.12
 LIMITS = Limits(1_000_000)
 LINE = line_of("bench", "noop", 1, ())
 PAYLOAD = '{"user":12345,"kind":"summary","fields":["a","b","c"],"note":"some text here to pad the body"}'
@@ -46,6 +57,8 @@ def raw_cycles(path: Path, seconds: float) -> tuple[float, float]:
     db.executescript(RAW_SCHEMA)
     insert = "INSERT INTO job(state,priority,run_at,queue,url,payload) VALUES(?,?,?,?,?,?)"
     rows = [(0, 5, 0.0, "default", "http://127.0.0.1:9000/hooks/report", PAYLOAD)] * BATCH
+    if db.execute("PRAGMA synchronous").fetchone()[0] != disk.FULL:
+        raise SystemExit("the floor does not sync")
     done, began, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - began < seconds:
         db.execute("BEGIN IMMEDIATE")
@@ -64,89 +77,107 @@ def raw_cycles(path: Path, seconds: float) -> tuple[float, float]:
     return speed
 
 
-def new_jobs(count: int, run_at: int | None = None) -> list[NewJob]:
+class Spent(NamedTuple):
+    """One round on a store: jobs per second of each part, of the whole, and of the whole by CPU time of this process."""
+
+    submit: float
+    cycle: float
+    whole: float
+    per_cpu: float
+
+
+def new_jobs(count: int) -> list[NewJob]:
     """Jobs that differ in nothing."""
     ids = new_ordered_uuids(SystemClock().now(), count)
-    return [NewJob(job_id, "NORMAL", LINE, "{}", PAYLOAD, None, 1, run_at, None) for job_id in ids]
-
-
-async def submit(store: SqlStore, count: int, run_at: int | None = None) -> None:
-    await store.transact(submit_jobs, new_jobs(count, run_at), [LINE], True)
+    return [NewJob(job_id, "NORMAL", LINE, "{}", PAYLOAD, None, 1, None, None) for job_id in ids]
 
 
 async def cycle(store: SqlStore, book: LineBook) -> int:
     """Claim with leases, then release: what a worker in batches costs the store."""
     claimed = await store.transact(claim_jobs, Claim("w1", Wants("bench"), BATCH, True, 30.0), book, LIMITS)
     items = [Release(lease.lease_id, "SUCCEEDED", result_json='{"ok":true}') for lease in claimed.leases]
-    await store.transact(release_briefly, items, LIMITS)
+    outcomes = await store.transact(release_briefly, items, LIMITS)
+    if [getattr(one, "state", one) for one in outcomes] != ["DONE"] * BATCH:
+        raise SystemExit(f"{len(items)} of {BATCH} jobs were claimed, and ended {outcomes}")
     return len(items)
 
 
-async def bench_cycles(seconds: float) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        store = await open_store(f"sqlite:///{folder}/ksana.db", SystemClock())
-        book = LineBook()
-        spent = {"submit": 0.0, "cycle": 0.0}
-        done = 0
-        began, cpu = time.perf_counter(), time.process_time()
-        while time.perf_counter() - began < seconds:
-            at = time.perf_counter()
-            await submit(store, BATCH)
-            spent["submit"] += time.perf_counter() - at
-            at = time.perf_counter()
-            done += await cycle(store, book)
-            spent["cycle"] += time.perf_counter() - at
-        per_cpu = done / (time.process_time() - cpu)
-        await store.close()
-        whole = done / (spent["submit"] + spent["cycle"])
-        raw, raw_per_cpu = raw_cycles(Path(folder) / "raw.db", seconds)
-        print(f"submit of 100           {done / spent['submit']:>9,.0f} jobs/s")
-        print(f"claim+lease, release    {done / spent['cycle']:>9,.0f} jobs/s")
-        print(f"submit to finish        {whole:>9,.0f} jobs/s")
-        print(f"raw SQLite              {raw:>9,.0f} jobs/s")
-        print(f"ratio                   {whole / raw:>9.2f}   (goal 0.5)")
-        print(f"per CPU second          {per_cpu:>9,.0f} ÷ {raw_per_cpu:,.0f} = {per_cpu / raw_per_cpu:.2f}")
-
-
-async def claim_cost(folder: str, future: int, finished: int) -> float:
-    """The median time of a claim of ten, with that many rows beside it."""
-    store = await open_store(f"sqlite:///{folder}/claim-{future}.db", SystemClock())
-    book = LineBook()
-    for start in range(0, finished, 1000):
-        await submit(store, min(1000, finished - start))
-        for _ in range(-(-min(1000, finished - start) // BATCH)):
-            await cycle(store, book)
-    later = SystemClock().now() + 86_400_000_000
-    for start in range(0, future, 1000):
-        await submit(store, min(1000, future - start), later)
-    took = []
-    for _ in range(300):
-        await submit(store, 10)
+async def store_cycles(url: str, seconds: float) -> Spent:
+    """Submit, claim, release, for a while, one after the other."""
+    store = await open_store(url, SystemClock(), durability="strict")
+    book, done, submits, cycles = LineBook(), 0, 0.0, 0.0
+    began, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - began < seconds:
         at = time.perf_counter()
-        claimed = await store.transact(claim_jobs, Claim("w1", Wants("bench"), 10), book, LIMITS)
-        took.append(time.perf_counter() - at)
-        assert len(claimed.jobs) == 10
+        await store.transact(submit_jobs, new_jobs(BATCH), [LINE], True)
+        between = time.perf_counter()
+        done += await cycle(store, book)
+        submits, cycles = submits + between - at, cycles + time.perf_counter() - between
+    cpu = time.process_time() - cpu
+    queued, running = await store.read(lambda tx: (tx.queue.gauges().queued, tx.queue.gauges().running))
+    ended = sum(n for _, n in await store.read(lambda tx: tx.queue.list_points("done", 0, tx.now + 60_000_000)))
     await store.close()
-    return statistics.median(took)
+    if (queued, running) != (0, 0) or ended < done:
+        raise SystemExit(f"{done} jobs were released: the store has {ended} done, {queued} queued, {running} running")
+    return Spent(done / submits, done / cycles, done / (submits + cycles), done / cpu)
 
 
-async def bench_claim(future: int, finished: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        few = await claim_cost(folder, 1000, 0)
-        many = await claim_cost(folder, future, finished)
-        print(f"claim of 10 beside 1,000 future jobs: {few * 1e6:,.0f} µs")
-        print(f"beside {future:,} future and {finished:,} finished: {many * 1e6:,.0f} µs")
-        print(f"ratio {many / few:.2f}   (goal 1.3)")
+@contextlib.contextmanager
+def servers() -> Iterator[dict[str, str]]:
+    """Addresses of the databases that can be started here."""
+    from tests.ground.mariadb import MariaDB
+    from tests.ground.postgres import Postgres
+    from tests.ground.server import MissingServerError
+
+    with contextlib.ExitStack() as stack:
+        urls = {}
+        for make in (Postgres, MariaDB):
+            try:
+                server = make()
+            except MissingServerError as error:
+                print(f"{make.__name__}: passed over, {error}", file=sys.stderr, flush=True)
+                continue
+            stack.callback(server.close)
+            server.start()
+            urls[server.name] = server.url(server.create_database())
+        yield urls
 
 
-def main(arguments: list[str]) -> None:
-    what: Any = arguments[0] if arguments else "cycle"
-    if what == "claim":
-        numbers = [int(text) for text in arguments[1:]] or [1_000_000, 100_000]
-        asyncio.run(bench_claim(numbers[0], numbers[1] if len(numbers) > 1 else 100_000))
-    else:
-        asyncio.run(bench_cycles(float(arguments[1]) if len(arguments) > 1 else 3.0))
+def say(what: str, ours: float, floor: float | None = None, goal: float | None = None) -> None:
+    row = {"bench": NAME, "what": what, "ours": round(ours), "unit": " jobs/s", "goal": goal}
+    print(json.dumps(row | ({} if floor is None else {"floor": round(floor), "ratio": ours / floor})), flush=True)
+
+
+def median(rounds: list[Spent]) -> Spent:
+    return Spent(*(statistics.median(column) for column in zip(*rounds, strict=True)))
+
+
+def main(seconds: float, rounds: int) -> None:
+    kinds: dict[str, list[Spent]] = {}
+    raw: list[tuple[float, float]] = []
+    with disk.folder() as folder, servers() as urls:
+        for number in range(rounds):
+            raw.append(raw_cycles(folder / f"raw-{number}.db", seconds))
+            file = folder / f"ksana-{number}.db"
+            for kind, url in {"sqlite": f"sqlite:///{file}", **urls}.items():
+                kinds.setdefault(kind, []).append(asyncio.run(store_cycles(url, seconds)))
+            disk.check_synced(file)
+            done = disk.count_states(file)
+            if set(done) != {"DONE"}:
+                raise SystemExit(f"the store has {done}")
+    ours = median(kinds["sqlite"])
+    floor, floor_per_cpu = (statistics.median(column) for column in zip(*raw, strict=True))
+    say("submit of 100, SQLite", ours.submit)
+    say("claim + lease, release, SQLite", ours.cycle)
+    say("submit to finish, SQLite ÷ bare SQL", ours.whole, floor, RAW_GOAL)
+    say("the same per CPU-second", ours.per_cpu, floor_per_cpu)
+    for kind, goal in (("postgres", POSTGRES_GOAL), ("mariadb", MARIADB_GOAL)):
+        if kind in kinds:
+            say(f"submit to finish, {kind} ÷ SQLite", median(kinds[kind]).whole, ours.whole, goal)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(
+        float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS,
+        int(sys.argv[2]) if len(sys.argv) > 2 else ROUNDS,
+    )

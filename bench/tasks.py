@@ -3,8 +3,8 @@
     python -m bench.tasks [--jobs 10000] [--rounds 2] [--seconds 2] [--cores first|all]
 
 The real server on one core, nginx on the other. Floors of the same run: the bare libcurl loop at the same number of calls in
-flight, and for making the jobs a bare ASGI echo. APScheduler 3 beside it, if KSANA_BENCH_PEERS names a folder for it.
-The best round counts for speed, the worst for what was answered and for earliness.
+flight, and for making the jobs a bare ASGI echo. The best round counts for speed, the worst for what was answered and for
+earliness. See tasks_peers for others beside it.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 import uvloop
 
-from bench import http_layer, tasks_peers
+from bench import http_layer
 from bench.caller import run_bare
-from bench.figure import Figure
+from bench.figure import BenchError, Figure
 from bench.ground import cores, making, report
-from bench.ground.served import BenchError, Ran, serve
+from bench.ground.served import Ran, serve
 from ksana.base.instant import MILLISECOND, SECOND, Instant
 
 JOBS, ROUNDS, SECONDS = 10_000, 2, 2.0
@@ -130,7 +130,7 @@ def figure(what: str, ours: float, unit: str, goal: float | None = None, *, less
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
-    """All figures of dispatch, and of the peers if there are any."""
+    """All figures of dispatch."""
     figures: list[Figure] = []
     made: list[float] = []
     with cores.target() as url:
@@ -143,7 +143,7 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         )
         accepted = options.jobs / min(made)
         figures.append(Figure("tasks", "jobs made over HTTP, 32 connections ÷ ASGI echo", accepted, echo, goal=ACCEPT_GOAL))
-        return figures + tasks_peers.measure(url, options.jobs)
+        return figures
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -1,22 +1,26 @@
-"""APScheduler 3 beside us: date jobs due at one instant, each a POST from its thread pool, in memory and on SQLite.
+"""Jobs due at one instant, each a POST to the same local nginx: ours on SQLite FULL, APScheduler 3 in memory and on SQLite.
 
-    KSANA_BENCH_PEERS=/tmp/peers python -m bench.tasks_peers [jobs]
+    KSANA_BENCH_PEERS=/tmp/peers python -m bench.tasks_peers [--jobs 10000]
 
-At its defaults, where what is more than a second late is dropped, and with nothing dropped and as many threads as we have
-calls in flight. Installed into the folder named, on first use; passed over with a line if there is none.
+Ours is the real server, as in bench.tasks, with its default limits and with 64 calls in flight; what it did is counted in its
+store. APScheduler calls from its thread pool: at its defaults, where what is more than a second late is dropped, and with
+nothing dropped and 64 threads. Each has the first core, nginx the last. APScheduler is installed into the folder named, on
+first use, and passed over with a line if there is none.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from bench.figure import Figure
-from bench.ground import cores, report
+from bench.ground import cores, disk, report
 from bench.queue_peers import SkippedError, install, telling
+from bench.tasks import LIMITS, burst
 
+NAME = "tasks_peers"
 JOBS = 10_000
 WITHIN_SEC = 300
 PACKAGES = ("apscheduler>=3,<4", "sqlalchemy", "requests")
@@ -70,6 +74,8 @@ if __name__ == "__main__":
         scheduler.add_job(peer_apscheduler.call, "date", run_date=when(at), args=[number])
     sync[0] = "FULL"
     engine.dispose()
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "FULL"
     added_late = time.time() > at - 0.2
     scheduler.resume()
     done, missed, failed = peer_apscheduler.answers, peer_apscheduler.missed, peer_apscheduler.failed
@@ -83,7 +89,31 @@ if __name__ == "__main__":
 """
 
 
-def measure(url: str, jobs: int) -> list[Figure]:
+def measure_ours(url: str, jobs: int, label: str) -> list[Figure]:
+    """The real server under one setting of its limits."""
+    in_flight, env = LIMITS[label]
+    one = burst(url, jobs, env, cores.FIRST)
+    answered = sum(ran.is_answered for ran in one.runs)
+    early = sum(min(ran.started_at or ran.slot_at, ran.sent_at or ran.slot_at) < ran.slot_at for ran in one.runs)
+    failed = len(one.runs) - answered
+    note = f"{in_flight} calls in flight, recorded after {one.recorded_sec:.2f} s"
+    last_ms = one.answered_sec * 1000 if answered else None
+    return tell(f"Ksana, SQLite, {label}", jobs, answered, jobs - answered - failed, failed, early, last_ms, note)
+
+
+def tell(
+    name: str, jobs: int, answered: int, missed: int, failed: int, early: int, last_ms: float | None, note: str
+) -> list[Figure]:
+    """The same of everybody."""
+    note = f"{missed:,} missed, {failed:,} failed, {early:,} early, {note}"
+    figures = [Figure(NAME, f"{name}: answered", answered, jobs, unit="", note=note)]
+    if last_ms is not None:
+        what = "all answered in" if answered == jobs else "the last of those answered in"
+        figures.insert(0, Figure(NAME, f"{name}: {what}", last_ms / 1000, unit=" s"))
+    return figures
+
+
+def measure_peers(url: str, jobs: int) -> list[Figure]:
     """Each store, at its defaults and tuned; nothing and a line if there is no folder for peers."""
     figures: list[Figure] = []
     try:
@@ -110,10 +140,10 @@ def prepare() -> Path:
 
 def measure_one(python: Path, name: str, url: str, jobs: int, store: str, grace: str, threads: int) -> list[Figure]:
     """One run in a process of its own, on the core that our server has in its turn."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, cores.on(cores.FIRST):
-        script = Path(folder, "peer_apscheduler.py")
+    with disk.folder() as folder, cores.on(cores.FIRST):
+        script = folder / "peer_apscheduler.py"
         script.write_text(PEER)
-        place = "memory" if store == "memory" else str(Path(folder, "jobs.db"))
+        place = "memory" if store == "memory" else str(folder / "jobs.db")
         command = [str(python), str(script), url, str(jobs), place, grace, str(threads)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_SEC, check=False, cwd=folder)
@@ -124,19 +154,23 @@ def measure_one(python: Path, name: str, url: str, jobs: int, store: str, grace:
     said = json.loads(done.stdout.splitlines()[-1])
     if said["late"]:
         raise SkippedError("the jobs could not be added before their instant")
-    what = f"{name}: {said['answered']:,} of {jobs:,} answered"
-    note = f"{said['missed']:,} missed, {said['failed']:,} failed, {threads} threads"
-    figures = [Figure("tasks_peers", what, said["answered"], jobs, unit="", note=note)]
-    if said["last_ms"] is not None:
-        figures.append(Figure("tasks_peers", f"{name}: last answer", said["last_ms"], unit="ms", note=note))
-    return figures
+    return tell(
+        name, jobs, said["answered"], said["missed"], said["failed"], said["early"], said["last_ms"], f"{threads} threads"
+    )  # fmt: skip
+
+
+def measure(jobs: int) -> list[Figure]:
+    """Ours and theirs, one after the other, on one target."""
+    with cores.target() as url:
+        return [one for label in LIMITS for one in measure_ours(url, jobs, label)] + measure_peers(url, jobs)
 
 
 def run() -> list[Figure]:
-    """APScheduler alone, at full size."""
-    with cores.target() as url:
-        return measure(url, int(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else JOBS)
+    """All figures at their full size."""
+    return measure(JOBS)
 
 
 if __name__ == "__main__":
-    report.show(run())
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--jobs", type=int, default=JOBS)
+    report.show(measure(parser.parse_args().jobs))

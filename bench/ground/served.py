@@ -9,15 +9,12 @@ from pathlib import Path
 import msgspec
 from tests.ground.process import Program
 
+from bench.figure import BenchError
 from bench.ground import cores
 from bench.http_layer import cpu_seconds
 from ksana.base.instant import Instant, parse_instant
 
 LOOK_EVERY_SEC = 0.01
-
-
-class BenchError(Exception):
-    """The measurement did not come about, and why."""
 
 
 class Served:
