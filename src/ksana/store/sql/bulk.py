@@ -2,7 +2,7 @@
 one statement for a hundred rows costs one hand-over instead of a hundred. The network drivers batch by themselves."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -47,7 +47,11 @@ def _widen_insert(sql: str, width: int) -> str | None:
     count = _count_of(group)
     if not count or _NUMBER.search(sql[: found.start()]) or _NUMBER.search(sql[found.end() :]):
         return None
-    rows = (_NUMBER.sub(lambda match: f"?{int(match[1]) + row * count}", group) for row in range(width))  # noqa: B023
+    if [int(number) for number in _NUMBER.findall(group)] == list(range(1, count + 1)):
+        # Without numbers where they stand in order: SQLite looks each number up among all it has seen.
+        rows: Iterable[str] = [_NUMBER.sub("?", group)] * width
+    else:
+        rows = (_NUMBER.sub(lambda match: f"?{int(match[1]) + row * count}", group) for row in range(width))  # noqa: B023
     return sql[: found.start(1)] + ", ".join(rows) + sql[found.end() :]
 
 
@@ -56,9 +60,7 @@ def _widen_update(sql: str, width: int) -> str | None:
     count = _count_of(sql)
     if found is None or not count:
         return None
-    rows = ", ".join(
-        "(" + ", ".join(f"?{row * count + number}" for number in range(1, count + 1)) + ")" for row in range(width)
-    )
+    rows = ", ".join(["(" + ", ".join("?" * count) + ")"] * width)
     changes, guard = (_NUMBER.sub(r"v.column\1", part) for part in found.group(2, 3))
     # The driver counts rows only of a statement whose first word is UPDATE: a WITH in front would cost the guard its answer.
     return f"UPDATE {found[1]} SET {changes} FROM (VALUES {rows}) AS v WHERE {guard}"

@@ -16,7 +16,7 @@ _OPEN = frozenset({"SCHEDULED", "RUNNING"})
 _NEW_COLUMNS = (
     "uid", "task_id", "open_task", "slot_at", "scheduled_time", "start_time", "end_time", "status", "trigger_kind",
     "exec_type", "is_counted", "host", "ready_host", "held_by", "token", "reason", "callback_token", "override_body",
-    "retry_of", "trace_id", "at",
+    "retry_of", "trace_id", "created_at", "updated_at",
 )  # fmt: skip
 _HOLD_COLUMNS = ("held_by", "new_token", "at", "id", "token")
 _END_COLUMNS = (*AttemptEnd.__struct_fields__, "at", "id", "token")
@@ -40,7 +40,7 @@ class SqlRuns:
                     run.uid, task_id, task_id if is_open else None, run.slot_at, run.scheduled_time,
                     at if status == "RUNNING" else None, None if is_open else at, status, run.trigger, run.exec_type,
                     int(run.is_counted), host, host if run.is_ready else None, run.held_by, run.token, run.reason,
-                    run.callback_token, run.override_body, run.retry_of, run.trace_id, at,
+                    run.callback_token, run.override_body, run.retry_of, run.trace_id, at, at,
                 )
             )  # fmt: skip
         return self._session.insert_tuples("runs.insert_run", _NEW_COLUMNS, rows)

@@ -26,7 +26,7 @@ T = TypeVar("T")
 NETWORK_WRITERS = 4
 READERS = 2
 
-OPEN_SECONDS = 10.0
+OPEN_SECONDS = 30.0
 """How long opening waits for others who open the same store."""
 
 

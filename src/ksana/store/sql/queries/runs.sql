@@ -6,7 +6,8 @@ INSERT INTO task_runs (uid, task_id, open_task, slot_at, scheduled_time, start_t
   exec_type, is_counted, host, ready_host, held_by, token, reason, callback_token, override_body, retry_of, trace_id,
   created_at, updated_at)
 VALUES (:uid, :task_id, :open_task, :slot_at, :scheduled_time, :start_time, :end_time, :status, 1, :trigger_kind, :exec_type,
-  :is_counted, :host, :ready_host, :held_by, :token, :reason, :callback_token, :override_body, :retry_of, :trace_id, :at, :at)
+  :is_counted, :host, :ready_host, :held_by, :token, :reason, :callback_token, :override_body, :retry_of, :trace_id, :created_at,
+  :updated_at)
 
 -- name: get_run
 -- One run, whole.
