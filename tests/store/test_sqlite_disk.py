@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from ksana.store.sql import open_store
 from ksana.store.sql.checkpoints import COMMITS
 from tests.conformance.store.checks import enter_key, event_types, key_names
 from tests.ground.child import wait_for
+from tests.store.disk import needs_strace, small_disk
 
 ROOT = Path(__file__).parents[2]
 ANSWERED = re.compile(r'write\(1<[^>]*>, "ack')
@@ -35,15 +34,6 @@ def drive(path: Path, count: int, callers: int = 1, *, tracer: list[str] | None 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()
-
-
-def needs_strace() -> str:
-    found = shutil.which("strace")
-    if found is None:
-        pytest.skip("MISSING SERVER: strace is not installed (scripts/servers installs it)")
-    if subprocess.run([found, "-qq", "-o", os.devnull, "true"], capture_output=True).returncode:
-        pytest.skip("this machine forbids tracing")
-    return found
 
 
 def check_every_answer_follows_a_sync(folder: Path, code: str | None = None) -> None:
@@ -116,20 +106,6 @@ async def test_a_failed_sync_leaves_whole_transactions_only(tmp_path: Path, when
     assert acknowledged <= kept
     assert {f"KEY_CREATED:{name}" for name in kept} == set(await store.read(event_types))
     await store.close()
-
-
-@contextlib.contextmanager
-def small_disk(folder: Path, size_kib: int) -> Iterator[Path]:
-    """A file system of a few hundred KiB, where we may mount one."""
-    mount = folder / "disk"
-    mount.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(mount)], capture_output=True)
-    if made.returncode:
-        pytest.skip("mounting a small disk needs root")
-    try:
-        yield mount
-    finally:
-        subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
 async def test_a_full_disk_is_told_leaves_nothing_half_written_and_heals(tmp_path: Path) -> None:
