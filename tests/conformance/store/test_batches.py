@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from ksana.base.ids import new_token, new_uid
@@ -87,6 +88,23 @@ async def test_an_outcome_under_a_void_token_is_refused_and_its_neighbours_are_w
     assert written == [n != 33 for n in range(50)]
     states = await store.read(lambda tx: [tx.runs.find(run_id).status for run_id, _ in runs])
     assert states == ["RUNNING" if n == 33 else "SUCCESS" for n in range(50)]
+
+
+@pytest.mark.spec("X2", "C14")
+async def test_taking_up_a_retry_counts_an_attempt_and_taking_up_a_first_try_does_not(store: SqlStore) -> None:
+    def fill(tx: Any) -> list[int]:
+        (task,) = add_tasks(tx, 1)
+        runs = add_runs(tx, task.id, 12)
+        retry = msgspec.structs.replace(an_end("RETRYING"), end_time=None, open_task=task.id, wake_at=tx.now)
+        assert all(tx.runs.finish_held([(run_id, token, retry) for run_id, token in runs]))
+        assert all(tx.runs.make_ready_if_retrying(run_id) for run_id, _ in runs)
+        return [run_id for run_id, _ in runs]
+
+    ids = await store.transact(fill)
+    held = await store.transact(lambda tx: tx.runs.hold_ready("h", 20, "me", [new_token() for _ in range(20)]))
+    assert [run.id for run, _ in held] == ids
+    stored = await store.read(lambda tx: [tx.runs.find(run_id) for run_id in ids])
+    assert [(run.attempt, run.status, run.token) for run in stored] == [(2, "RUNNING", run.token) for run, _ in held]
 
 
 @pytest.mark.spec("X2", "C10")

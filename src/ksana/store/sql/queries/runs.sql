@@ -88,8 +88,8 @@ SELECT DISTINCT ready_host FROM task_runs WHERE ready_host IS NOT NULL LIMIT 100
 
 -- name: hold_run
 -- Take a run to deliver it. Guard: about to start, under the token it was seen with.
-UPDATE task_runs SET status = 'RUNNING', held_by = :held_by, token = :new_token, ready_host = NULL, wake_at = NULL,
-  next_retry_time = NULL, attempt = attempt + CASE WHEN status = 'RETRYING' THEN 1 ELSE 0 END,
+UPDATE task_runs SET attempt = attempt + CASE WHEN status = 'RETRYING' THEN 1 ELSE 0 END, status = 'RUNNING',
+  held_by = :held_by, token = :new_token, ready_host = NULL, wake_at = NULL, next_retry_time = NULL,
   start_time = COALESCE(start_time, :at), updated_at = :at
 WHERE id = :id AND token = :token AND ready_host IS NOT NULL AND status IN ('SCHEDULED', 'RETRYING')
 
