@@ -21,7 +21,7 @@ from tests.ground.child import Child, ChildError, free_port, wait_for
 SERVE = (sys.executable, "-m", "ksana", "serve")
 
 OWN_VARIABLES = ("PORT", "DATA_DIR", "WORKERS", "DEFAULT_TIMEOUT", "MAX_RETRIES", "RETRY_BACKOFF", "LOG_LEVEL")
-"""Settings that a developer's shell must not lend to the program under test (and all of KSANA_*)."""
+"""Settings that a developer's shell must not lend to the program under test (and all of KSANA_* and OTEL_*)."""
 
 
 def clean_environment() -> dict[str, str]:
@@ -29,7 +29,7 @@ def clean_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in OWN_VARIABLES and not name.startswith("KSANA_") and not name.lower().endswith("_proxy")
+        if name not in OWN_VARIABLES and not name.startswith(("KSANA_", "OTEL_")) and not name.lower().endswith("_proxy")
     }
 
 

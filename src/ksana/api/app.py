@@ -20,9 +20,9 @@ from ksana.api.body import ClientGoneError, Receive, check_length, decode_body, 
 from ksana.api.errors import error_body, refusal
 from ksana.api.health import StatsSections
 from ksana.api.query import decode_query
-from ksana.api.routing import Answer, AnyRoute, Call, Content, Route, Router, SocketRoute, Stream
+from ksana.api.routing import Answer, AnyRoute, Call, Content, Route, Router, SocketRoute, Stream, find_trace
 from ksana.api.services import Services
-from ksana.api.traffic import Traffic
+from ksana.api.traffic import RequestSpans, Traffic
 from ksana.base.errors import KsanaError, NotFoundError, TooLargeError
 from ksana.base.ids import new_uid
 
@@ -46,7 +46,9 @@ _id_counter = itertools.count(1)
 _encode = msgspec.json.Encoder().encode
 
 
-def create_app(services: Services, *surfaces: Iterable[AnyRoute], stats: StatsSections | None = None) -> "Application":
+def create_app(
+    services: Services, *surfaces: Iterable[AnyRoute], stats: StatsSections | None = None, spans: RequestSpans | None = None
+) -> "Application":
     """Compose the app of the foundation's routes and those of the surfaces."""
     stats = stats or StatsSections()
     routes: list[AnyRoute] = [*health.routes(services, stats), *events.routes(services), *docs.routes()]
@@ -54,18 +56,19 @@ def create_app(services: Services, *surfaces: Iterable[AnyRoute], stats: StatsSe
         routes.extend(surface)
     described = [route for route in routes if isinstance(route, Route) and not route.hidden]
     routes.append(openapi.route(described, services.settings.version))
-    return Application(services, routes)
+    return Application(services, routes, spans)
 
 
 class Application:
     """The ASGI callable."""
 
-    def __init__(self, services: Services, routes: Iterable[AnyRoute]) -> None:
+    def __init__(self, services: Services, routes: Iterable[AnyRoute], spans: RequestSpans | None = None) -> None:
         self.router = Router(routes)
         self._services = services
         self._doorkeeper = Doorkeeper(services)
         self._max_body = services.settings.max_body
         self._monotonic = services.clock.monotonic
+        self._spans = spans
         self._traffic = Traffic()
         services.metrics.register(self._traffic)
 
@@ -111,7 +114,10 @@ class Application:
             else:
                 status = 200
                 await _send_stream(result, request_id, receive, send)
-        self._traffic.record(method, template, status, self._monotonic() - started)
+        spent_us = self._monotonic() - started
+        self._traffic.record(method, template, status, spent_us)
+        if self._spans is not None:
+            self._spans.served(method, template, status, spent_us, request_id, find_trace(headers))
 
     async def _answer(
         self, route: Route, call: Call, headers: dict[bytes, bytes], scope: Scope, receive: Receive

@@ -64,6 +64,16 @@ class Trace(msgspec.Struct, frozen=True):
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
 
 
+def find_trace(headers: Mapping[bytes, bytes]) -> Trace | None:
+    """Find the caller's trace, if it sent a sound one."""
+    match = _TRACEPARENT.match(headers.get(b"traceparent", b""))
+    if match is None or match[1] == b"ff" or (match[1] == b"00" and match[5]):
+        return None
+    if not match[2].strip(b"0") or not match[3].strip(b"0"):
+        return None
+    return Trace(match[2].decode(), match[3].decode(), match[4].decode())
+
+
 class Call:
     """One request as its handler sees it."""
 
@@ -88,12 +98,7 @@ class Call:
     @property
     def trace(self) -> Trace | None:
         """The caller's trace, if it sent a sound one."""
-        match = _TRACEPARENT.match(self._headers.get(b"traceparent", b""))
-        if match is None or match[1] == b"ff" or (match[1] == b"00" and match[5]):
-            return None
-        if not match[2].strip(b"0") or not match[3].strip(b"0"):
-            return None
-        return Trace(match[2].decode(), match[3].decode(), match[4].decode())
+        return find_trace(self._headers)
 
 
 Handler = Callable[..., Awaitable[Any]]

@@ -1,11 +1,24 @@
-"""Counts of requests by route and status for /metrics. Plain dicts on the hot path; shaped only when scraped."""
+"""Counts of requests by route and status for /metrics. Plain dicts on the hot path; shaped only when scraped.
+
+And what is told of each request where somebody traces them.
+"""
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
+from ksana.api.routing import Trace
 from ksana.base.instant import SECOND, Micros
+
+
+class RequestSpans(Protocol):
+    """Takes note of each answered request as a span."""
+
+    def served(self, method: str, route: str, status: int, spent_us: Micros, request_id: str, trace: Trace | None) -> None:
+        """One request just answered. `route` is the declared template, or `unknown`. Must not wait and not raise."""
+        ...
 
 
 class Traffic(Collector):

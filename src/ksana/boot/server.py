@@ -27,6 +27,7 @@ from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND, Micros
 from ksana.boot import arrival, whereabouts
+from ksana.boot.coordination import CoordinationNotes
 from ksana.boot.late_store import LateStore
 from ksana.boot.listening import describe_address, is_loopback, listen
 from ksana.boot.metrics import Metrics
@@ -35,6 +36,7 @@ from ksana.boot.served import SURFACES
 from ksana.boot.settings import Settings
 from ksana.boot.stores import Jobs, wait_for_store
 from ksana.boot.surfaces import House, Surface
+from ksana.boot.tracing import FLUSH_WITHIN, start_tracing
 from ksana.domain.timer_document import TimerDefaults
 from ksana.engine.chores import Retention, add_house
 from ksana.engine.clockwatch import ClockWatch, watch_loop_lag
@@ -92,6 +94,7 @@ class KsanaServer:
             allowed_origins=settings.server.allowed_origins,
             tzdata_version=find_tzdata_version(),
         )
+        self._coordination = CoordinationNotes(settings.coordination.url)
         here = whereabouts.find_host()
         self._membership = Membership(
             self._store,
@@ -101,12 +104,14 @@ class KsanaServer:
             __version__,
             self._renew_every,
             lambda other: whereabouts.is_dead(other, here),
+            self._coordination.see_peers,
         )
+        self._spans = start_tracing(settings.tracing, os.environ, clock, self._membership.instance_id)
         self._retention = Retention(self._store, clock, self._membership.instance_id)
         add_house(self._retention, settings.store.retention_us)
         self._house = House(
             settings, api_settings, clock, random, self._store, metrics, self._membership, self._retention, self._events,
-            self._keys,
+            self._keys, self._spans,
         )  # fmt: skip
         self._surfaces: tuple[Surface, ...] = tuple(make(self._house) for make in SURFACES)
         stats = StatsSections()
@@ -114,7 +119,7 @@ class KsanaServer:
             if surface.stats is not None:
                 stats.add(surface.name, surface.stats)
         seen = Seen(self._store, clock, api_settings, metrics.registry, self._keys, self._events, self)
-        app = create_app(seen, *(surface.routes for surface in self._surfaces), stats=stats)
+        app = create_app(seen, *(surface.routes for surface in self._surfaces), stats=stats, spans=self._spans)
         grace_sec = -(-settings.server.graceful_timeout_us // SECOND)
         self._http = Server(make_config(app, host, settings.server.port, graceful_sec=grace_sec), self._events.close)
 
@@ -125,7 +130,7 @@ class KsanaServer:
     def readiness(self) -> list[Check]:
         """Tell how the store, the lease, the loops and the surfaces fare, without waiting for any of them."""
         health = self._store.health()
-        checks = [Check("store", health.ok, health.reason)]
+        checks = [Check("store", health.ok, health.reason), self._coordination.check()]
         if self._store.is_open:
             is_held = self._membership.is_held()
             checks.append(Check("lease", is_held, None if is_held else "the lease of this instance has run out"))
@@ -198,8 +203,7 @@ class KsanaServer:
                 start(loop)
         _calm_collector()
         arrival.announce(address, store.url, found)
-        if settings.coordination.url == "memory" and not store.sole:
-            _log.warning("coordination is memory: other instances on this store share no nodes with this one")
+        self._coordination.tell_start()
 
     @property
     def _renew_every(self) -> Micros:
@@ -234,6 +238,8 @@ class KsanaServer:
             await self._membership.leave()
         with contextlib.suppress(UnavailableError):
             await self._store.close()
+        if self._spans is not None:
+            await self._spans.close(min(FLUSH_WITHIN, self._settings.server.graceful_timeout_us))
         _log.info("stopped")
 
 

@@ -13,6 +13,7 @@ from ksana.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Micros
 from ksana.boot.settings_values import (
     BASE_URL,
     COORDINATION_URL,
+    ENDPOINT_URL,
     SHARES,
     SIZE,
     STORE_URL,
@@ -26,6 +27,7 @@ from ksana.boot.settings_values import (
 )
 
 ENV_PREFIX: Final = "KSANA_"
+DEFAULT_SERVICE: Final = "ksana"
 
 
 class About(msgspec.Struct, frozen=True):
@@ -254,6 +256,21 @@ class MetricsSettings(msgspec.Struct, frozen=True):
     enabled: Annotated[bool, About(SWITCH, "Serve /metrics.")] = True
 
 
+class TracingSettings(msgspec.Struct, frozen=True):
+    endpoint: Annotated[
+        str, About(ENDPOINT_URL, "Where OpenTelemetry spans go, over HTTP, such as http://collector:4318; if unset, none do.",
+                   ("OTEL_EXPORTER_OTLP_ENDPOINT",))
+    ] = ""  # fmt: skip
+    traces_endpoint: Annotated[
+        str, About(ENDPOINT_URL, "The same as a whole address, taken as it is; it wins.",
+                   ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",))
+    ] = ""  # fmt: skip
+    service_name: Annotated[
+        str, About(text(pattern=r"[^\s]{1,255}", allowed="1 to 255 characters without a space"),
+                   "The service that spans are of.", ("OTEL_SERVICE_NAME",))
+    ] = DEFAULT_SERVICE  # fmt: skip
+
+
 class Settings(msgspec.Struct, frozen=True):
     """The whole tree, as the composition root reads it."""
 
@@ -270,6 +287,7 @@ class Settings(msgspec.Struct, frozen=True):
     nodes: Nodes = Nodes()
     logging: Logging = Logging()
     metrics: MetricsSettings = MetricsSettings()
+    tracing: TracingSettings = TracingSettings()
 
 
 class Setting(msgspec.Struct, frozen=True):

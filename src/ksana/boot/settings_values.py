@@ -151,6 +151,14 @@ def _read_base_url(raw: Any) -> str:
     return value.removesuffix("/api/v1/callbacks")
 
 
+def _read_endpoint_url(raw: Any) -> str:
+    value = _plain(raw)
+    parts = urlsplit(value)
+    if value and (parts.scheme not in {"http", "https"} or not parts.hostname):
+        raise ValueError('it must be a URL such as "http://collector:4318"')
+    return value
+
+
 def _read_store_url(raw: Any) -> str:
     value = _plain(raw)
     if not value:
@@ -227,5 +235,6 @@ SIZE: Final = Kind("size", _read_size, _show_size)
 WORDS: Final = Kind("list", _read_words, _show_words)
 SHARES: Final = Kind("table", _read_shares, _show_shares)
 BASE_URL: Final = Kind("URL", _read_base_url, mask_url)
+ENDPOINT_URL: Final = Kind("URL", _read_endpoint_url, mask_url)
 STORE_URL: Final = Kind("URL", _read_store_url, mask_url)
 COORDINATION_URL: Final = Kind("URL", _read_coordination_url, mask_url)

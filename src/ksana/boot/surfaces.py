@@ -15,6 +15,7 @@ from ksana.api.services import ApiSettings, Check
 from ksana.base.clock import Clock
 from ksana.boot.metrics import Metrics
 from ksana.boot.settings import Settings
+from ksana.boot.tracing import Spans
 from ksana.engine.chores import Retention
 from ksana.engine.membership import Membership
 from ksana.engine.supervisor import Loop
@@ -37,6 +38,8 @@ class House(msgspec.Struct, frozen=True):
     """Add what grows old; its loop is the house's."""
     events: EventLog
     keys: KeyRing
+    spans: Spans | None = None
+    """If somebody traces."""
 
 
 class Surface(msgspec.Struct, frozen=True):

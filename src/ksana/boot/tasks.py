@@ -57,6 +57,7 @@ class TaskMetrics:
         )
         self._fired = metrics.plain_counter("ksana_tasks_fired_total", "Tasks fired.")
         self.on_success: Callable[[int, int], None] = lambda task_id, keep: None
+        self._spans = house.spans
 
     def scanned(self, seconds: float, fired: int) -> None:
         self._scan.observe(seconds)
@@ -69,6 +70,8 @@ class TaskMetrics:
     def called(self, over: AttemptOver) -> None:
         code = over.reply.status if over.reply.status is not None else over.reply.kind
         self._requests.child(over.held.task.definition.http_method, code).inc()
+        if self._spans is not None:
+            self._spans.called(over)
 
     def recorded(self, over: AttemptOver, status: str) -> None:
         task_id = over.held.task.id

@@ -33,15 +33,18 @@ class Membership:
         version: str,
         every_us: Micros = RENEW_EVERY,
         is_dead: Callable[[Instance], bool] = lambda instance: False,
+        on_peers: Callable[[int], None] = lambda count: None,
     ) -> None:
         """`is_dead` tells whether another instance is known to be dead although its lease still runs: a restart on the same
-        machine then need not wait for the lease, and the gap between the two lives is known for what it is."""
+        machine then need not wait for the lease, and the gap between the two lives is known for what it is. `on_peers` is
+        told, with every sign of life on a store that several may share, how many others live there."""
         self.instance_id = instance_id
         self._store = store
         self._clock = clock
         self._host = host
         self._version = version
         self._is_dead = is_dead
+        self._on_peers = on_peers
         self._every_us = every_us
         self._held_until_mono: Micros = 0
 
@@ -57,10 +60,11 @@ class Membership:
     async def join(self) -> Instance:
         """Enter ourselves, or enter again after our row was removed."""
         asked_mono = self._clock.monotonic()
-        instance = await self._store.transact(
+        instance, peers = await self._store.transact(
             _register, self.instance_id, self._host, self._version, LEASE, self._store.sole, self._is_dead
         )
         self._held_until_mono = asked_mono + LEASE
+        self._on_peers(peers)
         return instance
 
     async def run(self) -> None:
@@ -81,13 +85,14 @@ class Membership:
         asked_mono = self._clock.monotonic()
         was_held = self.is_held()
         try:
-            is_known = await self._store.transact(_renew, self.instance_id, LEASE)
+            is_known, peers = await self._store.transact(_renew, self.instance_id, LEASE, self._store.sole)
         except UnavailableError as error:
             if was_held and not self.is_held():
                 _log.warning("lease lost: the store does not answer", err=str(error))
             return False
         if is_known:
             self._held_until_mono = asked_mono + LEASE
+            self._on_peers(peers)
             if not was_held:
                 _log.info("lease held again")
         else:
@@ -98,14 +103,20 @@ class Membership:
 
 def _register(
     tx: Tx, instance_id: str, host: str, version: str, lease_us: Micros, sole: bool, is_dead: Callable[[Instance], bool]
-) -> Instance:
-    living = [one for one in tx.instances.list_instances() if one.stopped_at is None and one.lease_until > tx.now]
-    dead = tuple(one.id for one in living if one.id != instance_id and is_dead(one))
-    return tx.instances.register(instance_id, host, version, lease_us, sole, dead)
+) -> tuple[Instance, int]:
+    others = _list_living_others(tx, instance_id)
+    dead = tuple(one.id for one in others if is_dead(one))
+    return tx.instances.register(instance_id, host, version, lease_us, sole, dead), 0 if sole else len(others) - len(dead)
 
 
-def _renew(tx: Tx, instance_id: str, lease_us: Micros) -> bool:
-    return tx.instances.renew_if_registered(instance_id, lease_us)
+def _renew(tx: Tx, instance_id: str, lease_us: Micros, sole: bool) -> tuple[bool, int]:
+    is_known = tx.instances.renew_if_registered(instance_id, lease_us)
+    return is_known, 0 if sole else len(_list_living_others(tx, instance_id))
+
+
+def _list_living_others(tx: Tx, instance_id: str) -> list[Instance]:
+    instances = tx.instances.list_instances()
+    return [one for one in instances if one.id != instance_id and one.stopped_at is None and one.lease_until > tx.now]
 
 
 def _stop(tx: Tx, instance_id: str) -> None:

@@ -75,7 +75,7 @@ def build_request(held: HeldRun, now: Instant, callback_base: str, version: str)
     if data is not None and plan.is_json is None:
         headers.append(("Content-Type", "application/json" if is_json else "text/plain; charset=utf-8"))
     uid, job_id, attempt = held.uid, task.job_id, str(held.attempt)
-    parent = f"00-{held.trace_id}-{uid[-16:]}-01"
+    parent = f"00-{held.trace_id}-{span_id_of(uid, held.attempt)}-01"
     headers += (
         ("User-Agent", version), ("X-Ksana-Run-Id", uid), ("X-Ksana-Job-Id", job_id), ("X-Ksana-Scheduled-At", scheduled),
         ("X-Ksana-Attempt", attempt), ("traceparent", parent),
@@ -99,6 +99,12 @@ def build_request(held: HeldRun, now: Instant, callback_base: str, version: str)
         options.delivery != "at_most_once",
     )  # fmt: skip
     return Built(request, "{" + shown.lstrip(",") + "}")
+
+
+def span_id_of(uid: str, attempt: int) -> str:
+    """The span that an attempt is to its target. Retries share the run's trace; each is a span of its own."""
+    first = uid[-16:]
+    return first if attempt <= 1 else f"{int(first, 16) ^ attempt:016x}"
 
 
 def _shown(headers: tuple[tuple[str, str], ...], secret: tuple[str, ...]) -> str:
