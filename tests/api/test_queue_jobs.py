@@ -344,3 +344,15 @@ async def test_a_waiting_job_says_why_it_waits(queue: Ground) -> None:
     answer = await queue.get(f"/jobs/{job['job_id']}/explain")
     assert answer["reasons"][0]["code"] == "ATTEMPTS_USED"
     assert "no disk" in answer["summary"]
+
+
+@pytest.mark.spec("Q2", "Q16")
+async def test_a_brief_claim_tells_of_each_job_what_is_not_usual(queue: Ground) -> None:
+    await queue.submit(payload={"n": 1}, constraints={"gpu_heavy": True}, priority="HIGH", max_attempts=3)
+    await queue.submit(payload=[2], constraints={})
+    full, usual = (await queue.post("/jobs/claim", 200, worker_id="w", limit=5, lease=True, brief=True))["jobs"]
+    whole = await queue.job(full["job_id"])
+    assert {name: whole[name] for name in full} == full
+    assert full["constraints"] == {"gpu_heavy": True} and full["priority"] == "HIGH" and full["max_attempts"] == 3
+    assert usual["payload"] == [2] and usual["state"] == "RUNNING" and usual["lease_id"]
+    assert not {"constraints", "priority", "max_attempts", "run_at", "fairness_key"} & set(usual)

@@ -49,6 +49,16 @@ def test_a_wide_update_finds_each_row_by_its_key() -> None:
     assert "SEARCH t USING INTEGER PRIMARY KEY" in plan
 
 
+def test_a_wide_update_for_named_values_takes_each_row_in_the_order_it_names() -> None:
+    wide = bulk.widen_named("UPDATE t SET a = %(a)s, b = %(b)s, c = %(a)s WHERE id = %(id)s AND d LIKE '%%x'", 3)
+    assert wide is not None
+    sql, names = wide
+    assert names == ("a", "b", "id")
+    assert sql.count("%s") == 9 and "%(" not in sql and "LIKE '%%x'" in sql
+    assert sql.startswith("UPDATE (SELECT %s AS p_a, %s AS p_b, %s AS p_id UNION ALL SELECT")
+    assert bulk.widen_named("INSERT INTO t (a) VALUES (%(a)s)", 8) is None
+
+
 def test_what_cannot_be_widened_is_left_alone() -> None:
     assert bulk.widen("DELETE FROM t WHERE id = ?1", 8) is None
     assert bulk.widen("UPDATE t SET a = 1", 8) is None

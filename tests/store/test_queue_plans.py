@@ -25,11 +25,12 @@ PLANS = {
     "queue.list_finished": "job_runs_finished",
     "queue.find_job_by_request": "job_runs_request",
     "queue.lock_jobs_among": "job_runs_id",
-    "queue.lock_leases_among": "lease_runs_id",
-    "queue.lock_holds_among": "lease_runs_id",
+    "queue.lock_leases_among": "PRIMARY KEY",
+    "queue.lock_holds_among": "PRIMARY KEY",
+    "queue.delete_leases": "lease_runs_job",
     "queue.end_jobs_among": "INTEGER PRIMARY KEY",
     "queue.run_ready_jobs_among": "INTEGER PRIMARY KEY",
-    "queue.release_leases_among": "lease_runs_id",
+    "queue.release_leases_among": "PRIMARY KEY",
 }
 
 
@@ -47,7 +48,7 @@ async def test_what_the_queue_asks_for_is_found_by_its_index(tmp_path: Path, nam
         plan: list[Any] = connection.execute(f"EXPLAIN QUERY PLAN {sql}", (1,) * places).fetchall()
     finally:
         connection.close()
-    told = " / ".join(row[3] for row in plan)
+    told = " / ".join(row[3] for row in plan if row[3] != "SCAN CONSTANT ROW")  # the clock, asked once
     assert "SEARCH" in told
     assert PLANS[name] in told
     assert "SCAN" not in told

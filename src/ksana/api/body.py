@@ -112,7 +112,9 @@ def check_media_type(content_type: bytes) -> None:
 
 def check_depth(body: bytes) -> None:
     """Refuse nesting beyond the limit, without recursion and in linear time."""
-    brackets = _STRING.sub(b"", body).translate(_SQUARE, _NOT_BRACKETS)
+    # With no backslash anywhere every quote begins or ends a string: what lies outside is every other piece.
+    bare = _STRING.sub(b"", body) if b"\\" in body else b"".join(body.split(b'"')[::2])
+    brackets = bare.translate(_SQUARE, _NOT_BRACKETS)
     allowed = MAX_DEPTH
     for _ in range(_PEELED):
         # Innermost pairs go at the speed of C, one level each time: long flat lists are over here.

@@ -4,13 +4,13 @@ import re
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from ksana.api.queue_shapes import (
-    NOTHING,
     BeatBatch,
     BeatBody,
     Beaten,
+    BriefClaim,
     CancelBody,
     ClaimBody,
     JobAnswer,
@@ -23,6 +23,7 @@ from ksana.api.queue_shapes import (
     StatusBody,
     SubmitBatch,
     SubmitJob,
+    brief_job,
     show_beat,
     show_briefly,
     show_job,
@@ -63,7 +64,7 @@ class Queue:
 
     async def submit(self, call: Call, body: SubmitJob) -> Answer | Content:
         """Take one job."""
-        job = _new_job(body, self._service.new_ids(1)[0], "")
+        job = _new_job(body, self._service.new_ids(1)[0])
         key = call.header("idempotency-key")
         try:
             if key is None:
@@ -78,7 +79,7 @@ class Queue:
     async def submit_batch(self, _: Call, body: SubmitBatch) -> Answer:
         """Take up to a thousand jobs, all or none."""
         ids = self._service.new_ids(len(body.jobs))
-        jobs = [_new_job(job, ids[index], f"jobs[{index}].") for index, job in enumerate(body.jobs)]
+        jobs = [_new_job(job, ids[index], index) for index, job in enumerate(body.jobs)]
         try:
             made = await self._service.submit_batch(jobs)
         except ConflictError as error:
@@ -93,6 +94,8 @@ class Queue:
         claimed = await self._service.claim(claim, round(body.wait_sec * SECOND))
         if not claimed.jobs:
             return Answer(204)
+        if body.brief:
+            return Answer(200, BriefClaim([brief_job(job) for job in claimed.jobs]))
         jobs = [show_job(job) for job in claimed.jobs]
         answer: dict[str, Any] = {"job": jobs[0]}
         if body.limit > 1:
@@ -276,8 +279,10 @@ def _routes(queue: Queue) -> list[AnyRoute]:
     ]  # fmt: skip
 
 
-def _new_job(body: SubmitJob, job_id: str, where: str) -> NewJob:
-    run_at = None if body.run_at is None else _instant(f"{where}run_at", body.run_at)
+def _new_job(body: SubmitJob, job_id: str, index: int | None = None) -> NewJob:
+    run_at = None
+    if body.run_at is not None:
+        run_at = _instant("run_at" if index is None else f"jobs[{index}].run_at", body.run_at)
     constraints = body.constraints
     if constraints:
         line = line_of(body.addon_id, body.job_type, body.cost_units, needs_of(constraints))
@@ -285,9 +290,11 @@ def _new_job(body: SubmitJob, job_id: str, where: str) -> NewJob:
     else:
         line = line_of(body.addon_id, body.job_type, body.cost_units, ())
         constraints_json = "{}"
+    payload = body.payload
+    payload_json = "{}" if isinstance(payload, UnsetType) else bytes(payload).decode()
     return NewJob(
-        job_id, body.priority, line, constraints_json, bytes(body.payload).decode(), body.client_request_id,
-        body.max_attempts, run_at, body.fairness_key,
+        job_id, body.priority, line, constraints_json, payload_json, body.client_request_id, body.max_attempts, run_at,
+        body.fairness_key,
     )  # fmt: skip
 
 
@@ -312,10 +319,12 @@ def _release(lease_id: str, body: ReleaseBody) -> Release:
     )  # fmt: skip
 
 
-def _text(raw: Raw) -> str | None:
+def _text(raw: Raw | UnsetType) -> str | None:
     """The JSON as it was sent; null counts as nothing."""
+    if isinstance(raw, UnsetType):
+        return None
     text = bytes(raw)
-    return None if not text or text == b"null" or raw is NOTHING else text.decode()
+    return None if text == b"null" else text.decode()
 
 
 def _refused(error: KsanaError, call: Call) -> dict[str, Any]:

@@ -21,11 +21,8 @@ Priority = Literal["LOW", "NORMAL", "HIGH", "URGENT"]
 State = Literal["QUEUED", "CLAIMED", "PREPARING", "LEASE_PENDING", "RUNNING", "DONE", "FAILED", "CANCELED", "TIMEOUT"]
 Final = Literal["SUCCEEDED", "FAILED", "CANCELED", "TIMEOUT"]
 
-NOTHING = Raw(b"")
-EMPTY_OBJECT = Raw(b"{}")
 
-
-class ServerOwned(msgspec.Struct, frozen=True, kw_only=True):
+class ServerOwned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Members the server sets: sent back with a job, they are passed over."""
 
     job_id: Any = None
@@ -45,7 +42,7 @@ class ServerOwned(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: Any = None
 
 
-class SubmitJob(ServerOwned, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SubmitJob(ServerOwned, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A job to submit."""
 
     addon_id: Name
@@ -53,7 +50,7 @@ class SubmitJob(ServerOwned, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cost_units: Cost
     priority: Priority = "NORMAL"
     constraints: dict[str, Any] | None = None
-    payload: Raw = msgspec.field(default_factory=lambda: EMPTY_OBJECT)
+    payload: Raw | UnsetType = UNSET
     client_request_id: RequestId | None = None
     max_attempts: Annotated[int, Meta(ge=1, le=1000)] = 1
     run_at: str | None = None
@@ -78,6 +75,8 @@ class ClaimBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     wait_sec: Annotated[float, Meta(ge=0, le=30)] = 0
     lease: bool = False
     ttl_sec: Ttl = 30
+    brief: bool = False
+    """Leave out of each job what is null or as usual, and the leases besides their ids."""
 
 
 class StatusBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +107,7 @@ class LeaseBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     worker_id: Name | None = None
 
 
-class BeatBody(msgspec.Struct, frozen=True, kw_only=True):
+class BeatBody(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A sign of life."""
 
     job_id: str | None = None
@@ -118,7 +117,7 @@ class BeatBody(msgspec.Struct, frozen=True, kw_only=True):
     ttl_sec: Ttl | None = None
 
 
-class BeatItem(BeatBody, frozen=True, kw_only=True):
+class BeatItem(BeatBody, frozen=True, kw_only=True, gc=False):
     """One of many."""
 
     lease_id: Id
@@ -130,18 +129,18 @@ class BeatBatch(msgspec.Struct, frozen=True, kw_only=True):
     items: Annotated[list[BeatItem], Meta(max_length=500)]
 
 
-class ReleaseBody(msgspec.Struct, frozen=True, kw_only=True):
+class ReleaseBody(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker's last word on its attempt."""
 
     status: Final
     job_id: str | None = None
     worker_id: Name | None = None
-    result_data: Raw = msgspec.field(default_factory=lambda: NOTHING)
+    result_data: Raw | UnsetType = UNSET
     error: str | None = None
-    metrics: Raw = msgspec.field(default_factory=lambda: NOTHING)
+    metrics: Raw | UnsetType = UNSET
 
 
-class ReleaseItem(ReleaseBody, frozen=True, kw_only=True):
+class ReleaseItem(ReleaseBody, frozen=True, kw_only=True, gc=False):
     """One of many."""
 
     lease_id: Id
@@ -203,6 +202,39 @@ class JobView(msgspec.Struct, frozen=True, gc=False):
     note: str | None
     started_at: str | None
     finished_at: str | None
+
+
+_USUAL = "NORMAL"
+
+
+class BriefJob(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A job as a worker is told of it: what is null or as usual is left out."""
+
+    job_id: str
+    addon_id: str
+    job_type: str
+    cost_units: int
+    payload: Raw
+    state: str
+    created_at: str
+    updated_at: str
+    attempts: int
+    lease_id: str | None = None
+    claimed_by: str | None = None
+    claim_expires_at: str | None = None
+    priority: str = _USUAL  # left out when it is this very object
+    max_attempts: int = 1
+    constraints: Raw | None = None
+    run_at: str | None = None
+    fairness_key: str | None = None
+    client_request_id: str | None = None
+    next_retry_at: str | None = None
+
+
+class BriefClaim(msgspec.Struct, frozen=True):
+    """Claimed jobs, in a few words."""
+
+    jobs: list[BriefJob]
 
 
 class LeaseView(msgspec.Struct, frozen=True, gc=False):
@@ -281,6 +313,18 @@ def show_job(job: Job) -> JobView:
         shown(job.claim_expires_at), job.lease_id, job.attempts, shown(job.next_retry_at), job.max_attempts,
         shown(job.run_at), job.fairness_key, job.client_request_id, bool(job.cancel_requested), job.cancel_reason,
         job.progress, job.note, shown(job.started_at), shown(job.finished_at),
+    )  # fmt: skip
+
+
+def brief_job(job: Job) -> BriefJob:
+    """Render a job a worker has just claimed."""
+    constraints, run_at, until, retry_at = job.constraints_json, job.run_at, job.claim_expires_at, job.next_retry_at
+    return BriefJob(
+        job.job_id, job.addon_id, job.job_type, job.cost_units, Raw(job.payload_json.encode()), job.state,
+        shown_at(job.created_at), shown_at(job.updated_at), job.attempts, job.lease_id, job.claimed_by,
+        None if until is None else shown_at(until), _USUAL if job.priority == _USUAL else job.priority, job.max_attempts,
+        None if constraints == "{}" else Raw(constraints.encode()), None if run_at is None else shown_at(run_at),
+        job.fairness_key, job.client_request_id, None if retry_at is None else shown_at(retry_at),
     )  # fmt: skip
 
 

@@ -41,12 +41,13 @@ def new_uuid() -> str:
 
 def new_ordered_uuids(at: Instant, count: int) -> list[str]:
     """Make UUIDs (version 7) that sort by the instant, with 74 random bits each: new rows then land side by side in an index
-    instead of all over it, which is most of the cost of a durable commit."""
+    instead of all over it, which is most of the cost of a durable commit. They come in order, so that the rows of one batch
+    are appended one after the other and fill their pages."""
     stamp = f"{at // 1000 & 0xFFFFFFFFFFFF:012x}"
     head = f"{stamp[:8]}-{stamp[8:]}-7"
     noise = os.urandom(10 * count).hex()
     parts = (noise[place : place + 20] for place in range(0, 20 * count, 20))
-    return [f"{head}{part[:3]}-{_VARIANT[part[3]]}{part[4:7]}-{part[7:19]}" for part in parts]
+    return sorted([f"{head}{part[:3]}-{_VARIANT[part[3]]}{part[4:7]}-{part[7:19]}" for part in parts])
 
 
 def new_token() -> int:

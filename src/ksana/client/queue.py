@@ -7,7 +7,6 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from ksana.base.ids import new_uuid
 from ksana.client import shapes, wire
 from ksana.client.errors import ApiError, ConflictError, DuplicateRequestError
 from ksana.client.transport import Backoff, Transport
@@ -87,7 +86,7 @@ class QueueClient:
             cost_units=cost_units,
             priority=priority or msgspec.UNSET,
             constraints=dict(constraints) if constraints else msgspec.UNSET,
-            client_request_id=client_request_id or new_uuid(),
+            client_request_id=client_request_id or wire.new_request_ids(1)[0],
             max_attempts=max_attempts or msgspec.UNSET,
             run_at=run_at or msgspec.UNSET,
             fairness_key=fairness_key or msgspec.UNSET,
@@ -103,7 +102,7 @@ class QueueClient:
         """Submit up to 1,000 jobs, all or none, safe to repeat like `submit`."""
         wire.check_size(jobs, MAX_SUBMIT_BATCH)
         own = {at for at, job in enumerate(jobs) if job.client_request_id is msgspec.UNSET}
-        named = [wire.with_request_id(job) if at in own else job for at, job in enumerate(jobs)]
+        named = wire.with_request_ids(jobs) if own else list(jobs)
         try:
             return (await self._post("/jobs/submit-batch", {"jobs": named}, wire.JobsAnswer)).jobs
         except DuplicateRequestError as error:
@@ -142,6 +141,8 @@ class QueueClient:
             body["wait_sec"] = int(wait_sec) if wait_sec == int(wait_sec) else wait_sec
         if lease:
             body["lease"] = True
+        if lease and limit > 1:
+            body["brief"] = True
         if lease and ttl_sec is not None:
             body["ttl_sec"] = ttl_sec
         if accept_job_types is not None:

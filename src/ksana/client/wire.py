@@ -7,7 +7,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from ksana.base.ids import new_uuid
+from ksana.base.clock import SystemClock
+from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import format_instant, to_instant
 from ksana.client import shapes
 from ksana.client.errors import ApiError, ClientError, TransportError, from_body
@@ -52,6 +53,7 @@ class BriefAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
 
 
 encode = msgspec.json.Encoder().encode
+_clock = SystemClock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
@@ -92,8 +94,18 @@ def check_count(found: Sequence[Any], items: Sequence[Any]) -> None:
         raise TransportError(f"{len(found)} results for {len(items)} items", is_outcome_unknown=True)
 
 
-def with_request_id(job: shapes.NewJob) -> shapes.NewJob:
-    return msgspec.structs.replace(job, client_request_id=new_uuid())
+def new_request_ids(count: int) -> list[str]:
+    """Fresh ids that sort by time: the server's index of them then grows at one end."""
+    return new_ordered_uuids(_clock.now(), count)
+
+
+def with_request_ids(jobs: Sequence[shapes.NewJob]) -> list[shapes.NewJob]:
+    """The jobs, those without a request id under a fresh one."""
+    replace, unset = msgspec.structs.replace, msgspec.UNSET
+    return [
+        replace(job, client_request_id=request_id) if job.client_request_id is unset else job
+        for job, request_id in zip(jobs, new_request_ids(len(jobs)), strict=True)
+    ]
 
 
 def without_none(members: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,9 @@ ENDED: Final = frozenset(FINAL_OF)
 HELD: Final = frozenset({"CLAIMED", "PREPARING", "LEASE_PENDING"})
 """States in which a worker holds the claim and no lease."""
 
+MANY: Final = 8
+"""From so many jobs on their leases and events are written in sets, not row by row."""
+
 CLAIM_TTL_US: Final[Micros] = 60 * SECOND
 MAX_ERROR: Final = 1024
 _BACKOFF_FIRST: Final[Micros] = 5 * SECOND
@@ -122,6 +125,53 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     def is_ended(self) -> bool:
         """Whether it will never change again."""
         return self.state in ENDED
+
+
+class ReadyJob(msgspec.Struct, frozen=True, gc=False):
+    """A ready job as a claim takes it: what ready jobs do not all have in common."""
+
+    seq: int
+    job_id: str
+    addon_id: str
+    job_type: str
+    priority: str
+    cost_units: int
+    constraints_json: str
+    payload_json: str
+    attempts: int
+    max_attempts: int
+    created_at: Instant
+    run_at: Instant | None
+    next_retry_at: Instant | None
+    started_at: Instant | None
+    fairness_key: str | None
+    client_request_id: str | None
+    error_text: str | None
+    metrics_json: str | None
+    urgency: int
+    line_id: int
+    turn: int
+    due_at: Instant
+
+    def claimed(self, worker_id: str, until: Instant, now: Instant) -> Job:
+        """The job with its claim."""
+        return Job(
+            self.seq, self.job_id, self.addon_id, self.job_type, self.priority, self.cost_units, self.constraints_json,
+            self.payload_json, "CLAIMED", self.attempts, self.max_attempts, self.created_at, now, self.run_at, worker_id,
+            until, None, self.next_retry_at, self.fairness_key, self.client_request_id, 0, None, None, None,
+            self.started_at, None, None, self.error_text, None, self.metrics_json, Lane.CLAIMED, self.urgency,
+            self.line_id, self.turn, self.due_at, None,
+        )  # fmt: skip
+
+    def running(self, worker_id: str, lease_id: str, now: Instant) -> Job:
+        """The job in its next attempt."""
+        return Job(
+            self.seq, self.job_id, self.addon_id, self.job_type, self.priority, self.cost_units, self.constraints_json,
+            self.payload_json, "RUNNING", self.attempts + 1, self.max_attempts, self.created_at, now, self.run_at, worker_id,
+            None, lease_id, None, self.fairness_key, self.client_request_id, 0, None, None, None,
+            now, None, None, self.error_text, None, self.metrics_json, 4, self.urgency,
+            self.line_id, self.turn, self.due_at, None,
+        )  # fmt: skip
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -296,6 +346,7 @@ def can_report(state: str, to: str) -> bool:
     return (state, "status", to) in JOB_MOVES or (state == to and state not in ENDED and state != "QUEUED")
 
 
+@lru_cache(maxsize=256)
 def release_digest(status: str, result: str, error: str | None, metrics: str) -> str:
     """Name what a release said, so that the same one sent again is known."""
     # Lengths keep one member's end from passing for another's beginning.

@@ -22,7 +22,7 @@ from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.domain.admission import Room
 from ksana.domain.histogram import bucket_counts
-from ksana.domain.queue import FINAL_OF, Ending, Hold, Job, Lane, Settled, after_expiry
+from ksana.domain.queue import FINAL_OF, MANY, Ending, Hold, Job, Lane, Settled, after_expiry
 from ksana.engine.arrivals import Arrivals
 from ksana.engine.pump import AGAIN, Pump
 from ksana.ports.queue_store import Due
@@ -56,6 +56,7 @@ def end_attempts(tx: Tx, room: Room, ends: Sequence[AttemptEnd], reason: str) ->
     finished: list[Settled] = []
     requeued: list[Settled] = []
     events: list[tuple[str, str, str, str]] = []
+    plain: list[Hold] = []
     units = 0
     for hold, ending, status, error, result_json, metrics_json in ends:
         units += hold.cost_units
@@ -63,13 +64,20 @@ def end_attempts(tx: Tx, room: Room, ends: Sequence[AttemptEnd], reason: str) ->
         if ending.rest_us is None:
             one = Settled(hold.seq, job_id, hold.lease_id, state, error, result_json, metrics_json)
             finished.append(one)
-            events.append(("JOB", job_id, _ENDED_EVENT[state], _tell_end(hold, state, error, reason)))
+            if state == "DONE" and error is None:
+                plain.append(hold)
+            else:
+                events.append(("JOB", job_id, _ENDED_EVENT[state], _tell_end(hold, state, error, reason)))
         else:
             one = _requeue(tx, hold, ending.rest_us, error, metrics_json)
             requeued.append(one)
             why = "LEASE_EXPIRED" if reason == "EXPIRED" else status
             events.append(("JOB", job_id, "JOB_REQUEUED", _tell_requeue(hold, ending.rest_us, error, why)))
         settled.append(one)
+    if len(plain) < MANY:
+        events += [("JOB", hold.job_id, "JOB_DONE", _tell_end(hold, "DONE", None, reason)) for hold in plain]
+    else:
+        tx.queue.tell_done([hold.seq for hold in plain], reason)
     tx.events.append_texts(events)
     count = tx.queue.end_running(finished) + tx.queue.requeue_running(requeued)
     assert count == len(ends), "a running job and its active lease are changed together, never alone"

@@ -24,7 +24,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from ksana.base.instant import Instant
+from ksana.base.instant import Instant, Micros
 from ksana.ports.queue_store import Idempotency, LeaseTable, QueueTable
 from ksana.ports.tasks_store import Runs, Tasks
 
@@ -137,15 +137,20 @@ class Rollups(Protocol):
     """Counts per time bucket, written with what they count. Nothing ever scans history for a statistic."""
 
     def add(self, metric: str, key: str = "", count: int = 1, total: float = 0.0) -> None:
-        """Add to the bucket of `tx.now` (one minute wide)."""
+        """Add to the buckets of `tx.now`, of every grain."""
         ...
 
     def list_buckets(self, metric: str, key: str, since: Instant, until: Instant) -> list[tuple[Instant, int, float]]:
-        """(bucket start, count, total) in [since, until), oldest first."""
+        """(start, count, total) of the minutes in [since, until), oldest first."""
+        ...
+
+    def list_sums(self, metric: str, since: Instant, until: Instant, width_us: Micros) -> list[tuple[Instant, str, int]]:
+        """(start, key, count) of all keys, summed over stretches of `width_us`, whole minutes, from the widest grain that fits.
+        `since` is the start of a stretch."""
         ...
 
     def purge(self, before: Instant, limit: int) -> int:
-        """Remove up to `limit` buckets that began before."""
+        """Remove up to `limit` buckets that ended before."""
         ...
 
 

@@ -8,8 +8,8 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
 from ksana.base.ids import new_ordered_uuids
-from ksana.base.instant import DAY, Micros
-from ksana.domain.queue import Job, Lane, Lease, Line, Settled
+from ksana.base.instant import DAY, Instant, Micros
+from ksana.domain.queue import Job, Lease, Line, Settled
 from ksana.engine.arrivals import Arrivals, Waiter
 from ksana.engine.leasing import Leasing
 from ksana.ports.queue_store import JobFilter
@@ -96,7 +96,7 @@ class QueueService:
     def _tell_submitted(self, jobs: Sequence[NewJob], made: Sequence[Job]) -> None:
         lines = {job.line.id: job.line for job in jobs}
         self._book.committed.update(lines)
-        soonest = min((job.due_at for job in made if job.lane == Lane.SCHEDULED), default=None)
+        soonest = min([job.due_at for job in made if job.lane == 0], default=None)  # those that wait for their time
         if soonest is not None:
             self.leasing.note_due(soonest)
         self.arrivals.tell_lines(lines.values())
@@ -185,10 +185,16 @@ class QueueService:
 
     def _tell_released(self, outcomes: Sequence[Job | Settled | KsanaError]) -> None:
         self.arrivals.tell_capacity()
-        rests = [one.due_at for one in outcomes if not isinstance(one, KsanaError) and one.lane == Lane.SCHEDULED]
+        rests: list[Instant] = []
+        has_refused = False
+        for one in outcomes:
+            if isinstance(one, KsanaError):
+                has_refused = True
+            elif one.lane == 0:  # rests before its next attempt
+                rests.append(one.due_at)
         if rests:
             self.leasing.note_due(min(rests))
-        elif any(isinstance(one, KsanaError) for one in outcomes):
+        if has_refused:
             # A late release may have put its job back in line.
             self.arrivals.tell_ready()
 
@@ -205,10 +211,11 @@ class QueueService:
 
 def read_events(tx: Tx, job_id: str) -> list[Event]:
     """Every event of a job and of its leases, by id."""
-    if tx.queue.find_job(job_id) is None:
+    job = tx.queue.find_job(job_id)
+    if job is None:
         raise not_found(job_id)
     events: list[Event] = tx.events.list_after(0, MAX_EVENTS, "JOB", job_id)
-    for lease in tx.leases.list_of_job(job_id):
+    for lease in tx.leases.list_of_job(job.seq):
         events += tx.events.list_after(0, MAX_EVENTS, "LEASE", lease.lease_id)
     return sorted(events, key=lambda event: event.id)
 

@@ -11,7 +11,7 @@ from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.admission import PATIENCE, RESERVE_GRACE, RETRY_MOST, Ask, Room, find_denial, may_reserve
 from ksana.domain.histogram import bucket_counts
-from ksana.domain.queue import ENDED, HELD, URGENCY, Job, Lane, Lease, Line, Wants, accepts, can_report
+from ksana.domain.queue import ENDED, HELD, MANY, URGENCY, Job, Lane, Lease, Line, ReadyJob, Wants, accepts, can_report
 from ksana.ports.store import Tx
 
 READY: Final = int(Lane.READY)
@@ -103,11 +103,17 @@ def submit_jobs(tx: Tx, jobs: Sequence[NewJob], lines: Sequence[Line], is_batch:
     made: list[Job] = []
     events: list[tuple[str, str, str, str]] = []
     turn = tx.queue.turn
+    tails: dict[int, int] = {}
+    has_keys = any(job.fairness_key is not None for job in jobs)
     for job in jobs:
         line, priority, run_at, job_id = job.line, job.priority, job.run_at, job.job_id
         urgency = URGENCY[priority]
         if run_at is None or run_at <= now:
-            lane, due_at, place = READY, now, turn(urgency, job.fairness_key)
+            lane, due_at = READY, now
+            if has_keys:
+                place = turn(urgency, job.fairness_key)
+            else:  # all go to the tail of their urgency, which is one and the same place
+                place = tails[urgency] if urgency in tails else tails.setdefault(urgency, turn(urgency, None))
         else:
             lane, due_at, place = SCHEDULED, run_at, 0
         made.append(
@@ -156,49 +162,37 @@ def claim_jobs(tx: Tx, claim: Claim, book: LineBook, limits: Limits) -> Claimed:
     promoted = tx.queue.promote_due(PROMOTE)
     if promoted:
         tx.queue.count(arrivals=len(promoted))
+    line_ids = book.choose(tx, claim.wants)
     if claim.has_lease:
         # Everybody who leases or releases waits for the capacity's lock: do not take it to learn that there is nothing to do.
-        if tx.leases.room(limits.total).used >= limits.total or not tx.queue.has_ready(book.choose(tx, claim.wants)):
+        if tx.leases.room(limits.total).used >= limits.total or not tx.queue.has_ready(line_ids):
             return NOTHING
-        return _claim_with_leases(tx, claim, book, limits, tx.leases.lock_room(limits.total))
-    jobs = _take(tx, claim.wants, claim.limit, book)
+        return _claim_with_leases(tx, claim, book, line_ids, limits)
+    jobs = _take(tx, line_ids, claim.limit, book)
     if not jobs:
         return NOTHING
-    until = tx.now + limits.claim_ttl_us
+    now = tx.now
+    until = now + limits.claim_ttl_us
     _all_changed(tx.queue.claim_ready(jobs, claim.worker_id, until), jobs)
-    data = {"worker_id": claim.worker_id}
-    for job in jobs:
-        tx.events.append("JOB", job.job_id, "JOB_CLAIMED", data)
+    data = _encode({"worker_id": claim.worker_id}).decode()
+    tx.events.append_texts([("JOB", job.job_id, "JOB_CLAIMED", data) for job in jobs])
     tx.queue.count(queued=-len(jobs))
-    replace = msgspec.structs.replace
-    return Claimed(
-        [
-            replace(
-                job, state="CLAIMED", claimed_by=claim.worker_id, claim_expires_at=until, updated_at=tx.now,
-                progress=None, note=None, lane=int(Lane.CLAIMED),
-            )
-            for job in jobs
-        ],
-        [],
-    )  # fmt: skip
+    return Claimed([job.claimed(claim.worker_id, until, now) for job in jobs], [])
 
 
-def _take(tx: Tx, wants: Wants, limit: int, book: LineBook) -> list[Job]:
-    line_ids = book.choose(tx, wants)
+def _take(tx: Tx, line_ids: tuple[int, ...], limit: int, book: LineBook) -> list[ReadyJob]:
     if not book.is_all(line_ids):
         return list(tx.queue.take_ready(line_ids, limit))
     jobs = tx.queue.take_ready(None, limit)
     # A line may have been added since the book was read: its jobs are not ours to judge.
-    return [job for job in jobs if job.line_id in line_ids] if len(line_ids) < 64 else _known(jobs, frozenset(line_ids))
+    known = line_ids if len(line_ids) < 64 else frozenset(line_ids)
+    return [job for job in jobs if job.line_id in known]
 
 
-def _known(jobs: list[Job], line_ids: frozenset[int]) -> list[Job]:
-    return [job for job in jobs if job.line_id in line_ids]
-
-
-def _claim_with_leases(tx: Tx, claim: Claim, book: LineBook, limits: Limits, room: Room) -> Claimed:
+def _claim_with_leases(tx: Tx, claim: Claim, book: LineBook, line_ids: tuple[int, ...], limits: Limits) -> Claimed:
     """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED; one that has waited long keeps its units,
     so that nothing behind it of its own priority is admitted first."""
+    room = tx.leases.lock_room(limits.total)
     jobs: list[Job] = []
     leases: list[Lease] = []
     wants = claim.wants
@@ -206,33 +200,31 @@ def _claim_with_leases(tx: Tx, claim: Claim, book: LineBook, limits: Limits, roo
         free = room.total - room.used
         if free <= 0:
             break
-        taken = _take(tx, wants, claim.limit - len(jobs), book)
-        room, granted, was_full = _admit(tx, claim, limits, room, taken)
-        if granted:
-            jobs += [job for job, _ in granted]
-            leases += [lease for _, lease in granted]
+        taken = _take(tx, line_ids, claim.limit - len(jobs), book)
+        room, fitting, was_full = _admit(tx, limits, room, taken)
+        if fitting:
+            _grant_ready(tx, claim, fitting, jobs, leases)
         if is_last or not was_full or len(jobs) >= claim.limit:
             break
         # Behind jobs that are too large smaller ones may wait: once more, for those that fit.
         free = room.total - room.used
         most = free if wants.max_cost_units is None else min(free, wants.max_cost_units)
         wants = msgspec.structs.replace(wants, max_cost_units=most)
+        line_ids = book.choose(tx, wants)
     if jobs:
-        units = sum(job.cost_units for job in jobs)
+        units = sum([job.cost_units for job in jobs])
         tx.queue.count(queued=-len(jobs), running=len(jobs), leases=len(jobs), units=units)
         tx.leases.set_room(room)
     return Claimed(jobs, leases) if jobs else NOTHING
 
 
-def _admit(
-    tx: Tx, claim: Claim, limits: Limits, room: Room, taken: Sequence[Job]
-) -> tuple[Room, list[tuple[Job, Lease]], bool]:
+def _admit(tx: Tx, limits: Limits, room: Room, taken: Sequence[ReadyJob]) -> tuple[Room, Sequence[ReadyJob], bool]:
     now = tx.now
     # With no shares and nothing kept for anybody the capacity alone decides: if all fit, all are admitted.
     whole = None if limits.shares else room.with_all(sum([job.cost_units for job in taken]), len(taken))
     if whole is not None:
-        return whole, _grant_ready(tx, claim, taken) if taken else [], False
-    fitting: list[Job] = []
+        return whole, taken, False
+    fitting: list[ReadyJob] = []
     was_full = False
     spent: dict[str, int] = {}
     for job in taken:
@@ -252,43 +244,49 @@ def _admit(
         if has_waited and denial.code == "CAPACITY_EXCEEDED" and may_reserve(room, ask, now, None):
             room = room.with_reserve(ask, now + RETRY_MOST + RESERVE_GRACE)
             tx.leases.set_room(room)
-    return room, _grant_ready(tx, claim, fitting) if fitting else [], was_full
+    return room, fitting, was_full
 
 
-def _grant_ready(tx: Tx, claim: Claim, jobs: Sequence[Job]) -> list[tuple[Job, Lease]]:
+def _grant_ready(tx: Tx, claim: Claim, taken: Sequence[ReadyJob], jobs: list[Job], leases: list[Lease]) -> None:
+    """Taken jobs run: each gets its lease. What was made is added to `jobs` and `leases`."""
     now: Instant = tx.now
     worker_id, ttl_sec = claim.worker_id, claim.ttl_sec
     expires_at = now + round(ttl_sec * SECOND)
-    replace = msgspec.structs.replace
-    due: Counter[Instant] = Counter()
-    claimed = _encode({"worker_id": worker_id}).decode()
-    events: list[tuple[str, str, str, str]] = []
-    granted: list[tuple[Job, Lease]] = []
-    for job, lease_id in zip(jobs, new_ordered_uuids(now, len(jobs)), strict=True):
-        job_id = job.job_id
-        lease = Lease(
-            lease_id, job_id, job.addon_id, worker_id, job.cost_units, ttl_sec, "ACTIVE", now, now, expires_at,
+    lease_ids = new_ordered_uuids(now, len(taken))
+    made = [
+        Lease(
+            lease_id, job.job_id, job.addon_id, worker_id, job.cost_units, ttl_sec, "ACTIVE", now, now, expires_at,
             None, None, None,
-        )  # fmt: skip
-        running = replace(
-            job, state="RUNNING", claimed_by=worker_id, lease_id=lease_id, attempts=job.attempts + 1, started_at=now,
-            updated_at=now, next_retry_at=None, progress=None, note=None, lane=4,
-        )  # fmt: skip
-        granted.append((running, lease))
-        events += (
-            ("JOB", job_id, "JOB_CLAIMED", claimed),
-            ("LEASE", lease_id, "LEASE_GRANTED", f'{{"job_id":"{job_id}","cost_units":{job.cost_units}}}'),
-            ("JOB", job_id, "JOB_RUNNING", f'{{"lease_id":"{lease_id}","attempts":{running.attempts}}}'),
         )
-        due[job.due_at] += 1
-    tx.events.append_texts(events)
-    _all_changed(tx.queue.run_ready([(job, lease.lease_id) for job, lease in granted], worker_id), jobs)
-    tx.leases.insert([lease for _, lease in granted])
-    tx.queue.observe("wait", bucket_counts(now, due))
-    return granted
+        for job, lease_id in zip(taken, lease_ids, strict=True)
+    ]  # fmt: skip
+    seqs = [job.seq for job in taken]
+    _all_changed(tx.queue.run_ready(list(zip(seqs, lease_ids, strict=True)), worker_id), taken)
+    claimed = _encode({"worker_id": worker_id}).decode()
+    if len(taken) >= MANY:
+        _all_changed(tx.leases.insert_of_jobs(seqs, ttl_sec, expires_at), taken)
+        tx.queue.tell_grants(seqs, claimed)
+    else:
+        tx.leases.insert(made, seqs)
+        _tell_grants(tx, taken, lease_ids, claimed)
+    jobs += [job.running(worker_id, lease_id, now) for job, lease_id in zip(taken, lease_ids, strict=True)]
+    leases += made
+    tx.queue.observe("wait", bucket_counts(now, Counter([job.due_at for job in taken])))
 
 
-def _all_changed(count: int, jobs: Sequence[Job]) -> None:
+def _tell_grants(tx: Tx, taken: Sequence[ReadyJob], lease_ids: Sequence[str], claimed: str) -> None:
+    for job, lease_id in zip(taken, lease_ids, strict=True):
+        job_id = job.job_id
+        tx.events.append_texts(
+            (
+                ("JOB", job_id, "JOB_CLAIMED", claimed),
+                ("LEASE", lease_id, "LEASE_GRANTED", f'{{"job_id":"{job_id}","cost_units":{job.cost_units}}}'),
+                ("JOB", job_id, "JOB_RUNNING", f'{{"lease_id":"{lease_id}","attempts":{job.attempts + 1}}}'),
+            )
+        )
+
+
+def _all_changed(count: int, jobs: Sequence[ReadyJob]) -> None:
     if count != len(jobs):
         raise AssertionError(f"{count} of {len(jobs)} held jobs were still ready: a lock did not hold")
 

@@ -9,8 +9,8 @@ from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundE
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.admission import RESERVE_GRACE, Ask, Denial, Room, find_denial, may_reserve, retry_after_us
 from ksana.domain.histogram import bucket_of
-from ksana.domain.queue import HELD, Hold, Job, Lane, Lease, Settled, after_release, release_digest
-from ksana.engine.leasing import SWEEP, AttemptEnd, end_attempts, expire_leases, job_after, list_expired
+from ksana.domain.queue import HELD, MANY, Hold, Job, Lane, Lease, Settled, after_release, release_digest
+from ksana.engine.leasing import SWEEP, end_attempts, expire_leases, job_after, list_expired
 from ksana.ports.store import Tx
 from ksana.service.queue_jobs import Limits, claim_lost, get_locked, illegal
 
@@ -144,7 +144,7 @@ def _grant(tx: Tx, room: Room, job: Job, ask: LeaseAsk) -> Granted:
         ask.lease_id, job.job_id, job.addon_id, job.claimed_by, job.cost_units, ask.ttl_sec, "ACTIVE", now, now,
         now + round(ask.ttl_sec * SECOND), None, None, None,
     )  # fmt: skip
-    tx.leases.insert([lease])
+    tx.leases.insert([lease], [job.seq])
     tx.leases.set_room(room.with_grant(job.cost_units, job.job_id))
     attempts = job.attempts + 1
     tx.events.append(
@@ -278,40 +278,56 @@ def _release(
     fresh: dict[str, tuple[Release, Hold, str]] = {}
     late: dict[str, Hold] = {}
     for item in items:
-        hold = holds.get(item.lease_id)
-        outcome: Settled | KsanaError | None = _refuse_stranger(item.lease_id, hold, item.job_id, item.worker_id)
+        lease_id = item.lease_id
+        hold = holds.get(lease_id)
+        outcome: Settled | KsanaError | None = _refuse_stranger(lease_id, hold, item.job_id, item.worker_id)
         if outcome is None and hold is not None:
-            digest = item.digest()
+            digest = release_digest(item.status, item.result_json or "", item.error, item.metrics_json or "")
             if not hold.is_live:
                 if hold.lease_state == "RELEASED" and hold.release_digest == digest:
-                    outcome = Settled(hold.seq, hold.job_id, hold.lease_id, hold.job_state)
+                    outcome = Settled(hold.seq, hold.job_id, lease_id, hold.job_state)
                 else:
                     if hold.lease_state == "ACTIVE":
-                        late[hold.lease_id] = hold
+                        late[lease_id] = hold
                     outcome = _lost(hold.lease_state)
-            elif fresh.setdefault(item.lease_id, (item, hold, digest))[2] != digest:
+            elif lease_id not in fresh:
+                fresh[lease_id] = (item, hold, digest)
+            elif fresh[lease_id][2] != digest:
                 outcome = _lost(hold.lease_state)
         outcomes.append(outcome)
-    settled = _end(tx, room, list(fresh.values())) if fresh else {}
+    settled = _end(tx, room, fresh) if fresh else {}
     if late:
         room = tx.leases.lock_room(limits.total)
         expire_leases(tx, room, list(late.values()))
     return [settled[item.lease_id] if outcome is None else outcome for item, outcome in zip(items, outcomes, strict=True)]
 
 
-def _end(tx: Tx, room: Room, fresh: Sequence[tuple[Release, Hold, str]]) -> dict[str, Settled]:
-    count = tx.leases.release_locked([(item.lease_id, item.status, digest) for item, _, digest in fresh])
+def _end(tx: Tx, room: Room, fresh: dict[str, tuple[Release, Hold, str]]) -> dict[str, Settled]:
+    count = tx.leases.release_locked([(lease_id, item.status, digest) for lease_id, (item, _, digest) in fresh.items()])
     if count != len(fresh):
         raise AssertionError("a locked lease was not active")
-    tx.events.append_texts(
-        ("LEASE", hold.lease_id, "LEASE_RELEASED", f'{{"job_id":"{hold.job_id}","status":"{item.status}"}}')
-        for item, hold, _ in fresh
-    )
+    _tell_released(tx, fresh)
     ends = [
-        AttemptEnd(hold, after_release(hold, item.status), item.status, item.error, item.result_json, item.metrics_json)
-        for item, hold, _ in fresh
+        (hold, after_release(hold, item.status), item.status, item.error, item.result_json, item.metrics_json)
+        for item, hold, _ in fresh.values()
     ]
-    return {one.lease_id: one for one in end_attempts(tx, room, ends, "RELEASED")}
+    return dict(zip(fresh, end_attempts(tx, room, ends, "RELEASED"), strict=True))
+
+
+def _tell_released(tx: Tx, fresh: dict[str, tuple[Release, Hold, str]]) -> None:
+    alike: dict[str, list[Hold]] = {}
+    for item, hold, _ in fresh.values():
+        alike.setdefault(item.status, []).append(hold)
+    for status, holds in alike.items():
+        if len(holds) >= MANY:
+            tx.queue.tell_released([hold.seq for hold in holds], status)
+        else:
+            tx.events.append_texts(
+                [
+                    ("LEASE", hold.lease_id, "LEASE_RELEASED", f'{{"job_id":"{hold.job_id}","status":"{status}"}}')
+                    for hold in holds
+                ]
+            )
 
 
 def _refuse_stranger(lease_id: str, found: Lease | Hold | None, job_id: str | None, worker_id: str | None) -> KsanaError | None:

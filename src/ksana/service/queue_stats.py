@@ -1,6 +1,5 @@
 """Figures of the queue, from gauges and rollups that were written with what they count. Nothing here scans history."""
 
-from collections import Counter
 from typing import Final
 
 import msgspec
@@ -88,27 +87,24 @@ def read_series(tx: Tx, metric: str, bucket_us: Micros, range_us: Micros) -> Ser
     if metric in _GAUGES:
         values = _gauge_values(tx, metric, starts, bucket_us)
     elif metric in _COUNTS:
-        sums: Counter[Instant] = Counter()
-        for at, number in tx.queue.list_points(_COUNTS[metric], first, last + bucket_us):
-            sums[at - at % bucket_us] += number
-        values = [float(sums[start]) for start in starts]
+        sums = dict(tx.queue.list_points(_COUNTS[metric], first, last + bucket_us, bucket_us))
+        values = [float(sums.get(start, 0)) for start in starts]
     else:
-        spans: dict[Instant, Counter[int]] = {}
-        for at, bucket, number in tx.queue.list_histogram(_SPANS[metric], first, last + bucket_us):
-            spans.setdefault(at - at % bucket_us, Counter())[bucket] += number
+        spans: dict[Instant, dict[int, int]] = {}
+        for at, bucket, number in tx.queue.list_histogram(_SPANS[metric], first, last + bucket_us, bucket_us):
+            counts = spans.setdefault(at, {})
+            counts[bucket] = counts.get(bucket, 0) + number
         return Series(metric, bucket_us, [(start, quantile(spans.get(start, {}), 0.95)) for start in starts])
     return Series(metric, bucket_us, list(zip(starts, values, strict=True)))
 
 
 def _gauge_values(tx: Tx, metric: str, starts: list[Instant], bucket_us: Micros) -> list[float]:
     """A gauge's value at the end of each bucket: the present value, less every change since."""
-    changes: Counter[Instant] = Counter()
-    for at, change in tx.queue.list_points(_GAUGES[metric], starts[0], starts[-1] + bucket_us):
-        changes[at - at % bucket_us] += change
+    changes = dict(tx.queue.list_points(_GAUGES[metric], starts[0], starts[-1] + bucket_us, bucket_us))
     room, gauges = tx.leases.room(0), tx.queue.gauges()
     value = {"leases": room.active, "units": room.used, "queued": gauges.queued, "running": gauges.running}[_GAUGES[metric]]
     values: list[float] = []
     for start in reversed(starts):
         values.append(float(value))
-        value -= changes[start]
+        value -= changes.get(start, 0)
     return values[::-1]

@@ -7,10 +7,21 @@ import pytest
 from ksana.base.errors import ConflictError, KsanaError
 from ksana.base.ids import new_uuid
 from ksana.base.instant import SECOND
-from ksana.domain.queue import Wants, line_of
+from ksana.domain.queue import MANY, Wants, line_of
 from ksana.engine.leasing import recount, sweep
+from ksana.service.queue import read_events
 from ksana.service.queue_jobs import Claim, Limits, LineBook, NewJob, cancel_job, claim_jobs, report_status, submit_jobs
-from ksana.service.queue_leases import Beat, Denied, Granted, Held, LeaseAsk, Release, beat_leases, release_leases
+from ksana.service.queue_leases import (
+    Beat,
+    Denied,
+    Granted,
+    Held,
+    LeaseAsk,
+    Release,
+    beat_leases,
+    release_briefly,
+    release_leases,
+)
 from ksana.service.queue_leases import request_lease as request
 from ksana.service.queue_stats import read_series, read_snapshot
 from ksana.store.sql import SqlStore
@@ -178,3 +189,40 @@ async def test_an_idempotency_key_is_remembered_until_it_expires(store: SqlStore
     assert await store.transact(remember, 0)
     assert await store.read(lambda tx: tx.idempotency.find_answer("s", "k", b"body")) is None
     assert await store.transact(remember, 60 * SECOND)
+
+
+@pytest.mark.spec("Q8", "Q16", "X11")
+async def test_many_jobs_leave_the_same_history_as_a_few(store: SqlStore) -> None:
+    seen = []
+    for count in (2, MANY + 4):
+        jobs = [new_job(cost=2) for _ in range(count)]
+        order = Claim("w", Wants(), count, has_lease=True)
+
+        def submit_and_claim(tx: Any, jobs: list[NewJob] = jobs, order: Claim = order) -> Any:
+            submit_jobs(tx, jobs, [jobs[0].line], False)  # told in the same commit, and told first
+            return claim_jobs(tx, order, LineBook(), LIMITS)
+
+        claimed = await store.transact(submit_and_claim)
+        bad = claimed.leases[-1].lease_id
+        items = [
+            Release(one.lease_id, *(("FAILED", None, None, None, "no") if one.lease_id == bad else ("SUCCEEDED",)))
+            for one in claimed.leases
+        ]
+        assert {one.state for one in await store.transact(release_briefly, items, LIMITS)} == {"DONE", "FAILED"}
+        for job, lease in zip(claimed.jobs, claimed.leases, strict=True):
+            row = await store.read(lambda tx, one: tx.leases.find_lease(one), lease.lease_id)
+            assert (row.job_id, row.worker_id, row.cost_units, row.ttl_sec) == (job.job_id, "w", 2, 30)
+            assert (row.granted_at, row.expires_at, row.state) == (lease.granted_at, lease.expires_at, "RELEASED")
+            told = []
+            for event in await store.read(read_events, job.job_id):
+                data = bytes(event.data).decode().replace(job.job_id, "JOB").replace(lease.lease_id, "LEASE")
+                entity = {job.job_id: "JOB", lease.lease_id: "LEASE"}[event.entity_id]
+                assert entity == event.entity_type
+                told.append((entity, event.type, data))
+            assert [one[1] for one in told[:5]] == [
+                "JOB_SUBMITTED", "JOB_CLAIMED", "LEASE_GRANTED", "JOB_RUNNING", "LEASE_RELEASED",
+            ]  # fmt: skip
+            assert told[5][1] == ("JOB_FAILED" if lease.lease_id == bad else "JOB_DONE")
+            seen.append((count, lease.lease_id == bad, tuple(told)))
+    histories = {(is_bad, told) for _, is_bad, told in seen}
+    assert len(histories) == 2

@@ -11,17 +11,11 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.ids import new_token
-from ksana.base.instant import Instant
-from ksana.domain.histogram import BUCKETS
-from ksana.domain.queue import FINAL_OF, Job, Lane, Line, Settled, next_turn
+from ksana.base.instant import MINUTE, Instant, Micros
+from ksana.domain.queue import FINAL_OF, Job, Lane, Line, ReadyJob, Settled, next_turn
 from ksana.ports.queue_store import Due, Gauges, JobFilter
+from ksana.store.sql.queue_sets import FEW_ROWS, JOB_COLUMNS, among, change_among, job_row
 from ksana.store.sql.session import Row, Session
-
-AMONG: Final = 50
-"""Places in the statements that look up or change many rows at once."""
-
-FEW_ROWS: Final = 6
-"""Up to this many rows are changed one by one: a statement with fifty places costs more than that to bind."""
 
 FEW_LINES: Final = 16
 """Up to this many lines a claim looks at each line's head; above it first looks along the common line."""
@@ -35,11 +29,6 @@ SHARDS: Final = 4
 _PROCESS: Final = new_token() >> 8 << 4
 """Tells the gauge rows of this process from those of others."""
 
-_COLUMNS: Final = (
-    "job_id", "addon_id", "job_type", "priority", "cost_units", "constraints_json", "payload_json", "max_attempts", "now_at",
-    "run_at", "fairness_key", "client_request_id", "lane", "urgency", "line_id", "turn", "due_at",
-)  # fmt: skip
-
 _decode_needs = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
@@ -47,8 +36,10 @@ class SqlQueue:
     """`scheduler_job_runs`, `queue_lines`, `queue_gauges`."""
 
     def __init__(self, session: Session, tx: Any) -> None:
-        self._session = session
+        self._raw = session
         self._tx = tx
+        self._new: list[Row] = []
+        self._counted = (0, 0, 0)
         self._now: Instant = tx.now
         self._shard = (id(session) >> 6) % SHARDS
         self._gauge_row = _PROCESS ^ id(session)
@@ -56,17 +47,40 @@ class SqlQueue:
         self._tails: dict[int, int | None] = {}
         self._key_tails: dict[tuple[int, str], int | None] = {}
 
+    @property
+    def _session(self) -> Session:
+        """The session, with every job entered before to be seen by what comes next."""
+        if self._new:
+            self._write_new()
+        return self._raw
+
     def insert(self, jobs: Sequence[Job], *, once: bool) -> int:
+        rows = [job_row(job) for job in jobs]
+        if once:
+            return self._session.run_tuples("queue.insert_job_once", JOB_COLUMNS, rows)
+        # Nothing can refuse these: those of all functions of one commit are written together.
+        self._raw.wrote = True
+        self._new += rows
+        return len(rows)
+
+    def _write_new(self) -> None:
+        rows, self._new = self._new, []
+        self._raw.run_tuples("queue.insert_job", JOB_COLUMNS, rows)
+
+    def flush(self) -> None:
+        """Write what was gathered: new jobs, and one change of the gauges for all functions of a commit."""
+        if self._new:
+            self._write_new()
+        if self._counted != (0, 0, 0):
+            queued, running, arrivals = self._counted
+            self._counted = (0, 0, 0)
+            self._raw.run("queue.add_to_gauges", shard=self._gauge_row, queued=queued, running=running, arrivals=arrivals)
+
+    def forget(self) -> None:
+        """Drop what was gathered."""
+        self._new = []
+        self._counted = (0, 0, 0)
         self._forget_turns()
-        rows = [
-            (
-                job.job_id, job.addon_id, job.job_type, job.priority, job.cost_units, job.constraints_json, job.payload_json,
-                job.max_attempts, job.created_at, job.run_at, job.fairness_key, job.client_request_id, job.lane, job.urgency,
-                job.line_id, job.turn, job.due_at,
-            )
-            for job in jobs
-        ]  # fmt: skip
-        return self._session.run_tuples("queue.insert_job_once" if once else "queue.insert_job", _COLUMNS, rows)
 
     def enter_lines(self, lines: Sequence[Line]) -> None:
         for line in sorted(lines, key=lambda one: one.id):
@@ -109,8 +123,8 @@ class SqlQueue:
         filters = {**msgspec.structs.asdict(wanted), "before": before}
         return [Job(*row) for row in self._session.filtered("queue.list_jobs", filters, limit=limit)]
 
-    # Turns are read once and carried on until the rows are written: those of the same call count too. After that they are
-    # read anew, for another function of the same commit may claim what they were read from.
+    # Turns are read once and carried on: jobs entered in the same commit count too. When a function of the commit takes or
+    # moves what they were read from, they are read anew.
 
     def turn(self, urgency: int, fairness_key: str | None) -> int:
         tails = self._tails
@@ -153,11 +167,11 @@ class SqlQueue:
     def has_ready(self, line_ids: Sequence[int]) -> bool:
         return bool(self._look(line_ids, 1))
 
-    def take_ready(self, line_ids: Sequence[int] | None, limit: int) -> list[Job]:
+    def take_ready(self, line_ids: Sequence[int] | None, limit: int) -> list[ReadyJob]:
         if limit <= 0:
             return []
         if line_ids is None:
-            return [Job(*row) for row in self._session.all("queue.take_ready", limit=limit)]
+            return [ReadyJob(*row) for row in self._session.all("queue.take_ready", limit=limit)]
         if not line_ids:
             return []
         if len(line_ids) == 1:
@@ -167,8 +181,8 @@ class SqlQueue:
         jobs = [job for line_id, count in sorted(counts.items()) for job in self._take_line(line_id, count)]
         return sorted(jobs, key=lambda job: (job.urgency, job.turn, job.seq))
 
-    def _take_line(self, line_id: int, limit: int) -> list[Job]:
-        return [Job(*row) for row in self._session.all("queue.take_line", line_id=line_id, limit=limit)]
+    def _take_line(self, line_id: int, limit: int) -> list[ReadyJob]:
+        return [ReadyJob(*row) for row in self._session.all("queue.take_line", line_id=line_id, limit=limit)]
 
     def _look(self, line_ids: Sequence[int], limit: int) -> list[Row]:
         """The first `limit` places over these lines, unlocked: which line to take how many from."""
@@ -185,20 +199,38 @@ class SqlQueue:
         heads.sort(key=lambda row: row[1:])
         return heads[:limit]
 
-    def claim_ready(self, jobs: Sequence[Job], worker_id: str, until: Instant) -> int:
+    def claim_ready(self, jobs: Sequence[ReadyJob], worker_id: str, until: Instant) -> int:
+        self._forget_turns()
         same = {"worker_id": worker_id, "until": until, "now_at": self._now}
         if len(jobs) <= FEW_ROWS:
             return self._session.run_many("queue.claim_job", [{"seq": job.seq, **same} for job in jobs])
         rows = [(job.seq,) for job in jobs]
         return change_among(self._session, "queue.claim_jobs_among", ("id",), rows, same)
 
-    def run_ready(self, grants: Sequence[tuple[Job, str]], worker_id: str) -> int:
+    def run_ready(self, grants: Sequence[tuple[int, str]], worker_id: str) -> int:
+        self._forget_turns()
         same = {"worker_id": worker_id, "now_at": self._now}
         if len(grants) <= FEW_ROWS:
-            rows = [{"seq": job.seq, "lease_id": lease_id, **same} for job, lease_id in grants]
+            rows = [{"seq": seq, "lease_id": lease_id, **same} for seq, lease_id in grants]
             return self._session.run_many("queue.run_ready_job", rows)
-        places = [(job.seq, lease_id) for job, lease_id in grants]
-        return change_among(self._session, "queue.run_ready_jobs_among", ("id", "lease"), places, same)
+        return change_among(self._session, "queue.run_ready_jobs_among", ("id", "lease"), grants, same)
+
+    def tell_grants(self, job_seqs: Sequence[int], worker_json: str) -> None:
+        seqs, now = self._session.list_of(job_seqs), self._now
+        self._tx.events.flush()  # what was told before has the lower ids
+        self._session.run("queue.tell_claimed", seqs=seqs, now_at=now, data=worker_json)
+        self._session.run("queue.tell_granted", seqs=seqs, now_at=now, data='{"job_id":"*","cost_units":#}')
+        self._session.run("queue.tell_running", seqs=seqs, now_at=now, data='{"lease_id":"*","attempts":#}')
+
+    def tell_released(self, job_seqs: Sequence[int], status: str) -> None:
+        self._tx.events.flush()
+        data = f'{{"job_id":"*","status":"{status}"}}'
+        self._session.run("queue.tell_released", seqs=self._session.list_of(job_seqs), now_at=self._now, data=data)
+
+    def tell_done(self, job_seqs: Sequence[int], reason: str) -> None:
+        self._tx.events.flush()
+        data = f'{{"lease_id":"*","attempts":#,"reason":"{reason}"}}'
+        self._session.run("queue.tell_done", seqs=self._session.list_of(job_seqs), now_at=self._now, data=data)
 
     def grant_if_claimed(self, job_id: str, lease_id: str) -> bool:
         return self._session.run("queue.grant_job", job_id=job_id, lease_id=lease_id, now_at=self._now) == 1
@@ -231,6 +263,7 @@ class SqlQueue:
         return changed == 1
 
     def cancel_if_waiting(self, job_id: str, reason: str | None) -> bool:
+        self._forget_turns()
         return self._session.run("queue.cancel_job", job_id=job_id, reason=reason, now_at=self._now) == 1
 
     def request_cancel_if_running(self, job_id: str, reason: str | None) -> bool:
@@ -259,6 +292,7 @@ class SqlQueue:
         return count
 
     def requeue_running(self, ends: Sequence[Settled]) -> int:
+        self._forget_turns()
         rows = [
             {
                 "seq": end.seq, "lease_id": end.lease_id, "lane": end.lane, "turn": end.turn, "due_at": end.due_at,
@@ -273,6 +307,7 @@ class SqlQueue:
         return [Job(*row) for row in self._session.all("queue.list_expired_claims", limit=limit)]
 
     def requeue_expired(self, jobs: Sequence[Job]) -> int:
+        self._forget_turns()
         rows = [{"seq": job.seq, "turn": self.front_turn(job.urgency), "now_at": self._now} for job in jobs]
         return self._session.run_many("queue.requeue_claimed_job", rows)
 
@@ -295,7 +330,9 @@ class SqlQueue:
         return found or 0
 
     def count(self, *, queued: int = 0, running: int = 0, leases: int = 0, units: int = 0, arrivals: int = 0) -> None:
-        self._session.run("queue.add_to_gauges", shard=self._gauge_row, queued=queued, running=running, arrivals=arrivals)
+        before = self._counted
+        self._counted = (before[0] + queued, before[1] + running, before[2] + arrivals)
+        self._raw.wrote = True
         add, key = self._tx.rollups.add, str(self._shard)
         for name, change in (("queued", queued), ("running", running), ("leases", leases), ("units", units)):
             if change:
@@ -309,6 +346,8 @@ class SqlQueue:
             self._tx.rollups.add(f"queue.{metric}", f"{bucket}.{self._shard}", count)
 
     def gauges(self) -> Gauges:
+        if self._counted != (0, 0, 0):
+            self.flush()
         row = self._session.one("queue.sum_gauges")
         assert row is not None
         return Gauges(int(row[0]), int(row[1]), int(row[2]))
@@ -332,56 +371,23 @@ class SqlQueue:
             self._session.run("queue.delete_gauges", shard=shard)
             self._session.run("queue.add_to_gauges", shard=self._gauge_row, queued=queued, running=running, arrivals=arrivals)
 
-    def list_points(self, metric: str, since: Instant, until: Instant) -> list[tuple[Instant, int]]:
-        sums: Counter[Instant] = Counter()
-        for shard in range(SHARDS):
-            for at, count, _ in self._tx.rollups.list_buckets(f"queue.{metric}", str(shard), since, until):
-                sums[at] += count
+    def list_points(self, metric: str, since: Instant, until: Instant, width_us: Micros = MINUTE) -> list[tuple[Instant, int]]:
+        sums: dict[Instant, int] = {}
+        for at, _, count in self._tx.rollups.list_sums(f"queue.{metric}", since, until, width_us):
+            sums[at] = sums.get(at, 0) + count
         return sorted(sums.items())
 
-    def list_histogram(self, metric: str, since: Instant, until: Instant) -> list[tuple[Instant, int, int]]:
-        return [
-            (at, bucket, count)
-            for bucket in range(BUCKETS)
-            for shard in range(SHARDS)
-            for at, count, _ in self._tx.rollups.list_buckets(f"queue.{metric}", f"{bucket}.{shard}", since, until)
-        ]
+    def list_histogram(
+        self, metric: str, since: Instant, until: Instant, width_us: Micros = MINUTE
+    ) -> list[tuple[Instant, int, int]]:
+        rows = self._tx.rollups.list_sums(f"queue.{metric}", since, until, width_us)
+        return [(at, int(entry.partition(".")[0]), count) for at, entry, count in rows]
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("queue.list_finished", before=before, limit=limit)
-        self._session.run_many("queue.delete_leases", [{"job_id": row[1]} for row in rows])
+        self._session.run_many("queue.delete_leases", [{"job_seq": row[0]} for row in rows])
         return self._session.run_many("queue.delete_job", [{"seq": row[0]} for row in rows])
 
     def _number(self, name: str, **params: Any) -> int | None:
         row = self._session.one(name, **params)
         return None if row is None or row[0] is None else int(row[0])
-
-
-def change_among(
-    session: Session, name: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]], same: Mapping[str, Any]
-) -> int:
-    """Change many rows with a statement that has a fixed number of places; unused ones repeat the first row."""
-    count = 0
-    for start in range(0, len(rows), AMONG):
-        part = rows[start : start + AMONG]
-        part = [*part, *[part[0]] * (AMONG - len(part))]
-        params = dict(same)
-        for word, column in zip(names, zip(*part, strict=True), strict=True):
-            params.update(zip(_PLACES[word], column, strict=True))
-        count += session.run(name, **params)
-    return count
-
-
-_PLACES: Final = {
-    word: tuple(f"{word}{place}" for place in range(AMONG)) for word in ("id", "lease", "result", "metrics", "digest")
-}
-
-
-def among(session: Session, name: str, ids: Sequence[str]) -> list[Row]:
-    """Look up many ids with a statement that has a fixed number of places."""
-    rows: list[Row] = []
-    for start in range(0, len(ids), AMONG):
-        part = ids[start : start + AMONG]
-        part = [*part, *[part[0]] * (AMONG - len(part))]
-        rows += session.all(name, **dict(zip(_PLACES["id"], part, strict=True)))
-    return rows

@@ -6,10 +6,10 @@ from typing import Any
 from ksana.base.instant import Instant
 from ksana.domain.admission import Room
 from ksana.domain.queue import Hold, Lease
-from ksana.store.sql.queue import FEW_ROWS, among, change_among
+from ksana.store.sql.queue_sets import FEW_ROWS, among, change_among
 from ksana.store.sql.session import Row, Session
 
-_COLUMNS = ("lease_id", "job_id", "addon_id", "worker_id", "cost_units", "ttl_sec", "now_at", "expires_at")
+_COLUMNS = ("lease_id", "job_id", "job_seq", "addon_id", "worker_id", "cost_units", "ttl_sec", "now_at", "expires_at")
 
 
 class SqlLeases:
@@ -48,16 +48,22 @@ class SqlLeases:
         assert row is not None
         return int(row[0]), int(row[1])
 
-    def insert(self, leases: Sequence[Lease]) -> None:
+    def insert(self, leases: Sequence[Lease], job_seqs: Sequence[int]) -> None:
         now = self._now
         rows = [
             (
-                lease.lease_id, lease.job_id, lease.addon_id, lease.worker_id, lease.cost_units, lease.ttl_sec, now,
+                lease.lease_id, lease.job_id, job_seq, lease.addon_id, lease.worker_id, lease.cost_units, lease.ttl_sec, now,
                 lease.expires_at,
             )
-            for lease in leases
+            for lease, job_seq in zip(leases, job_seqs, strict=True)
         ]  # fmt: skip
         self._session.run_tuples("queue.insert_lease", _COLUMNS, rows)
+
+    def insert_of_jobs(self, job_seqs: Sequence[int], ttl_sec: float, expires_at: Instant) -> int:
+        seqs = self._session.list_of(job_seqs)
+        return self._session.run(
+            "queue.insert_leases_of", seqs=seqs, ttl_sec=ttl_sec, now_at=self._now, expires_at=expires_at
+        )  # fmt: skip
 
     def find_lease(self, lease_id: str) -> Lease | None:
         row = self._session.one("queue.find_lease", lease_id=lease_id)
@@ -77,8 +83,8 @@ class SqlLeases:
     def lock_holds(self, lease_ids: Sequence[str]) -> dict[str, Hold]:
         return {row[0]: Hold(*row) for row in among(self._session, "queue.lock_holds_among", lease_ids)}
 
-    def list_of_job(self, job_id: str) -> list[Lease]:
-        return [Lease(*row) for row in self._session.all("queue.list_leases_of_job", job_id=job_id)]
+    def list_of_job(self, job_seq: int) -> list[Lease]:
+        return [Lease(*row) for row in self._session.all("queue.list_leases_of_job", job_seq=job_seq)]
 
     def list_active(self, limit: int) -> list[Lease]:
         return [Lease(*row) for row in self._session.all("queue.list_active_leases", limit=limit)]

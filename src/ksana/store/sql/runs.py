@@ -97,7 +97,7 @@ class SqlRuns:
         return {int(row[0]): Counts(int(row[1]) - int(row[2]), int(row[2])) for row in rows}
 
     def hold_ready(self, host: str, limit: int, instance_id: str, tokens: Sequence[int]) -> list[tuple[Run, Task]]:
-        rows = self._session.all("runs.list_ready", host=host, limit=limit)
+        rows = self._session.all_at_once("runs.list_ready", host=host, limit=limit)
         seen = [(_run(row[:34]), read_task(row[34:]), token) for row, token in zip(rows, tokens, strict=False)]
         changes = [(instance_id, new_token, self._now, run.id, run.token) for run, _, new_token in seen]
         is_ours = self._session.run_each("runs.hold_run", _HOLD_COLUMNS, changes)

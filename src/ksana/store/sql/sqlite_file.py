@@ -25,6 +25,7 @@ _PRAGMAS: Final = (
     "mmap_size = 33554432",  # more would count as our memory with a large database
     "busy_timeout = 5000",  # the CLI may write keys beside the server
     "wal_autocheckpoint = 16000",  # a net: see checkpoints
+    "secure_delete = OFF",  # some builds overwrite what is deleted with zeros: a cost of every change
     "journal_size_limit = 67108864",
 )
 

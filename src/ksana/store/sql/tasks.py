@@ -120,7 +120,7 @@ class SqlTasks:
         return {str(row[0]): int(row[1]) for row in self._session.all("tasks.count_by_status")}
 
     def list_due(self, now: Instant, limit: int) -> list[Task]:
-        return [read_task(row) for row in self._session.all("tasks.list_due", now=now, limit=limit)]
+        return [read_task(row) for row in self._session.all_at_once("tasks.list_due", now=now, limit=limit)]
 
     def next_fire_at(self) -> Instant | None:
         row = self._session.one("tasks.next_fire_at")

@@ -35,11 +35,15 @@ class SqlTx:
 
     def forget(self) -> None:
         """Drop what was gathered: its function failed."""
+        if (queue := self.__dict__.get("queue")) is not None:
+            queue.forget()
         self.events.forget()
         self.rollups.forget()
 
     def flush(self) -> None:
         """Write what was gathered; the lane calls it before COMMIT."""
+        if (queue := self.__dict__.get("queue")) is not None:
+            queue.flush()
         self.events.flush()
         self.rollups.flush()
 

@@ -30,11 +30,12 @@ CREATE TABLE scheduler_locks (
 
 CREATE TABLE rollups (
   metric VARCHAR(64) NOT NULL,
-  entry VARCHAR(128) NOT NULL,
+  minutes SMALLINT NOT NULL,
   bucket_at BIGINT NOT NULL,
+  entry VARCHAR(128) NOT NULL,
   n BIGINT NOT NULL,
   total DOUBLE PRECISION NOT NULL,
-  PRIMARY KEY (metric, entry, bucket_at)
+  PRIMARY KEY (metric, minutes, bucket_at, entry)
 ) {table_options};
 
 CREATE INDEX rollups_age ON rollups (bucket_at);

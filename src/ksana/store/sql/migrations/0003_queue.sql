@@ -55,9 +55,9 @@ CREATE INDEX job_runs_state ON scheduler_job_runs (state, seq);
 CREATE INDEX job_runs_addon ON scheduler_job_runs (addon_id, seq);
 
 CREATE TABLE scheduler_lease_runs (
-  seq {id},
-  lease_id CHAR(36) NOT NULL,
+  lease_id CHAR(36) NOT NULL PRIMARY KEY,
   job_id CHAR(36) NOT NULL,
+  job_seq BIGINT NOT NULL,
   addon_id VARCHAR(128) NOT NULL,
   worker_id VARCHAR(128),
   cost_units BIGINT NOT NULL,
@@ -69,10 +69,9 @@ CREATE TABLE scheduler_lease_runs (
   released_at BIGINT,
   release_status VARCHAR(16),
   release_digest CHAR(32)
-) {table_options};
+) {clustered_options};
 
-CREATE UNIQUE INDEX lease_runs_id ON scheduler_lease_runs (lease_id);
-CREATE INDEX lease_runs_job ON scheduler_lease_runs (job_id);
+CREATE INDEX lease_runs_job ON scheduler_lease_runs (job_seq);
 CREATE INDEX lease_runs_active ON scheduler_lease_runs (state, expires_at) {where state = 'ACTIVE'};
 
 CREATE TABLE queue_lines (

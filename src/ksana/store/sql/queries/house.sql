@@ -88,23 +88,36 @@ WHERE lock_name = :lock_name AND (owner_id = :owner_id OR expires_at <= {now})
 DELETE FROM scheduler_locks WHERE lock_name = :lock_name AND owner_id = :owner_id
 
 -- name: add_to_bucket
--- Add to one minute's count.
-INSERT INTO rollups (metric, entry, bucket_at, n, total) VALUES (:metric, :entry, :bucket_at, :count, :total)
-{upsert metric, entry, bucket_at} n = rollups.n + {excluded n}, total = rollups.total + {excluded total}
+-- Add to one bucket's count.
+INSERT INTO rollups (metric, minutes, bucket_at, entry, n, total)
+VALUES (:metric, :minutes, :bucket_at, :entry, :count, :total)
+{upsert metric, minutes, bucket_at, entry} n = rollups.n + {excluded n}, total = rollups.total + {excluded total}
 
 -- name: list_buckets
 -- One metric's minutes, oldest first.
 SELECT bucket_at, n, total FROM rollups
-WHERE metric = :metric AND entry = :entry AND bucket_at >= :since AND bucket_at < :until
+WHERE metric = :metric AND minutes = 1 AND bucket_at >= :since AND bucket_at < :until AND entry = :entry
 ORDER BY bucket_at
 
+-- name: list_entries
+-- All entries of one metric in buckets of one grain.
+SELECT bucket_at, entry, n FROM rollups
+WHERE metric = :metric AND minutes = :minutes AND bucket_at >= :since AND bucket_at < :until
+
+-- name: sum_entries
+-- The same, summed over stretches of buckets.
+SELECT bucket_at - bucket_at % :width AS start_at, entry, SUM(n) FROM rollups
+WHERE metric = :metric AND minutes = :minutes AND bucket_at >= :since AND bucket_at < :until
+GROUP BY start_at, entry
+
 -- name: list_old_buckets
--- The oldest minutes.
-SELECT metric, entry, bucket_at FROM rollups WHERE bucket_at < :before ORDER BY bucket_at, metric, entry LIMIT :limit
+-- The oldest buckets, ended before an instant.
+SELECT metric, minutes, bucket_at, entry FROM rollups
+WHERE bucket_at < :before AND bucket_at + minutes * 60000000 <= :before ORDER BY bucket_at LIMIT :limit
 
 -- name: delete_bucket
--- Forget one minute of one metric.
-DELETE FROM rollups WHERE metric = :metric AND entry = :entry AND bucket_at = :bucket_at
+-- Forget one bucket.
+DELETE FROM rollups WHERE metric = :metric AND minutes = :minutes AND bucket_at = :bucket_at AND entry = :entry
 
 -- name: insert_key
 -- A new API key; only the hash of its secret.

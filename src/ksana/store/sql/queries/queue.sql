@@ -1,6 +1,6 @@
 -- The queue. Jobs in lane 1 are ready, in lane 0 they wait for their time; see migrations/0003_queue.sql.
 -- Locks are taken in one order: capacity, leases, jobs. Statements with many places write `lane + 0` so that MySQL finds the
--- rows by their ids and locks no others.
+-- rows by their ids and locks no others. `(SELECT {now})` asks the store's clock once for a statement, not once for a row.
 
 -- name: insert_job
 -- A new job.
@@ -117,19 +117,17 @@ WHERE lane = 1 AND line_id = :line_id ORDER BY urgency, turn, seq LIMIT :limit
 
 -- name: take_ready
 -- The next ready jobs, held, passing over those that another claim holds.
-SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts, max_attempts,
-  created_at, updated_at, run_at, claimed_by, claim_expires_at, lease_id, next_retry_at, fairness_key, client_request_id,
-  cancel_requested, cancel_reason, progress, note, started_at, finished_at, final_status, error_text, result_json,
-  metrics_json, lane, urgency, line_id, turn, due_at, pending_at
+SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, attempts, max_attempts,
+  created_at, run_at, next_retry_at, started_at, fairness_key, client_request_id, error_text, metrics_json, urgency, line_id,
+  turn, due_at
 FROM scheduler_job_runs {force_index job_runs_ready}
 WHERE lane = 1 ORDER BY urgency, turn, seq LIMIT :limit {skip_locked}
 
 -- name: take_line
 -- The next ready jobs of one line, held, passing over those that another claim holds.
-SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts, max_attempts,
-  created_at, updated_at, run_at, claimed_by, claim_expires_at, lease_id, next_retry_at, fairness_key, client_request_id,
-  cancel_requested, cancel_reason, progress, note, started_at, finished_at, final_status, error_text, result_json,
-  metrics_json, lane, urgency, line_id, turn, due_at, pending_at
+SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, attempts, max_attempts,
+  created_at, run_at, next_retry_at, started_at, fairness_key, client_request_id, error_text, metrics_json, urgency, line_id,
+  turn, due_at
 FROM scheduler_job_runs {force_index job_runs_line}
 WHERE lane = 1 AND line_id = :line_id ORDER BY urgency, turn, seq LIMIT :limit {skip_locked}
 
@@ -243,13 +241,20 @@ DELETE FROM scheduler_job_runs WHERE seq = :seq AND lane IS NULL
 
 -- name: delete_leases
 -- The leases of a job that is gone. Guard: none of them is active.
-DELETE FROM scheduler_lease_runs WHERE job_id = :job_id AND state <> 'ACTIVE'
+DELETE FROM scheduler_lease_runs WHERE job_seq = :job_seq AND state <> 'ACTIVE'
 
 -- name: insert_lease
 -- A new lease.
-INSERT INTO scheduler_lease_runs (lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at,
+INSERT INTO scheduler_lease_runs (lease_id, job_id, job_seq, addon_id, worker_id, cost_units, ttl_sec, state, granted_at,
   last_heartbeat_at, expires_at)
-VALUES (:lease_id, :job_id, :addon_id, :worker_id, :cost_units, :ttl_sec, 'ACTIVE', :now_at, :now_at, :expires_at)
+VALUES (:lease_id, :job_id, :job_seq, :addon_id, :worker_id, :cost_units, :ttl_sec, 'ACTIVE', :now_at, :now_at, :expires_at)
+
+-- name: insert_leases_of
+-- A new lease for each of these jobs, which have just become running under it.
+INSERT INTO scheduler_lease_runs (lease_id, job_id, job_seq, addon_id, worker_id, cost_units, ttl_sec, state, granted_at,
+  last_heartbeat_at, expires_at)
+SELECT lease_id, job_id, seq, addon_id, claimed_by, cost_units, :ttl_sec, 'ACTIVE', :now_at, :now_at, :expires_at
+FROM scheduler_job_runs WHERE seq {in seqs}
 
 -- name: find_lease
 -- One lease.
@@ -266,8 +271,8 @@ FROM scheduler_lease_runs WHERE lease_id = :lease_id {for_update}
 -- name: lock_leases_among
 -- Up to 50 leases by id, held in the order of ids, and whether each lasts by the store's clock; unused places repeat an id.
 SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at, last_heartbeat_at, expires_at,
-  released_at, release_status, release_digest, CASE WHEN state = 'ACTIVE' AND expires_at > {now} THEN 1 ELSE 0 END
-FROM scheduler_lease_runs {force_index lease_runs_id} WHERE lease_id IN (
+  released_at, release_status, release_digest, CASE WHEN state = 'ACTIVE' AND expires_at > (SELECT {now}) THEN 1 ELSE 0 END
+FROM scheduler_lease_runs {force_primary} WHERE lease_id IN (
   :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
   :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
   :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
@@ -277,10 +282,10 @@ FROM scheduler_lease_runs {force_index lease_runs_id} WHERE lease_id IN (
 -- Up to 50 leases by id with what ending their attempts takes of the jobs, both held, and whether each lasts by the store's
 -- clock; unused places repeat an id.
 SELECT l.lease_id, l.job_id, l.worker_id, l.cost_units, l.ttl_sec, l.state, l.release_digest,
-  CASE WHEN l.state = 'ACTIVE' AND l.expires_at > {now} THEN 1 ELSE 0 END,
+  CASE WHEN l.state = 'ACTIVE' AND l.expires_at > (SELECT {now}) THEN 1 ELSE 0 END,
   j.seq, j.state, j.attempts, j.max_attempts, j.cancel_requested, j.started_at, j.urgency
-FROM scheduler_lease_runs AS l {force_index lease_runs_id}
-JOIN scheduler_job_runs AS j {force_index job_runs_id} ON j.job_id = l.job_id
+FROM scheduler_lease_runs AS l {force_primary}
+JOIN scheduler_job_runs AS j {force_primary} ON j.seq = l.job_seq
 WHERE l.lease_id IN (
   :id0, :id1, :id2, :id3, :id4, :id5, :id6, :id7, :id8, :id9, :id10, :id11, :id12, :id13, :id14,
   :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
@@ -291,7 +296,7 @@ WHERE l.lease_id IN (
 -- Every lease a job had, oldest first.
 SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at, last_heartbeat_at, expires_at,
   released_at, release_status, release_digest
-FROM scheduler_lease_runs WHERE job_id = :job_id ORDER BY seq
+FROM scheduler_lease_runs WHERE job_seq = :job_seq ORDER BY granted_at, lease_id
 
 -- name: list_active_leases
 -- Who holds capacity, the first to run out first.
@@ -329,6 +334,36 @@ SELECT COUNT(*), COALESCE(SUM(cost_units), 0) FROM scheduler_lease_runs WHERE st
 -- name: sum_active_of_addon
 -- What the active leases of one addon hold.
 SELECT COALESCE(SUM(cost_units), 0) FROM scheduler_lease_runs WHERE state = 'ACTIVE' AND addon_id = :addon_id
+
+-- name: tell_claimed
+-- An event for each of these jobs, the same of all.
+INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
+SELECT :now_at, 'JOB', job_id, 'JOB_CLAIMED', :data
+FROM scheduler_job_runs WHERE seq {in seqs}
+
+-- name: tell_granted
+-- An event for the lease of each of these jobs; * stands for the job and # for its cost.
+INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
+SELECT :now_at, 'LEASE', lease_id, 'LEASE_GRANTED', REPLACE(REPLACE(:data, '*', job_id), '#', {text cost_units})
+FROM scheduler_job_runs WHERE seq {in seqs}
+
+-- name: tell_running
+-- An event for each of these jobs; * stands for the lease and # for the attempt.
+INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
+SELECT :now_at, 'JOB', job_id, 'JOB_RUNNING', REPLACE(REPLACE(:data, '*', lease_id), '#', {text attempts})
+FROM scheduler_job_runs WHERE seq {in seqs}
+
+-- name: tell_released
+-- An event for the lease of each of these jobs; * stands for the job.
+INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
+SELECT :now_at, 'LEASE', lease_id, 'LEASE_RELEASED', REPLACE(:data, '*', job_id)
+FROM scheduler_job_runs WHERE seq {in seqs}
+
+-- name: tell_done
+-- An event for each of these jobs; * stands for the lease and # for the attempt.
+INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
+SELECT :now_at, 'JOB', job_id, 'JOB_DONE', REPLACE(REPLACE(:data, '*', lease_id), '#', {text attempts})
+FROM scheduler_job_runs WHERE seq {in seqs}
 
 -- name: lock_capacity
 -- The capacity, held: whoever admits or frees units takes this first.
