@@ -7,7 +7,7 @@ import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, NotFoundError
-from ksana.base.ids import new_run_uid, new_token, new_uid, new_uuid
+from ksana.base.ids import new_ordered_uuids, new_run_uid, new_token, new_uid
 from ksana.base.instant import Instant, Micros, format_instant
 from ksana.domain import firing, schedule
 from ksana.domain.lifecycle import RUN
@@ -165,8 +165,9 @@ def _list_timers(tx: Tx, after: int, limit: int) -> list[Task]:
 
 def _create(tx: Tx, new: NewTask, once_grace_us: Micros) -> Task:
     definition = new.definition
-    job_id = new.job_id or new_uuid()
-    if tx.tasks.find_id(job_id) is not None:
+    # An id of ours is new, and ids that grow with time stand side by side in their index.
+    job_id = new.job_id or new_ordered_uuids(tx.now, 1)[0]
+    if new.job_id and tx.tasks.find_id(job_id) is not None:
         raise ConflictError(f"a job with the id {job_id} exists already", code="ALREADY_EXISTS", field="id")
     if new.dialect == "C":
         _check_name(tx, definition.name, None)

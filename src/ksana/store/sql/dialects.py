@@ -112,6 +112,9 @@ class SqliteDialect:
         return Trouble.OURS
 
     def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
+        if len(rows) == 1:
+            cursor.execute(sql, rows[0])
+            return [cursor.lastrowid]
         ids: list[int] = []
         for width, piece in bulk.split(rows):
             wide = bulk.widen(sql, width) if width > 1 else None

@@ -1,6 +1,7 @@
 """`tasks`: definitions and where their schedules stand."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -156,6 +157,12 @@ def _like(text: str) -> str:
     return text.replace("%", "_")
 
 
+@lru_cache(maxsize=1024)
+def _write_once(part: RetryPolicy | Options) -> str:
+    """Most tasks share them."""
+    return _encode(part).decode()
+
+
 def _columns(definition: Definition) -> dict[str, Any]:
     schedule = definition.schedule
     is_cron = isinstance(schedule, Cron)
@@ -171,7 +178,7 @@ def _columns(definition: Definition) -> dict[str, Any]:
         "headers_json": _encode(definition.headers).decode() if definition.headers else "{}",
         "body_template": definition.body,
         "timeout_seconds": definition.timeout_us / SECOND,
-        "retry_policy_json": _encode(definition.retry).decode(),
+        "retry_policy_json": _write_once(definition.retry),
         "max_concurrency": definition.max_concurrency,
         "concurrency_policy": definition.concurrency_policy,
         "misfire_policy": definition.misfire_policy,
@@ -179,7 +186,7 @@ def _columns(definition: Definition) -> dict[str, Any]:
         "callback_method": definition.callback_method,
         "callback_timeout_sec": definition.callback_timeout_us / SECOND,
         "tags": "," + ",".join(definition.tags) + "," if definition.tags else "",
-        "options_json": _encode(definition.options).decode(),
+        "options_json": _write_once(definition.options),
     }
 
 
