@@ -3,6 +3,7 @@
 import os
 import re
 import struct
+import threading
 import uuid
 from typing import Final
 
@@ -12,12 +13,42 @@ JOB_ID: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}\Z", re.ASCII)
 """What a timer's own id may look like."""
 
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_AHEAD: Final = 8192
 _UID = re.compile(r"[0-9a-f]{32}\Z", re.ASCII)
+
+
+class _Pool(threading.local):
+    """Random bytes drawn ahead, by thread. A question to the system gives the interpreter's lock away: on a busy event loop one
+    for every id costs more than all the rest of the id."""
+
+    drawn = b""
+    place = 0
+
+
+_pool = _Pool()
+
+
+def _draw(count: int) -> bytes:
+    start, end = _pool.place, _pool.place + count
+    if end > len(_pool.drawn):
+        _pool.drawn = os.urandom(max(_AHEAD, count))
+        start, end = 0, count
+    _pool.place = end
+    return _pool.drawn[start:end]
+
+
+def _forget_drawn() -> None:
+    """After a fork two processes must not draw the same."""
+    _pool.drawn, _pool.place = b"", 0
+
+
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_forget_drawn)
 
 
 def new_uid() -> str:
     """Make 32 hex digits: the uid of a run, a callback token, a trace id."""
-    return os.urandom(16).hex()
+    return _draw(16).hex()
 
 
 def new_run_uid(at: int) -> str:
@@ -30,13 +61,13 @@ def new_run_uid(at: int) -> str:
 
 def new_run_uids(at: int, count: int) -> list[str]:
     """The same for many, with one question to the source of chance."""
-    stamp, noise = f"{at // 1000 & 0xFFFFFFFFFFFF:012x}", os.urandom(10 * count).hex()
+    stamp, noise = f"{at // 1000 & 0xFFFFFFFFFFFF:012x}", _draw(10 * count).hex()
     return [stamp + noise[place : place + 20] for place in range(0, 20 * count, 20)]
 
 
 def new_uuid() -> str:
     """Make a UUID string for queue jobs, leases and timer jobs."""
-    return str(uuid.UUID(bytes=os.urandom(16), version=4))
+    return str(uuid.UUID(bytes=_draw(16), version=4))
 
 
 def new_ordered_uuids(at: Instant, count: int) -> list[str]:
@@ -45,7 +76,7 @@ def new_ordered_uuids(at: Instant, count: int) -> list[str]:
     are appended one after the other and fill their pages."""
     stamp = f"{at // 1000 & 0xFFFFFFFFFFFF:012x}"
     head = f"{stamp[:8]}-{stamp[8:]}-7"
-    noise = os.urandom(10 * count).hex()
+    noise = _draw(10 * count).hex()
     parts = (noise[place : place + 20] for place in range(0, 20 * count, 20))
     return sorted([f"{head}{part[:3]}-{_VARIANT[part[3]]}{part[4:7]}-{part[7:19]}" for part in parts])
 
@@ -57,12 +88,12 @@ def new_token() -> int:
 
 def new_tokens(count: int) -> list[int]:
     """Make as many fencing tokens, with one question to the source of chance."""
-    return [number >> 2 or 1 for number in struct.unpack(f">{count}Q", os.urandom(8 * count))]
+    return [number >> 2 or 1 for number in struct.unpack(f">{count}Q", _draw(8 * count))]
 
 
 def new_prefixed(prefix: str) -> str:
     """Make `job_…`, `aud_…` and the like: the prefix and 24 hex digits."""
-    return f"{prefix}_{os.urandom(12).hex()}"
+    return f"{prefix}_{_draw(12).hex()}"
 
 
 def is_uid(text: str) -> bool:
