@@ -133,7 +133,8 @@ def copy_rows(db: sqlite3.Connection, has_events: bool) -> None:
         db.execute(f"CREATE TEMP TABLE mould_{table} AS SELECT * FROM {table}")
     own = {"job_id": "c.job_id", "lease_id": "c.lease_id"}
     copy(db, "scheduler_job_runs", "m.job_id = c.mould", own)
-    copy(db, "scheduler_lease_runs", "m.job_id = c.mould", own)
+    seq = "(SELECT j.seq FROM scheduler_job_runs AS j WHERE j.job_id = c.job_id)"
+    copy(db, "scheduler_lease_runs", "m.job_id = c.mould", {**own, "job_seq": seq})
     if not has_events:
         return
     lease = "(SELECT l.lease_id FROM mould_scheduler_lease_runs AS l WHERE l.job_id = c.mould)"
