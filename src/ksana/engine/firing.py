@@ -29,6 +29,9 @@ _NO_COUNTS = Counts()
 PACE = 4 * MILLISECOND
 """At most 250 firing passes a second: with a thousand slots spread over it each commit carries a few of them."""
 
+FIRST_BATCH = 100
+"""The first pass of a crowd takes no more, so that their calls begin while the rest is fired."""
+
 
 class FiringMetrics(Protocol):
     """What firing counts."""
@@ -74,6 +77,7 @@ class FiringEngine:
         self._batch_limit = batch_limit
         self._next_at: Instant | None = None
         self._stopped = False
+        self._is_busy = False
         self.pump = Pump("firing", clock, self._step, poll_us, pace_us=PACE)
 
     def hint(self, at: Instant | None) -> None:
@@ -91,7 +95,9 @@ class FiringEngine:
             return None
         began, began_at = self._clock.monotonic(), self._clock.now()
         self._next_at = None
-        fired = await self._store.transact(fire_due, self._instance_id, self._batch_limit, self._rooms())
+        limit = self._batch_limit if self._is_busy else min(FIRST_BATCH, self._batch_limit)
+        fired = await self._store.transact(fire_due, self._instance_id, limit, self._rooms())
+        self._is_busy = fired.is_full
         if fired.held or fired.ready_hosts:
             self._deliver(fired.held, fired.ready_hosts)
         for task_id, count in fired.misfires:
