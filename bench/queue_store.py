@@ -96,7 +96,7 @@ async def cycle(store: SqlStore, book: LineBook) -> int:
     """Claim with leases, then release: what a worker in batches costs the store."""
     claimed = await store.transact(claim_jobs, Claim("w1", Wants("bench"), BATCH, True, 30.0), book, LIMITS)
     items = [Release(lease.lease_id, "SUCCEEDED", result_json='{"ok":true}') for lease in claimed.leases]
-    outcomes = await store.transact(release_briefly, items, LIMITS)
+    outcomes = await store.transact(release_briefly, items)
     if [getattr(one, "state", one) for one in outcomes] != ["DONE"] * BATCH:
         raise SystemExit(f"{len(items)} of {BATCH} jobs were claimed, and ended {outcomes}")
     return len(items)

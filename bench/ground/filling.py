@@ -63,7 +63,7 @@ async def make_moulds(store: SqlStore, clock: SystemClock) -> Moulds:
     )
     [lost] = (await service.claim(Claim("w1", Wants("bench"), 1, True, 0.01))).leases
     await asyncio.sleep(0.05)
-    await store.transact(sweep, LIMITS.total, 10)
+    await store.transact(sweep, 10)
     if {done.job_id, failed.job_id, lost.job_id} != {job.job_id for job in made}:
         raise BenchError("the few real jobs were not claimed once each")
     return Moulds(future.job_id, ((done.job_id, 97), (failed.job_id, 2), (lost.job_id, 1)))

@@ -8,8 +8,8 @@
 The store is authoritative. A lease that ran out is refused by every statement from that instant on, whether or not the sweep
 has come; the sweep only writes down what is true already and frees the units. It parks until the first lease, claim or
 scheduled job is due, on every instance: rows are taken with SKIP LOCKED and guarded, so sweeps on many instances share the
-work and none waits for a dead one. The units a lease holds and its state change in one transaction under the lock of the
-capacity row, so a crash at any point leaks nothing.
+work and none waits for a dead one. The units a lease holds and its state change in one transaction, so a crash at any point
+leaks nothing. Who takes units holds the capacity row from the start; who gives some back only touches it at the end.
 """
 
 from collections import Counter
@@ -20,7 +20,6 @@ import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
-from ksana.domain.admission import Room
 from ksana.domain.histogram import bucket_counts
 from ksana.domain.queue import FINAL_OF, MANY, Ending, Hold, Job, Lane, Settled, after_expiry
 from ksana.engine.arrivals import Arrivals
@@ -46,10 +45,10 @@ AttemptEnd = tuple[Hold, Ending, str, str | None, str | None, str | None]
 result, metrics. A plain tuple, for there is one for every job."""
 
 
-def end_attempts(tx: Tx, room: Room, ends: Sequence[AttemptEnd], reason: str) -> list[Settled]:
+def end_attempts(tx: Tx, ends: Sequence[AttemptEnd], reason: str) -> list[Settled]:
     """Write the ends of attempts whose leases have left ACTIVE in this transaction; answer what their jobs are now.
 
-    The capacity is held by the caller. `reason` is why they ended: RELEASED or EXPIRED.
+    Their units are given back with it. `reason` is why they ended: RELEASED or EXPIRED.
     """
     now = tx.now
     settled: list[Settled] = []
@@ -85,7 +84,7 @@ def end_attempts(tx: Tx, room: Room, ends: Sequence[AttemptEnd], reason: str) ->
         tx.queue.tally(_TALLY[state], number)
     started = Counter([end[0].started_at or now for end in ends if end[1].rest_us is None])
     tx.queue.observe("run", bucket_counts(now, started))
-    tx.leases.set_room(msgspec.structs.replace(room, used=room.used - units, active=room.active - len(ends)))
+    tx.leases.free(units, len(ends))
     tx.queue.count(queued=len(requeued), running=-len(ends), leases=-len(ends), units=-units, arrivals=len(ends))
     return settled
 
@@ -134,7 +133,7 @@ def job_after(job: Job, settled: Settled, now: Instant) -> Job:
     )  # fmt: skip
 
 
-def expire_leases(tx: Tx, room: Room, holds: Sequence[Hold]) -> list[Settled]:
+def expire_leases(tx: Tx, holds: Sequence[Hold]) -> list[Settled]:
     """Leases that were locked and have run out become EXPIRED; their jobs time out or are queued again."""
     if not holds:
         return []
@@ -147,7 +146,7 @@ def expire_leases(tx: Tx, room: Room, holds: Sequence[Hold]) -> list[Settled]:
         )  # fmt: skip
         ends.append((hold, after_expiry(hold), "TIMEOUT", f"the lease ran out after {hold.ttl_sec:g} s", None, None))
     tx.queue.tally("expired", len(holds))
-    return end_attempts(tx, room, ends, "EXPIRED")
+    return end_attempts(tx, ends, "EXPIRED")
 
 
 def list_expired(tx: Tx, limit: int) -> list[Hold]:
@@ -179,14 +178,13 @@ class Swept(msgspec.Struct, frozen=True):
     due: Due
 
 
-def sweep(tx: Tx, total: int, limit: int) -> Swept:
+def sweep(tx: Tx, limit: int) -> Swept:
     """Write down everything whose time is over, by the store's clock."""
     due = tx.queue.next_due()
     ready = freed = 0
     is_full = False
     if due.lease_at is not None and due.lease_at <= tx.now:
-        room = tx.leases.lock_room(total)
-        settled = expire_leases(tx, room, list_expired(tx, limit))
+        settled = expire_leases(tx, list_expired(tx, limit))
         freed = len(settled)
         ready += sum(one.lane == Lane.READY for one in settled)
         is_full = freed == limit
@@ -242,7 +240,7 @@ class Leasing:
         due, now = await self._store.read(_read_due)
         soonest = due.soonest()
         if soonest is not None and soonest <= now:
-            swept = await self._store.transact(sweep, self._total, SWEEP)
+            swept = await self._store.transact(sweep, SWEEP)
             if swept.ready:
                 self._arrivals.tell_ready()
             if swept.freed:

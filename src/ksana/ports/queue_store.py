@@ -209,11 +209,21 @@ class LeaseTable(Protocol):
         """The capacity, held until the end of the transaction."""
         ...
 
+    def try_lock_room(self, total: int) -> Room | None:
+        """The same; None, at once, if another transaction holds it."""
+        ...
+
     def room(self, total: int) -> Room:
         """The capacity as last committed."""
         ...
 
-    def set_room(self, room: Room) -> None: ...
+    def set_room(self, room: Room) -> None:
+        """Write the capacity, under its lock."""
+        ...
+
+    def free(self, units: int, leases: int) -> None:
+        """Give units back, with the end of so many leases. Needs no lock: it is written last, relative to what is there."""
+        ...
 
     def drop_reserve(self, job_id: str) -> None:
         """Units kept for this job are free again."""

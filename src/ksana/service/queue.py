@@ -1,5 +1,7 @@
 """The queue as callers use it: check, one transaction, tell who waits. Knows no HTTP and no SQL."""
 
+import asyncio
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -8,7 +10,7 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
 from ksana.base.ids import new_ordered_uuids
-from ksana.base.instant import DAY, Instant, Micros
+from ksana.base.instant import DAY, MILLISECOND, Instant, Micros
 from ksana.domain.queue import Job, Lease, Line, Settled
 from ksana.engine.arrivals import Arrivals, Waiter
 from ksana.engine.leasing import Leasing
@@ -22,6 +24,10 @@ MAX_BATCH: Final = 1000
 MAX_ITEMS: Final = 500
 MAX_EVENTS: Final = 10_000
 IDEMPOTENCY_TTL: Final[Micros] = DAY
+AT_ONCE: Final = 2
+"""Claims of those who wait that try at the same time, on a shared store."""
+BUSY_PAUSE: Final = (4 * MILLISECOND, 16 * MILLISECOND)
+"""How long a claim that waits anyway stands back when another has the capacity; from … to."""
 _SCOPE: Final = "queue.submit"
 
 
@@ -42,6 +48,7 @@ class QueueService:
         self.arrivals = Arrivals(clock, self._count_arrivals, lambda: not store.sole)
         self.leasing = Leasing(store, clock, limits.total, self.arrivals)
         self._book = LineBook()
+        self._turnstile = asyncio.Semaphore(AT_ONCE)
 
     # Jobs
 
@@ -108,12 +115,22 @@ class QueueService:
         until = self._clock.now() + wait_us
         with Waiter(self.arrivals, claim.wants, claim.has_lease) as waiter:
             while True:
-                claimed = await self._claim(claim)
-                if claimed.jobs or not await self.arrivals.wait(waiter, until):
+                claimed = await self._try(claim)
+                if claimed.is_busy and self._clock.now() < until:
+                    await self._clock.sleep_until(self._clock.now() + random.randrange(*BUSY_PAUSE))
+                elif claimed.jobs or not await self.arrivals.wait(waiter, until):
                     return claimed
 
-    async def _claim(self, claim: Claim) -> Claimed:
-        claimed = await self._store.transact(queue_jobs.claim_jobs, claim, self._book, self.limits)
+    async def _try(self, claim: Claim) -> Claimed:
+        """A claim of one who waits anyway. On a store that is shared they try a few at a time: a release wakes all of them, and
+        all at once they would keep the next release from the capacity."""
+        if self._store.sole:
+            return await self._claim(claim, is_patient=False)
+        async with self._turnstile:
+            return await self._claim(claim, is_patient=False)
+
+    async def _claim(self, claim: Claim, *, is_patient: bool = True) -> Claimed:
+        claimed = await self._store.transact(queue_jobs.claim_jobs, claim, self._book, self.limits, is_patient)
         if claimed.jobs:
             due = claimed.leases[0].expires_at if claimed.leases else claimed.jobs[0].claim_expires_at
             if due is not None:
@@ -154,6 +171,10 @@ class QueueService:
     ) -> Granted | Denied:
         """Ask to run a claimed job."""
         ask = LeaseAsk(job_id, new_ordered_uuids(self._clock.now(), 1)[0], ttl_sec, worker_id, repeated)
+        if not self._store.sole:  # there the lock is held over a network and a sync
+            standing = await self._store.read(queue_leases.find_standing_denial, ask, self.limits)
+            if standing is not None:
+                return standing
         answer = await self._store.transact(queue_leases.request_lease, ask, self.limits)
         if isinstance(answer, Granted):
             self.leasing.note_due(answer.lease.expires_at)
@@ -173,13 +194,13 @@ class QueueService:
 
     async def release_batch(self, items: Sequence[Release]) -> list[Outcome]:
         """End attempts, each answered on its own."""
-        outcomes = await self._store.transact(queue_leases.release_leases, items, self.limits)
+        outcomes = await self._store.transact(queue_leases.release_leases, items)
         self._tell_released([one.job if isinstance(one, Held) else one for one in outcomes])
         return outcomes
 
     async def release_batch_briefly(self, items: Sequence[Release]) -> list[Settled | KsanaError]:
         """The same for callers that only want to know what became of each job: cheaper, for no job is read or shown whole."""
-        outcomes = await self._store.transact(queue_leases.release_briefly, items, self.limits)
+        outcomes = await self._store.transact(queue_leases.release_briefly, items)
         self._tell_released(outcomes)
         return outcomes
 

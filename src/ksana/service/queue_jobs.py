@@ -152,13 +152,17 @@ class Claimed(msgspec.Struct, frozen=True):
 
     jobs: list[Job]
     leases: list[Lease]
+    is_busy: bool = False
+    """Nothing was looked at: another transaction holds the capacity. Come again in a moment."""
 
 
 NOTHING: Final = Claimed([], [])
+BUSY: Final = Claimed([], [], is_busy=True)
 
 
-def claim_jobs(tx: Tx, claim: Claim, book: LineBook, limits: Limits) -> Claimed:
-    """Hand out the next jobs, in order of priority, turn and age."""
+def claim_jobs(tx: Tx, claim: Claim, book: LineBook, limits: Limits, is_patient: bool = True) -> Claimed:
+    """Hand out the next jobs, in order of priority, turn and age. One that is not patient does not wait for the capacity: those
+    who give units back wait for it too, and should not stand behind all who want some."""
     promoted = tx.queue.promote_due(PROMOTE)
     if promoted:
         tx.queue.count(arrivals=len(promoted))
@@ -167,7 +171,8 @@ def claim_jobs(tx: Tx, claim: Claim, book: LineBook, limits: Limits) -> Claimed:
         # Everybody who leases or releases waits for the capacity's lock: do not take it to learn that there is nothing to do.
         if tx.leases.room(limits.total).used >= limits.total or not tx.queue.has_ready(line_ids):
             return NOTHING
-        return _claim_with_leases(tx, claim, book, line_ids, limits)
+        room = tx.leases.lock_room(limits.total) if is_patient else tx.leases.try_lock_room(limits.total)
+        return BUSY if room is None else _claim_with_leases(tx, claim, book, line_ids, limits, room)
     jobs = _take(tx, line_ids, claim.limit, book)
     if not jobs:
         return NOTHING
@@ -189,10 +194,9 @@ def _take(tx: Tx, line_ids: tuple[int, ...], limit: int, book: LineBook) -> list
     return [job for job in jobs if job.line_id in known]
 
 
-def _claim_with_leases(tx: Tx, claim: Claim, book: LineBook, line_ids: tuple[int, ...], limits: Limits) -> Claimed:
+def _claim_with_leases(tx: Tx, claim: Claim, book: LineBook, line_ids: tuple[int, ...], limits: Limits, room: Room) -> Claimed:
     """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED; one that has waited long keeps its units,
     so that nothing behind it of its own priority is admitted first."""
-    room = tx.leases.lock_room(limits.total)
     jobs: list[Job] = []
     leases: list[Lease] = []
     wants = claim.wants

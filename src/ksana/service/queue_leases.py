@@ -104,12 +104,30 @@ def request_lease(tx: Tx, ask: LeaseAsk, limits: Limits) -> Granted | Denied:
     if denial is not None:
         expired = list_expired(tx, SWEEP)
         if expired:  # units of the dead are free by right; do not wait for the sweep
-            expire_leases(tx, room, expired)
+            expire_leases(tx, expired)
             room = tx.leases.lock_room(limits.total)
             denial = _find_denial(tx, room, job, limits)
     if denial is not None:
         return _deny(tx, room, job, denial, limits)
     return _grant(tx, room, job, ask)
+
+
+def find_standing_denial(tx: Tx, ask: LeaseAsk, limits: Limits) -> Denied | None:
+    """A request that comes again before its `next_retry_at` is told the same again, if nothing has changed: by reading alone.
+    Workers that ask every few milliseconds would else keep everybody from the capacity's lock. None: decide anew."""
+    job = tx.queue.find_job(ask.job_id)
+    now: Instant = tx.now
+    if job is None or job.state != "LEASE_PENDING" or job.next_retry_at is None or job.next_retry_at <= now:
+        return None
+    if (ask.worker_id is not None and job.claimed_by != ask.worker_id) or (job.claim_expires_at or 0) <= now:
+        return None
+    _check_repeated(job, ask)
+    denial = _find_denial(tx, tx.leases.room(limits.total), job, limits)
+    holders = tx.leases.list_active(HOLDERS) if denial is not None else []
+    if denial is None or not holders or holders[0].expires_at <= now:
+        return None
+    position = tx.queue.count_pending_ahead(job, job.pending_at or now) + 1
+    return Denied(denial, job.next_retry_at - now, position, holders, job)
 
 
 def _check_repeated(job: Job, ask: LeaseAsk) -> None:
@@ -228,10 +246,9 @@ def _note_progress(tx: Tx, job: Job, beat: Beat) -> Job:
     return msgspec.structs.replace(job, progress=progress, note=note, updated_at=tx.now)
 
 
-def release_leases(tx: Tx, items: Sequence[Release], limits: Limits) -> list[Outcome]:
+def release_leases(tx: Tx, items: Sequence[Release]) -> list[Outcome]:
     """End attempts, each on its own, and answer the leases and jobs whole. See `release_briefly` for the rules."""
     now = tx.now
-    room = tx.leases.lock_room(limits.total)
     found = tx.leases.lock_leases(list(dict.fromkeys(item.lease_id for item in items)))
     jobs = tx.queue.lock_jobs([lease.job_id for lease, _ in found.values()]) if found else {}
     holds = {
@@ -241,7 +258,7 @@ def release_leases(tx: Tx, items: Sequence[Release], limits: Limits) -> list[Out
     }  # fmt: skip
     outcomes: list[Outcome] = []
     ended: dict[str, Held] = {}
-    for item, outcome in zip(items, _release(tx, room, items, holds, limits), strict=True):
+    for item, outcome in zip(items, _release(tx, items, holds), strict=True):
         if isinstance(outcome, KsanaError):
             outcomes.append(outcome)
             continue
@@ -256,12 +273,11 @@ def release_leases(tx: Tx, items: Sequence[Release], limits: Limits) -> list[Out
     return outcomes
 
 
-def release_briefly(tx: Tx, items: Sequence[Release], limits: Limits) -> list[Settled | KsanaError]:
+def release_briefly(tx: Tx, items: Sequence[Release]) -> list[Settled | KsanaError]:
     """End attempts, each on its own, and answer only what became of the jobs. A repeat of the same release is answered the
     same; a late one is refused, and what its job has become by right is written down with it."""
-    room = tx.leases.lock_room(limits.total)
     holds = tx.leases.lock_holds(list(dict.fromkeys([item.lease_id for item in items])))
-    return _release(tx, room, items, holds, limits)
+    return _release(tx, items, holds)
 
 
 def _hold_of(lease: Lease, is_live: bool, job: Job) -> Hold:
@@ -271,9 +287,7 @@ def _hold_of(lease: Lease, is_live: bool, job: Job) -> Hold:
     )  # fmt: skip
 
 
-def _release(
-    tx: Tx, room: Room, items: Sequence[Release], holds: dict[str, Hold], limits: Limits
-) -> list[Settled | KsanaError]:
+def _release(tx: Tx, items: Sequence[Release], holds: dict[str, Hold]) -> list[Settled | KsanaError]:
     outcomes: list[Settled | KsanaError | None] = []
     fresh: dict[str, tuple[Release, Hold, str]] = {}
     late: dict[str, Hold] = {}
@@ -295,14 +309,13 @@ def _release(
             elif fresh[lease_id][2] != digest:
                 outcome = _lost(hold.lease_state)
         outcomes.append(outcome)
-    settled = _end(tx, room, fresh) if fresh else {}
+    settled = _end(tx, fresh) if fresh else {}
     if late:
-        room = tx.leases.lock_room(limits.total)
-        expire_leases(tx, room, list(late.values()))
+        expire_leases(tx, list(late.values()))
     return [settled[item.lease_id] if outcome is None else outcome for item, outcome in zip(items, outcomes, strict=True)]
 
 
-def _end(tx: Tx, room: Room, fresh: dict[str, tuple[Release, Hold, str]]) -> dict[str, Settled]:
+def _end(tx: Tx, fresh: dict[str, tuple[Release, Hold, str]]) -> dict[str, Settled]:
     count = tx.leases.release_locked([(lease_id, item.status, digest) for lease_id, (item, _, digest) in fresh.items()])
     if count != len(fresh):
         raise AssertionError("a locked lease was not active")
@@ -311,7 +324,7 @@ def _end(tx: Tx, room: Room, fresh: dict[str, tuple[Release, Hold, str]]) -> dic
         (hold, after_release(hold, item.status), item.status, item.error, item.result_json, item.metrics_json)
         for item, hold, _ in fresh.values()
     ]
-    return dict(zip(fresh, end_attempts(tx, room, ends, "RELEASED"), strict=True))
+    return dict(zip(fresh, end_attempts(tx, ends, "RELEASED"), strict=True))
 
 
 def _tell_released(tx: Tx, fresh: dict[str, tuple[Release, Hold, str]]) -> None:

@@ -115,11 +115,11 @@ async def test_the_cycle_leaves_no_unit_behind(store: SqlStore) -> None:
     beat = (await store.transact(beat_leases, [Beat(granted.lease.lease_id, progress=0.5)]))[0]
     assert isinstance(beat, Held)
     item = Release(granted.lease.lease_id, "FAILED", error="x", result_json="1")
-    first, again = [(await store.transact(release_leases, [item], LIMITS))[0] for _ in range(2)]
+    first, again = [(await store.transact(release_leases, [item]))[0] for _ in range(2)]
     assert isinstance(first, Held) and isinstance(again, Held)
     assert (first.job.state, first.job.attempts) == ("QUEUED", 1)
     assert again.lease == first.lease
-    late = (await store.transact(release_leases, [Release(granted.lease.lease_id, "SUCCEEDED")], LIMITS))[0]
+    late = (await store.transact(release_leases, [Release(granted.lease.lease_id, "SUCCEEDED")]))[0]
     assert isinstance(late, KsanaError) and late.code == "LEASE_LOST"
     assert isinstance(await lease(store, other), Granted)
     snapshot = await store.read(read_snapshot, 100)
@@ -139,7 +139,7 @@ async def test_what_ran_out_is_swept_by_the_stores_clock(store: SqlStore) -> Non
     assert len(leases) == 2
     zombie = (await store.transact(beat_leases, [Beat(leases[0].lease_id)]))[0]
     assert isinstance(zombie, KsanaError) and zombie.code == "LEASE_LOST"
-    swept = await store.transact(sweep, 100, 50)
+    swept = await store.transact(sweep, 50)
     assert (swept.freed, swept.ready) == (2, 2)
     states = [(await store.read(lambda tx, one: tx.queue.find_job(one), one)).state for one in (claimed_id, ended, again)]
     assert states == ["QUEUED", "TIMEOUT", "QUEUED"]
@@ -153,7 +153,7 @@ async def test_figures_and_gauges_agree_with_the_rows(store: SqlStore) -> None:
     await store.transact(cancel_job, ids[9], "no")
     claimed = await store.transact(claim_jobs, Claim("w", Wants(), 6, has_lease=True), LineBook(), LIMITS)
     items = [Release(one.lease_id, "SUCCEEDED") for one in claimed.leases[:4]]
-    assert all(isinstance(one, Held) for one in await store.transact(release_leases, items, LIMITS))
+    assert all(isinstance(one, Held) for one in await store.transact(release_leases, items))
     now = await store.read(read_snapshot, 100)
     assert (now.jobs["queued"], now.jobs["running"], now.capacity["used"], now.leases["active"]) == (3, 2, 4, 2)
     for metric, value in (("jobs_submitted", 10), ("jobs_done", 4), ("jobs_queued", 3), ("capacity_used", 4)):
@@ -167,7 +167,7 @@ async def test_figures_and_gauges_agree_with_the_rows(store: SqlStore) -> None:
 async def test_finished_jobs_are_purged_and_nothing_else(store: SqlStore) -> None:
     await submit(store, *(new_job() for _ in range(4)), is_batch=True)
     claimed = await store.transact(claim_jobs, Claim("w", Wants(), 3, has_lease=True), LineBook(), LIMITS)
-    await store.transact(release_leases, [Release(one.lease_id, "SUCCEEDED") for one in claimed.leases[:2]], LIMITS)
+    await store.transact(release_leases, [Release(one.lease_id, "SUCCEEDED") for one in claimed.leases[:2]])
     removed = await store.transact(lambda tx: tx.queue.purge(tx.now + DAY, 100))
     assert removed == 2
     left = await store.read(lambda tx: [tx.leases.find_lease(one.lease_id) for one in claimed.leases])
@@ -208,7 +208,7 @@ async def test_many_jobs_leave_the_same_history_as_a_few(store: SqlStore) -> Non
             Release(one.lease_id, *(("FAILED", None, None, None, "no") if one.lease_id == bad else ("SUCCEEDED",)))
             for one in claimed.leases
         ]
-        assert {one.state for one in await store.transact(release_briefly, items, LIMITS)} == {"DONE", "FAILED"}
+        assert {one.state for one in await store.transact(release_briefly, items)} == {"DONE", "FAILED"}
         for job, lease in zip(claimed.jobs, claimed.leases, strict=True):
             row = await store.read(lambda tx, one: tx.leases.find_lease(one), lease.lease_id)
             assert (row.job_id, row.worker_id, row.cost_units, row.ttl_sec) == (job.job_id, "w", 2, 30)

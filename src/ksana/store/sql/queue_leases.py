@@ -18,12 +18,34 @@ class SqlLeases:
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
         self._now: Instant = tx.now
+        self._freed = (0, 0)
 
     def lock_room(self, total: int) -> Room:
+        self.flush()
         return _room(total, self._session.one("queue.lock_capacity"))
+
+    def try_lock_room(self, total: int) -> Room | None:
+        self.flush()
+        row = self._session.one("queue.try_lock_capacity")
+        return None if row is None else _room(total, row)
 
     def room(self, total: int) -> Room:
         return _room(total, self._session.one("queue.get_capacity"))
+
+    def free(self, units: int, leases: int) -> None:
+        self._session.wrote = True
+        self._freed = self._freed[0] + units, self._freed[1] + leases
+
+    def flush(self) -> None:
+        """Give back what was gathered: after everything else, because from here on others wait for us."""
+        units, leases = self._freed
+        if leases:
+            self._freed = (0, 0)
+            self._session.run("queue.free_capacity", units=units, leases=leases)
+
+    def forget(self) -> None:
+        """Drop what was gathered."""
+        self._freed = (0, 0)
 
     def set_room(self, room: Room) -> None:
         self._session.run(

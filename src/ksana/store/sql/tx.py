@@ -37,6 +37,8 @@ class SqlTx:
         """Drop what was gathered: its function failed."""
         if (queue := self.__dict__.get("queue")) is not None:
             queue.forget()
+        if (leases := self.__dict__.get("leases")) is not None:
+            leases.forget()
         self.events.forget()
         self.rollups.forget()
 
@@ -46,6 +48,8 @@ class SqlTx:
             queue.flush()
         self.events.flush()
         self.rollups.flush()
+        if (leases := self.__dict__.get("leases")) is not None:
+            leases.flush()
 
 
 _TABLES: dict[str, Any] = {

@@ -1,5 +1,5 @@
 -- The queue. Jobs in lane 1 are ready, in lane 0 they wait for their time; see migrations/0003_queue.sql.
--- Locks are taken in one order: capacity, leases, jobs. Statements with many places write `lane + 0` so that MySQL finds the
+-- Locks are taken in one order: capacity, leases, jobs; units are given back last of all. Statements with many places write `lane + 0` so that MySQL finds the
 -- rows by their ids and locks no others. `(SELECT {now})` asks the store's clock once for a statement, not once for a row.
 
 -- name: insert_job
@@ -370,6 +370,11 @@ FROM scheduler_job_runs WHERE seq {in seqs}
 SELECT used, active, reserved_units, reserved_for, reserved_urgency, reserved_until FROM queue_capacity
 WHERE id = 1 {for_update}
 
+-- name: try_lock_capacity
+-- The same, but nothing if another holds it.
+SELECT used, active, reserved_units, reserved_for, reserved_urgency, reserved_until FROM queue_capacity
+WHERE id = 1 {skip_locked}
+
 -- name: get_capacity
 -- The capacity as last committed.
 SELECT used, active, reserved_units, reserved_for, reserved_urgency, reserved_until FROM queue_capacity WHERE id = 1
@@ -379,6 +384,10 @@ SELECT used, active, reserved_units, reserved_for, reserved_urgency, reserved_un
 UPDATE queue_capacity SET used = :used, active = :active, reserved_units = :reserved_units, reserved_for = :reserved_for,
   reserved_urgency = :reserved_urgency, reserved_until = :reserved_until
 WHERE id = 1
+
+-- name: free_capacity
+-- Units given back: relative, so that nobody need hold the row from the start.
+UPDATE queue_capacity SET used = used - :units, active = active - :leases WHERE id = 1
 
 -- name: drop_reserve
 -- A job that no longer waits keeps no units. Guard: they are kept for it.
