@@ -10,7 +10,7 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
 from ksana.base.ids import new_ordered_uuids
-from ksana.base.instant import DAY, MILLISECOND, Instant, Micros
+from ksana.base.instant import DAY, MILLISECOND, SECOND, Instant, Micros
 from ksana.domain.queue import Job, Lease, Line, Settled
 from ksana.engine.arrivals import Arrivals, Waiter
 from ksana.engine.leasing import Leasing
@@ -24,7 +24,7 @@ MAX_BATCH: Final = 1000
 MAX_ITEMS: Final = 500
 MAX_EVENTS: Final = 10_000
 IDEMPOTENCY_TTL: Final[Micros] = DAY
-AT_ONCE: Final = 2
+AT_ONCE: Final = 4
 """Claims of those who wait that try at the same time, on a shared store."""
 BUSY_PAUSE: Final = (4 * MILLISECOND, 16 * MILLISECOND)
 """How long a claim that waits anyway stands back when another has the capacity; from … to."""
@@ -115,19 +115,27 @@ class QueueService:
         until = self._clock.now() + wait_us
         with Waiter(self.arrivals, claim.wants, claim.has_lease) as waiter:
             while True:
-                claimed = await self._try(claim)
+                claimed = await self._try(claim, until)
                 if claimed.is_busy and self._clock.now() < until:
                     await self._clock.sleep_until(self._clock.now() + random.randrange(*BUSY_PAUSE))
                 elif claimed.jobs or not await self.arrivals.wait(waiter, until):
                     return claimed
 
-    async def _try(self, claim: Claim) -> Claimed:
+    async def _try(self, claim: Claim, until: Instant) -> Claimed:
         """A claim of one who waits anyway. On a store that is shared they try a few at a time: a release wakes all of them, and
-        all at once they would keep the next release from the capacity."""
+        all at once they would keep the next release from the capacity. Nobody stands in that line for longer than it would
+        wait: a job handed to a caller who has given up is lost until its lease runs out."""
         if self._store.sole:
             return await self._claim(claim, is_patient=False)
-        async with self._turnstile:
+        try:
+            async with asyncio.timeout(max(0, until - self._clock.now()) / SECOND):
+                await self._turnstile.acquire()
+        except TimeoutError:
+            return queue_jobs.NOTHING
+        try:
             return await self._claim(claim, is_patient=False)
+        finally:
+            self._turnstile.release()
 
     async def _claim(self, claim: Claim, *, is_patient: bool = True) -> Claimed:
         claimed = await self._store.transact(queue_jobs.claim_jobs, claim, self._book, self.limits, is_patient)

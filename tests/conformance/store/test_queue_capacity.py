@@ -1,0 +1,84 @@
+"""The one row of capacity, on every SQL store: who holds it, who does not wait for it, and that no unit goes astray."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from ksana.base.clock import SystemClock
+from ksana.base.ids import new_uuid
+from ksana.domain.queue import Wants
+from ksana.engine.leasing import recount
+from ksana.service.queue_jobs import Claim, LineBook, claim_jobs
+from ksana.service.queue_leases import Denied, LeaseAsk, Release, find_standing_denial, release_briefly
+from ksana.store.sql import SqlStore, open_store
+from tests.conformance.store.test_queue_store import LIMITS, claim, lease, new_job, submit
+
+
+@pytest.mark.spec("Q9")
+async def test_who_asks_again_too_soon_is_told_the_same_without_a_write(store: SqlStore) -> None:
+    first, second = await submit(store, new_job(cost=60), new_job(cost=60))
+    await claim(store, 2)
+    granted = await lease(store, first)
+    denied = await lease(store, second)
+    assert isinstance(denied, Denied)
+    ask = LeaseAsk(second, new_uuid(), 30, "w")
+    before = await store.read(lambda tx: tx.events.latest_id())
+    told = await store.read(find_standing_denial, ask, LIMITS)
+    assert isinstance(told, Denied)
+    assert (told.denial, told.position) == (denied.denial, denied.position)
+    assert 0 < told.retry_after_us <= denied.retry_after_us
+    assert await store.read(lambda tx: tx.events.latest_id()) == before
+    assert await store.read(find_standing_denial, LeaseAsk(second, new_uuid(), 30, "another"), LIMITS) is None
+    assert await store.read(find_standing_denial, LeaseAsk(first, new_uuid(), 30, "w"), LIMITS) is None
+    await store.transact(release_briefly, [Release(granted.lease.lease_id, "SUCCEEDED")])
+    assert await store.read(find_standing_denial, ask, LIMITS) is None, "there is room now: decide anew"
+
+
+@pytest.mark.spec("Q3", "Q9")
+async def test_a_claim_that_is_not_patient_leaves_when_another_holds_the_capacity(store: SqlStore, store_url: str) -> None:
+    if store.sole:
+        pytest.skip("an embedded store has one writer: nobody else can hold anything")
+    await submit(store, *(new_job() for _ in range(3)), is_batch=True)
+    other = await open_store(store_url, SystemClock())
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold(tx: Any) -> None:
+        tx.leases.lock_room(LIMITS.total)
+        is_held.set()
+        assert may_end.wait(20)
+
+    holding = asyncio.create_task(other.transact(hold))
+    await asyncio.to_thread(is_held.wait, 20)
+    order = Claim("w", Wants(), 2, has_lease=True)
+    refused = await store.transact(claim_jobs, order, LineBook(), LIMITS, False)
+    assert (refused.is_busy, refused.jobs) == (True, [])
+    may_end.set()
+    await holding
+    assert len((await store.transact(claim_jobs, order, LineBook(), LIMITS, False)).jobs) == 2
+    await other.close()
+
+
+@pytest.mark.spec("Q9", "Q11")
+async def test_units_given_and_taken_at_once_by_two_stores_add_up(store: SqlStore, store_url: str) -> None:
+    await submit(store, *(new_job(cost=1 + n % 5) for n in range(200)), is_batch=True)
+    other = await open_store(store_url, SystemClock())
+
+    async def work(mine: SqlStore, name: str) -> int:
+        done = 0
+        while True:
+            order = Claim(name, Wants(), 3, has_lease=True)
+            claimed = await mine.transact(claim_jobs, order, LineBook(), LIMITS)
+            if not claimed.leases:
+                return done
+            items = [Release(one.lease_id, "SUCCEEDED") for one in claimed.leases]
+            outcomes = await mine.transact(release_briefly, items)
+            done += sum(getattr(one, "state", "") == "DONE" for one in outcomes)
+
+    done = await asyncio.gather(*(work((store, other)[n % 2], f"w{n}") for n in range(6)))
+    assert sum(done) == 200
+    assert await store.transact(recount, LIMITS.total) == (0, 0)
+    room = await store.read(lambda tx: tx.leases.room(LIMITS.total))
+    assert (room.used, room.active) == (0, 0)
+    await other.close()
