@@ -37,7 +37,7 @@ class SqlLeases:
         self._freed = self._freed[0] + units, self._freed[1] + leases
 
     def flush(self) -> None:
-        """Give back what was gathered: after everything else, because from here on others wait for us."""
+        """Give back what was gathered: at the end, because from here on others wait for us."""
         units, leases = self._freed
         if leases:
             self._freed = (0, 0)

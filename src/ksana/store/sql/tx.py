@@ -43,13 +43,14 @@ class SqlTx:
         self.rollups.forget()
 
     def flush(self) -> None:
-        """Write what was gathered; the lane calls it before COMMIT."""
+        """Write what was gathered; the lane calls it before COMMIT. The capacity comes before the counts for everybody, or one
+        who holds it and one who has counted would wait for each other."""
+        if (leases := self.__dict__.get("leases")) is not None:
+            leases.flush()
         if (queue := self.__dict__.get("queue")) is not None:
             queue.flush()
         self.events.flush()
         self.rollups.flush()
-        if (leases := self.__dict__.get("leases")) is not None:
-            leases.flush()
 
 
 _TABLES: dict[str, Any] = {

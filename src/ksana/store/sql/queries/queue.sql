@@ -1,5 +1,5 @@
 -- The queue. Jobs in lane 1 are ready, in lane 0 they wait for their time; see migrations/0003_queue.sql.
--- Locks are taken in one order: capacity, leases, jobs; units are given back last of all. Statements with many places write `lane + 0` so that MySQL finds the
+-- Locks are taken in one order: capacity, leases, jobs; units are given back at the end, before anything is counted. Statements with many places write `lane + 0` so that MySQL finds the
 -- rows by their ids and locks no others. `(SELECT {now})` asks the store's clock once for a statement, not once for a row.
 
 -- name: insert_job
