@@ -38,7 +38,7 @@ def format_instant(at: Instant) -> str:
     return _second_text(seconds) + "Z"
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _second_text(seconds: int) -> str:
     """A second without its fraction. Most instants written are of the present second."""
     return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()

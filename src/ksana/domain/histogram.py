@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from ksana.base.instant import SECOND, Instant
@@ -29,6 +30,7 @@ def bucket_counts(now: Instant, since: Mapping[Instant, int]) -> Counter[int]:
     return spans
 
 
+@lru_cache(maxsize=BUCKETS + 1)
 def bucket_seconds(bucket: int) -> float:
     """The upper end of a bucket."""
     return float(_LEAST_SECONDS * 2 ** (bucket / _PER_DOUBLING))
