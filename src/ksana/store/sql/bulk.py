@@ -1,5 +1,6 @@
 """Many rows in one statement. SQLite's driver lets go of the interpreter's lock at every step, and a busy event loop takes it:
-one statement for a hundred rows costs one hand-over instead of a hundred. The network drivers batch by themselves."""
+one statement for a hundred rows costs one hand-over instead of a hundred. MySQL's driver sends an UPDATE row by row, a round
+trip each. PostgreSQL's sends many in one go by itself."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence

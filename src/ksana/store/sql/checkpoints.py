@@ -12,6 +12,7 @@ from typing import Final
 
 from ksana.store.sql.dialects import SqliteDialect, Trouble
 from ksana.store.sql.lane import Tally
+from ksana.store.sql.threads import CLOSE_SECONDS
 
 COMMITS: Final = 64
 """Commits after which it is worth copying."""
@@ -40,10 +41,10 @@ class Checkpointer:
             self._asked.set()
 
     def close(self) -> None:
-        """End after the copy under way. Waits for it."""
+        """End after the copy under way. One held by a disk that hangs is left behind, like a writer is."""
         self._closing.set()
         self._asked.set()
-        self._thread.join()
+        self._thread.join(CLOSE_SECONDS)
 
     def _serve(self) -> None:
         connection: sqlite3.Connection | None = None

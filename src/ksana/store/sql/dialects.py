@@ -139,15 +139,8 @@ class SqliteDialect:
         return count
 
     def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
-        if len(rows) >= bulk.WIDTHS[-1]:
-            # One count for all of them. If a guard said no, take it back and ask one by one.
-            cursor.execute("SAVEPOINT run_each")
-            matched = self.run_rows(cursor, sql, rows)
-            if matched != len(rows):
-                cursor.execute("ROLLBACK TO run_each")
-            cursor.execute("RELEASE run_each")
-            if matched == len(rows):
-                return [True] * matched
+        if _all_match(self, cursor, sql, rows):
+            return [True] * len(rows)
         return [cursor.execute(sql, row).rowcount == 1 for row in rows]
 
     def list_of(self, values: Sequence[int]) -> Any:
@@ -272,14 +265,8 @@ class MysqlDialect:
         return count
 
     def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
-        if len(rows) >= bulk.WIDTHS[-1]:
-            cursor.execute("SAVEPOINT run_each")
-            matched = self.run_rows(cursor, sql, rows)
-            if matched != len(rows):
-                cursor.execute("ROLLBACK TO SAVEPOINT run_each")
-            cursor.execute("RELEASE SAVEPOINT run_each")
-            if matched == len(rows):
-                return [True] * matched
+        if _all_match(self, cursor, sql, rows):
+            return [True] * len(rows)
         return [cursor.execute(sql, row) == 1 for row in rows]
 
     def list_of(self, values: Sequence[int]) -> Any:
@@ -365,6 +352,19 @@ class PostgresDialect:
 
     def list_of(self, values: Sequence[int]) -> Any:
         return list(values)
+
+
+def _all_match(dialect: Dialect, cursor: Any, sql: str, rows: Sequence[Any]) -> bool:
+    """Run a guarded change for many rows at once, with one count for all of them. If a guard said no it is taken back, and they
+    must be asked one by one."""
+    if len(rows) < bulk.WIDTHS[-1]:
+        return False
+    cursor.execute("SAVEPOINT run_each")
+    is_whole = dialect.run_rows(cursor, sql, rows) == len(rows)
+    if not is_whole:
+        cursor.execute("ROLLBACK TO SAVEPOINT run_each")
+    cursor.execute("RELEASE SAVEPOINT run_each")
+    return is_whole
 
 
 def _driver(module: str, extra: str) -> Any:

@@ -101,14 +101,7 @@ class SqlRuns:
         seen = [(_run(row[:34]), read_task(row[34:]), token) for row, token in zip(rows, tokens, strict=False)]
         changes = [(instance_id, new_token, self._now, run.id, run.token) for run, _, new_token in seen]
         is_ours = self._session.run_each("runs.hold_run", _HOLD_COLUMNS, changes)
-        return [
-            (
-                msgspec.structs.replace(run, status="RUNNING", token=token, attempt=run.attempt + (run.status == "RETRYING")),
-                task,
-            )
-            for (run, task, token), ours in zip(seen, is_ours, strict=True)
-            if ours
-        ]
+        return [(_held(run, token), task) for (run, task, token), ours in zip(seen, is_ours, strict=True) if ours]
 
     def list_ready_hosts(self) -> list[str]:
         return [str(row[0]) for row in self._session.all("runs.list_ready_hosts")]
