@@ -7,6 +7,7 @@ X8 body. Surfaces hand in their routes; nothing here knows what they do.
 import asyncio
 import contextlib
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
@@ -16,15 +17,17 @@ from starlette.websockets import WebSocket
 
 from ksana.api import docs, events, health, openapi
 from ksana.api.auth import Doorkeeper
-from ksana.api.body import ClientGoneError, Receive, check_length, decode_body, read_body
+from ksana.api.body import ClientGoneError, Receive, check_length, decode_body, read_body, too_large
 from ksana.api.errors import error_body, refusal
 from ksana.api.health import StatsSections
 from ksana.api.query import decode_query
 from ksana.api.routing import Answer, AnyRoute, Call, Content, Route, Router, SocketRoute, Stream, find_trace
 from ksana.api.services import Services
+from ksana.api.swift import WholeCycle
 from ksana.api.traffic import RequestSpans, Traffic
 from ksana.base.errors import KsanaError, NotFoundError, TooLargeError
 from ksana.base.ids import new_uid
+from ksana.base.instant import Micros
 
 log = structlog.get_logger("ksana.api")
 
@@ -43,6 +46,7 @@ _CLOSE: Final = (b"connection", b"close")
 # Request ids only need to differ: a random start of the process and a count spare a system call per request.
 _ID_PREFIX: Final = new_uid()[:20]
 _id_counter = itertools.count(1)
+_BREAK = re.compile(rb"[\r\n\0]")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -71,6 +75,11 @@ class Application:
         self._spans = spans
         self._traffic = Traffic()
         services.metrics.register(self._traffic)
+        swift = [route for route in self.router.routes if isinstance(route, Route) and route.is_swift]
+        self._swift_methods = frozenset(route.method.encode() for route in swift)
+        self._swift: dict[tuple[bytes, bytes], tuple[Route, dict[str, Any], str]] = {
+            (route.method.encode(), route.path.encode()): (route, {}, route.path) for route in swift if not route.converters
+        }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = scope["type"]
@@ -84,9 +93,9 @@ class Application:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = self._monotonic()
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        sent_id = headers.get(b"x-request-id")
-        request_id = _next_request_id() if sent_id is None else sane_request_id(sent_id)
+        request_id = _request_id(headers)
         method, template = scope["method"], "unknown"
+        result: Content | Stream
         try:
             self._doorkeeper.check_source(headers)
             route, params = self.router.find(method, scope["path"], scope["raw_path"])
@@ -94,54 +103,69 @@ class Application:
             template = route.path
             call = Call(self._services, method, scope["path"], headers, request_id)
             call.params = params
-            result = await self._answer(route, call, headers, scope, receive)
-        except KsanaError as error:
-            status, body, extra = refusal(error, request_id)
-            if isinstance(error, TooLargeError) and _is_endless(headers):
-                extra.append(_CLOSE)
-            await _send(scope, send, Content(body, "application/json", status, tuple(extra)), request_id)
+            if route.scope is not None:
+                call.principal = await self._doorkeeper.admit(headers, route.scope)
+            max_body = route.max_body or self._max_body
+            check_length(headers, max_body)
+            if route.query is not None:
+                call.query = decode_query(route.query, scope["query_string"])
+            raw = b"" if route.decoder is None else await read_body(receive, max_body)
+            result = await _answer(route, call, headers, raw)
         except ClientGoneError:
             return
         except Exception as error:
-            # Not a KsanaError: a bug of ours. Its text stays in the log.
-            log.error("request failed", request_id=request_id, method=method, route=template, exc_info=error)
-            status, body = 500, error_body("INTERNAL", _INTERNAL, request_id)
-            await _send(scope, send, Content(body, "application/json", status), request_id)
+            result = _refuse(error, headers, method, template, request_id)
+        if isinstance(result, Content):
+            status = result.status
+            await _send(scope, send, result, request_id)
         else:
-            if isinstance(result, Content):
-                status = result.status
-                await _send(scope, send, result, request_id)
-            else:
-                status = 200
-                await _send_stream(result, request_id, receive, send)
+            status = 200
+            await _send_stream(result, request_id, receive, send)
+        self._record(method, template, status, started, request_id, headers)
+
+    def find_swift(self, method: bytes, url: bytes) -> tuple[Route, dict[str, Any], str] | None:
+        """The swift route a request is for, its parameters and its path; None if it must go the usual way."""
+        found = self._swift.get((method, url))
+        if found is not None:
+            return found
+        if method not in self._swift_methods or b"?" in url or b"%" in url or not url.isascii():
+            return None
+        path = url.decode("ascii")
+        try:
+            route, params = self.router.find(method.decode("ascii"), path, url)
+        except KsanaError:  # said in full on the usual way
+            return None
+        return (route, params, path) if isinstance(route, Route) and route.is_swift else None
+
+    async def serve_whole(self, cycle: WholeCycle) -> tuple[Content, str]:
+        """Answer a request that came whole, on a swift route; with its request id."""
+        started = self._monotonic()
+        headers = cycle.headers
+        request_id = _request_id(headers)
+        route, params, path = cycle.found
+        method = route.method
+        try:
+            self._doorkeeper.check_source(headers)
+            call = Call(self._services, method, path, headers, request_id)
+            call.params = params
+            if route.scope is not None:
+                call.principal = await self._doorkeeper.admit(headers, route.scope)
+            if len(cycle.body) > (route.max_body or self._max_body):
+                raise too_large(route.max_body or self._max_body)
+            result = await _answer(route, call, headers, cycle.body)
+            assert isinstance(result, Content), "a swift route does not stream"
+        except Exception as error:
+            result = _refuse(error, headers, method, route.path, request_id)
+        self._record(method, route.path, result.status, started, request_id, headers)
+        return result, request_id
+
+    def _record(
+        self, method: str, template: str, status: int, started: Micros, request_id: str, headers: dict[bytes, bytes]
+    ) -> None:
         spent_us = self._monotonic() - started
         self._traffic.record(method, template, status, spent_us)
         if self._spans is not None:
             self._spans.served(method, template, status, spent_us, request_id, find_trace(headers))
-
-    async def _answer(
-        self, route: Route, call: Call, headers: dict[bytes, bytes], scope: Scope, receive: Receive
-    ) -> Content | Stream:
-        if route.scope is not None:
-            call.principal = await self._doorkeeper.admit(headers, route.scope)
-        max_body = route.max_body or self._max_body
-        check_length(headers, max_body)
-        if route.query is not None:
-            call.query = decode_query(route.query, scope["query_string"])
-        if route.decoder is None:
-            value = await route.handler(call)
-        else:
-            raw = await read_body(receive, max_body)
-            value = await route.handler(call, decode_body(route, raw, headers.get(b"content-type")))
-        kind = type(value)
-        if kind is Answer:
-            # Encoded here, so that a value that cannot be is a 500 and not half an answer.
-            if value.value is None:
-                return Content(b"", "", value.status, value.headers)
-            return Content(_encode(value.value), "application/json", value.status, value.headers)
-        if kind is Content or kind is Stream:
-            return value  # type: ignore[no-any-return]
-        return Content(_encode(value), "application/json")
 
     async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -168,6 +192,39 @@ class Application:
                 await send({"type": "websocket.close", "code": 1011, "reason": "INTERNAL"})
 
 
+async def _answer(route: Route, call: Call, headers: dict[bytes, bytes], raw: bytes) -> Content | Stream:
+    """Call the handler and make its answer ready."""
+    if route.decoder is None:
+        value = await route.handler(call)
+    else:
+        value = await route.handler(call, decode_body(route, raw, headers.get(b"content-type")))
+    kind = type(value)
+    if kind is Answer:
+        # Encoded here, so that a value that cannot be is a 500 and not half an answer.
+        if value.value is None:
+            return Content(b"", "", value.status, value.headers)
+        return Content(_encode(value.value), "application/json", value.status, value.headers)
+    if kind is Content or kind is Stream:
+        return value  # type: ignore[no-any-return]
+    return Content(_encode(value), "application/json")
+
+
+def _refuse(error: Exception, headers: dict[bytes, bytes], method: str, template: str, request_id: str) -> Content:
+    """The X8 body of an error; one that is not ours is a bug, and its text stays in the log."""
+    if isinstance(error, KsanaError):
+        status, body, extra = refusal(error, request_id)
+        if isinstance(error, TooLargeError) and _is_endless(headers):
+            extra.append(_CLOSE)
+        return Content(body, "application/json", status, tuple(extra))
+    log.error("request failed", request_id=request_id, method=method, route=template, exc_info=error)
+    return Content(error_body("INTERNAL", _INTERNAL, request_id), "application/json", 500)
+
+
+def _request_id(headers: dict[bytes, bytes]) -> str:
+    sent = headers.get(b"x-request-id")
+    return _next_request_id() if sent is None else sane_request_id(sent)
+
+
 def sane_request_id(sent: bytes) -> str:
     """Keep a caller's request id if it is short and printable, else make one."""
     text = sent.decode("latin-1")
@@ -185,16 +242,29 @@ def _is_endless(headers: dict[bytes, bytes]) -> bool:
     return not length.isdigit() or len(length) > 18 or int(length) > DISCARDED_BODY
 
 
+def head_of(content: Content, request_id: str) -> bytes:
+    """The headers of a whole answer as they are sent. Nothing a caller sent can put a line break into them."""
+    media_type, body = content.media_type, content.body
+    if not content.headers and media_type:
+        return f"content-type: {media_type}\r\ncontent-length: {len(body)}\r\nx-request-id: {request_id}\r\n".encode()
+    lines = [b"x-request-id: " + request_id.encode()]
+    for name, value in content.headers:
+        if _BREAK.search(name) or _BREAK.search(value):
+            raise ValueError(f"the header {name!r} holds a line break")
+        lines.append(name + b": " + value)
+    if media_type:
+        lines.append(b"content-type: " + media_type.encode())
+    if content.status not in (204, 304):
+        lines.append(b"content-length: %d" % len(body))
+    return b"\r\n".join([*lines, b""])
+
+
 async def _send(scope: Scope, send: Send, content: Content, request_id: str) -> None:
     """Send a whole answer, in one write where our own server offers it."""
     body, status, media_type = content.body, content.status, content.media_type
     if not content.headers and media_type:
         respond = scope.get(RESPOND)
-        if respond is not None and respond(
-            status,
-            f"content-type: {media_type}\r\ncontent-length: {len(body)}\r\nx-request-id: {request_id}\r\n".encode(),
-            body,
-        ):
+        if respond is not None and respond(status, head_of(content, request_id), body):
             return
     # Headers of a handler go the long way: the server checks them for line breaks.
     head = [(b"x-request-id", request_id.encode()), *content.headers]

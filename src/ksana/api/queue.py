@@ -64,7 +64,7 @@ class Queue:
 
     async def submit(self, call: Call, body: SubmitJob) -> Answer | Content:
         """Take one job."""
-        job = _new_job(body, self._service.new_ids(1)[0])
+        job = _new_job(body, self._service.new_id())
         key = call.header("idempotency-key")
         try:
             if key is None:
@@ -238,7 +238,7 @@ def _routes(queue: Queue) -> list[AnyRoute]:
 
     job: dict[int, Any] = {200: JobAnswer}
     return [
-        route("POST", "/jobs/submit", queue.submit, "Submit a job.", body=SubmitJob, answers={201: JobAnswer}),
+        route("POST", "/jobs/submit", queue.submit, "Submit a job.", body=SubmitJob, answers={201: JobAnswer}, is_swift=True),
         route(
             "POST", "/jobs/submit-batch", queue.submit_batch, "Submit up to 1,000 jobs, all or none.",
             body=SubmitBatch, answers={201: Any}, max_body=BATCH_BODY,

@@ -116,7 +116,8 @@ class Route:
 
     __slots__ = (
         "answers", "body", "converters", "decoder", "empty_body_ok", "handler", "has_ignored", "hidden",
-        "ignored_members", "max_body", "media_types", "method", "path", "query", "scope", "segments", "summary", "tags",
+        "ignored_members", "is_swift", "max_body", "media_types", "method", "path", "query", "scope", "segments", "summary",
+        "tags",
     )  # fmt: skip
 
     def __init__(
@@ -137,6 +138,7 @@ class Route:
         ignored_members: frozenset[str] = frozenset(),
         media_types: tuple[str, ...] = ("application/json",),
         hidden: bool = False,
+        is_swift: bool = False,
     ) -> None:
         self.method = method
         self.path = path
@@ -158,6 +160,8 @@ class Route:
         """What a success may come as, for OpenAPI."""
         self.hidden = hidden
         """Not in OpenAPI: pages for people."""
+        self.is_swift = is_swift
+        """The handler awaits nothing but the store and does not stream: see `swift`."""
         self.decoder: msgspec.json.Decoder[Any] | None = None if body is None else msgspec.json.Decoder(body)
         self.segments, self.converters = _read_template(path, converters or {})
 

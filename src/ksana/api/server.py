@@ -15,8 +15,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from ksana.api.app import RESPOND
+from ksana.api.app import RESPOND, head_of
 from ksana.api.errors import error_body
+from ksana.api.routing import Content
+from ksana.api.swift import MAX_WHOLE, Steps, WholeCycle
 from ksana.base.ids import new_uid
 
 HEAD_SEC: Final = 5.0
@@ -63,6 +65,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._too_large = False
         self._default_from: list[tuple[bytes, bytes]] | None = None
         self._default_head = b""
+        self._whole: WholeCycle | None = None
+        """The request being received, if it is for a swift route."""
+        self._find_swift = getattr(config.app, "find_swift", None)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -77,7 +82,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self.send_400_response("")
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
         self._receiving = True
         self._since = self.loop.time()
 
@@ -89,18 +96,59 @@ class GuardedProtocol(HttpToolsProtocol):
         ):
             self._too_large = True
             raise _HeadTooLargeError
+        self._whole = self._begin_whole()
+        if self._whole is not None:
+            self.cycle = self._whole  # type: ignore[assignment]
+            return
+        url, expects = self.url, self.expect_100_continue
+        super().on_message_begin()  # makes the scope, which a swift route does without
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers
         super().on_headers_complete()
+
+    def _begin_whole(self) -> WholeCycle | None:
+        """A request that can be answered without ASGI: for a swift route, small, alone on its connection."""
+        find, parser, cycle = self._find_swift, self.parser, self.cycle
+        if find is None or self.expect_100_continue or self.flow.write_paused or parser.should_upgrade():
+            return None
+        found = find(parser.get_method(), self.url)
+        if found is None or (cycle is not None and not cycle.response_complete) or self._is_full():
+            return None
+        headers = dict(self.headers)
+        length = headers.get(b"content-length", b"0")
+        if b"transfer-encoding" in headers or len(length) > 6 or not length.isdigit() or int(length) > MAX_WHOLE:
+            return None
+        return WholeCycle(found, headers, parser.get_http_version() != "1.0" and parser.should_keep_alive())
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        super().on_body(body)
+        if self._whole is not None:
+            self._whole.body += body
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._receiving = False
         self._in_head = True
         self._head_bytes = self._body_bytes = 0
         self._since = self.loop.time()
-        super().on_message_complete()
+        whole = self._whole
+        if whole is None:
+            super().on_message_complete()
+            return
+        self._whole = None
+        Steps(self.config.app.serve_whole(whole), partial(self._finish_whole, whole), self.loop)  # type: ignore[union-attr]
+
+    def _finish_whole(self, cycle: WholeCycle, answered: tuple[Content, str] | None) -> None:
+        cycle.response_complete = True
+        if answered is None:  # given up by the end of the loop
+            self.transport.close()
+        elif not self.transport.is_closing():
+            content, request_id = answered
+            self.transport.write(self._join(content.status, head_of(content, request_id), content.body, cycle.keep_alive))
+            if not cycle.keep_alive:
+                self.transport.close()
+        self.on_response_complete()
 
     def on_response_complete(self) -> None:
         # As uvicorn does, without its timer per answer: the sweep closes idle connections.
@@ -116,20 +164,17 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope[RESPOND] = partial(self._respond, cycle)  # type: ignore[typeddict-unknown-key]
-        full = len(self.connections) > self.max_connections or len(self.tasks) >= self.max_connections
-        super()._start_asgi_task(cycle, _tell_full if full else app)
+        super()._start_asgi_task(cycle, _tell_full if self._is_full() else app)
+
+    def _is_full(self) -> bool:
+        return len(self.connections) > self.max_connections or len(self.tasks) >= self.max_connections
 
     def _respond(self, cycle: RequestResponseCycle, status: int, head: bytes, body: bytes) -> bool:
         """Write a whole answer at once; False if it must go the long way. `head` is trusted: no value came from outside."""
         if cycle.response_started or cycle.disconnected or self.flow.write_paused:
             return False
-        default = self.server_state.default_headers
-        if default is not self._default_from:
-            self._default_from = default
-            self._default_head = b"".join(b"%s: %s\r\n" % header for header in default)
-        end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
         shown = b"" if cycle.scope["method"] == "HEAD" else body
-        self.transport.write(STATUS_LINE[status] + self._default_head + head + end + shown)
+        self.transport.write(self._join(status, head, shown, cycle.keep_alive))
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
@@ -137,6 +182,14 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
         cycle.on_response()
         return True
+
+    def _join(self, status: int, head: bytes, body: bytes, keep_alive: bool) -> bytes:
+        default = self.server_state.default_headers
+        if default is not self._default_from:
+            self._default_from = default
+            self._default_head = b"".join(b"%s: %s\r\n" % header for header in default)
+        end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
+        return STATUS_LINE[status] + self._default_head + head + end + body
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -81,6 +81,12 @@ def new_ordered_uuids(at: Instant, count: int) -> list[str]:
     return sorted([f"{head}{part[:3]}-{_VARIANT[part[3]]}{part[4:7]}-{part[7:19]}" for part in parts])
 
 
+def new_ordered_uuid(at: Instant) -> str:
+    """The same, one of them."""
+    stamp, noise = f"{at // 1000 & 0xFFFFFFFFFFFF:012x}", _draw(10).hex()
+    return f"{stamp[:8]}-{stamp[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[7:19]}"
+
+
 def new_token() -> int:
     """Make a fencing token: 62 random bits, so that it fits a signed 64-bit column and never repeats in practice."""
     return new_tokens(1)[0]

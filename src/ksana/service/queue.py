@@ -9,7 +9,7 @@ import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
-from ksana.base.ids import new_ordered_uuids
+from ksana.base.ids import new_ordered_uuid, new_ordered_uuids
 from ksana.base.instant import DAY, MILLISECOND, SECOND, Instant, Micros
 from ksana.domain.queue import Job, Lease, Line, Settled
 from ksana.engine.arrivals import Arrivals, Waiter
@@ -17,6 +17,7 @@ from ksana.engine.leasing import Leasing
 from ksana.ports.queue_store import JobFilter
 from ksana.ports.store import Event, Store, Tx
 from ksana.service import queue_jobs, queue_leases
+from ksana.service.queue_intake import Intake
 from ksana.service.queue_jobs import Claim, Claimed, Limits, LineBook, NewJob, not_found
 from ksana.service.queue_leases import Beat, Denied, Granted, Held, LeaseAsk, Outcome, Release
 
@@ -48,6 +49,7 @@ class QueueService:
         self.arrivals = Arrivals(clock, self._count_arrivals, lambda: not store.sole)
         self.leasing = Leasing(store, clock, limits.total, self.arrivals)
         self._book = LineBook()
+        self._intake = Intake(store, self._tell_submitted)
         self._turnstile = asyncio.Semaphore(AT_ONCE)
 
     # Jobs
@@ -56,9 +58,17 @@ class QueueService:
         """Ids for jobs to be."""
         return new_ordered_uuids(self._clock.now(), count)
 
+    def new_id(self) -> str:
+        """An id for a job to be."""
+        return new_ordered_uuid(self._clock.now())
+
     async def submit(self, job: NewJob) -> Job:
         """Enter one job. Raise DUPLICATE_REQUEST if its addon has sent the same client_request_id before."""
-        return (await self._submit([job], is_batch=False))[0]
+        if job.client_request_id is not None:
+            return (await self._submit([job], is_batch=False))[0]
+        if job.line.cost_units > self.limits.total:
+            self._check_costs([job])
+        return await self._intake.submit(job, None if job.line.id in self._book.committed else job.line)
 
     async def submit_batch(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Enter jobs, all or none."""
@@ -178,7 +188,7 @@ class QueueService:
         self, job_id: str, ttl_sec: float, worker_id: str | None, repeated: tuple[tuple[str, Any], ...]
     ) -> Granted | Denied:
         """Ask to run a claimed job."""
-        ask = LeaseAsk(job_id, new_ordered_uuids(self._clock.now(), 1)[0], ttl_sec, worker_id, repeated)
+        ask = LeaseAsk(job_id, new_ordered_uuid(self._clock.now()), ttl_sec, worker_id, repeated)
         if not self._store.sole:  # there the lock is held over a network and a sync
             standing = await self._store.read(queue_leases.find_standing_denial, ask, self.limits)
             if standing is not None:

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 _Row = TypeVar("_Row")
 
-WIDTHS: Final = (128, 32, 8)
+WIDTHS: Final = (128, 32, 8, 2)
 """Rows in one statement. A few fixed sizes, so that each statement is prepared a few times and no more."""
 
 _VALUES = re.compile(r"VALUES\s*(\((?:[^()]|\([^()]*\))*\))", re.IGNORECASE)
