@@ -234,11 +234,13 @@ class Queue:
 def _routes(queue: Queue) -> list[AnyRoute]:
     def route(method: str, path: str, handler: Any, summary: str, **more: Any) -> Route:
         scope = "queue:read" if method == "GET" else "queue:write"
-        return Route(method, BASE + path, handler, scope=scope, summary=summary, tags=_TAGS, **more)
+        # Every write but a claim, which may wait for jobs, awaits the store and nothing else.
+        is_swift = method == "POST" and handler != queue.claim
+        return Route(method, BASE + path, handler, scope=scope, summary=summary, tags=_TAGS, is_swift=is_swift, **more)
 
     job: dict[int, Any] = {200: JobAnswer}
     return [
-        route("POST", "/jobs/submit", queue.submit, "Submit a job.", body=SubmitJob, answers={201: JobAnswer}, is_swift=True),
+        route("POST", "/jobs/submit", queue.submit, "Submit a job.", body=SubmitJob, answers={201: JobAnswer}),
         route(
             "POST", "/jobs/submit-batch", queue.submit_batch, "Submit up to 1,000 jobs, all or none.",
             body=SubmitBatch, answers={201: Any}, max_body=BATCH_BODY,

@@ -190,7 +190,7 @@ def routes(surface: TaskSurface) -> list[Route]:
     return [
         route(
             "POST", "/jobs", edge.create_timer, "Make a timer", body=WholeTimer, answers={201: TimerView},
-            ignored_members=_SERVER_OWNED,
+            ignored_members=_SERVER_OWNED, is_swift=True,
         ),
         route("GET", "/jobs", edge.list_timers, "List timers, oldest first", query=TimerQuery, answers={200: list[TimerView]}),
         route("GET", "/jobs/{id}", edge.get_timer, "Read a timer", answers=whole),

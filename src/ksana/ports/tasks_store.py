@@ -96,6 +96,10 @@ class Tasks(Protocol):
         """Write a new task, version 1; answer its id. Names and job ids are checked by the caller in the same function."""
         ...
 
+    def insert_many(self, tasks: Sequence[Task]) -> list[int]:
+        """The same for many, that stand ready but for their ids; answer the ids in order."""
+        ...
+
     def restore(self, task: Task) -> None:
         """Put back a task under its own id."""
         ...

@@ -17,7 +17,7 @@ from ksana.engine.leasing import Leasing
 from ksana.ports.queue_store import JobFilter
 from ksana.ports.store import Event, Store, Tx
 from ksana.service import queue_jobs, queue_leases
-from ksana.service.queue_intake import Intake
+from ksana.service.intake import Intake
 from ksana.service.queue_jobs import Claim, Claimed, Limits, LineBook, NewJob, not_found
 from ksana.service.queue_leases import Beat, Denied, Granted, Held, LeaseAsk, Outcome, Release
 
@@ -49,7 +49,7 @@ class QueueService:
         self.arrivals = Arrivals(clock, self._count_arrivals, lambda: not store.sole)
         self.leasing = Leasing(store, clock, limits.total, self.arrivals)
         self._book = LineBook()
-        self._intake = Intake(store, self._tell_submitted)
+        self._intake: Intake[NewJob, Job] = Intake(store, self._enter, self._tell_submitted)
         self._turnstile = asyncio.Semaphore(AT_ONCE)
 
     # Jobs
@@ -68,7 +68,7 @@ class QueueService:
             return (await self._submit([job], is_batch=False))[0]
         if job.line.cost_units > self.limits.total:
             self._check_costs([job])
-        return await self._intake.submit(job, None if job.line.id in self._book.committed else job.line)
+        return await self._intake.put(job)
 
     async def submit_batch(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Enter jobs, all or none."""
@@ -96,6 +96,9 @@ class QueueService:
         made = await self._store.transact(queue_jobs.submit_jobs, jobs, self._fresh_lines(jobs), is_batch)
         self._tell_submitted(jobs, made)
         return made
+
+    def _enter(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Job]:
+        return queue_jobs.submit_jobs(tx, jobs, self._fresh_lines(jobs), False)
 
     def _check_costs(self, jobs: Sequence[NewJob]) -> None:
         total = self.limits.total

@@ -1,6 +1,6 @@
 """Use cases of task definitions, for both dialects: check, one transaction, signal. Knows no JSON and no status codes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -16,6 +16,7 @@ from ksana.domain.tasks import Definition, Dialect, ExecType, Run, Status, Task,
 from ksana.ports.store import Store, Tx
 from ksana.ports.tasks_store import NewRun, RunEnd
 from ksana.service.idempotency import Idempotency, once_only
+from ksana.service.intake import Intake
 
 TaskRef = int | str
 """A task by its integer id (C) or its job id (T)."""
@@ -63,12 +64,21 @@ class TaskService:
         self._clock = clock
         self._hints = hints
         self._once_grace_us = once_grace_us
+        self._intake: Intake[NewTask, Task] = Intake(store, self._enter, self._tell_created)
 
     async def create(self, new: NewTask, idempotency: Idempotency | None = None) -> Task:
         """Make a task. A living C name or a job id that is taken is ALREADY_EXISTS."""
+        if new.dialect == "T" and new.job_id is None and idempotency is None:
+            return await self._intake.put(new)  # nothing can refuse it
         task = await self._store.transact(once_only(_create, idempotency), new, self._once_grace_us)
         self._hints.due(task.fire_at)
         return task
+
+    def _enter(self, tx: Tx, news: Sequence[NewTask]) -> list[Task]:
+        return _create_many(tx, news, self._once_grace_us)
+
+    def _tell_created(self, _: Sequence[NewTask], tasks: Sequence[Task]) -> None:
+        self._hints.due(min([task.fire_at for task in tasks if task.fire_at is not None], default=None))
 
     async def get(self, ref: TaskRef) -> Task:
         """Read a living task."""
@@ -164,21 +174,30 @@ def _list_timers(tx: Tx, after: int, limit: int) -> list[Task]:
 
 
 def _create(tx: Tx, new: NewTask, once_grace_us: Micros) -> Task:
-    definition = new.definition
-    # An id of ours is new, and ids that grow with time stand side by side in their index.
-    job_id = new.job_id or new_ordered_uuids(tx.now, 1)[0]
-    if new.job_id and tx.tasks.find_id(job_id) is not None:
-        raise ConflictError(f"a job with the id {job_id} exists already", code="ALREADY_EXISTS", field="id")
+    if new.job_id and tx.tasks.find_id(new.job_id) is not None:
+        raise ConflictError(f"a job with the id {new.job_id} exists already", code="ALREADY_EXISTS", field="id")
     if new.dialect == "C":
-        _check_name(tx, definition.name, None)
-    slot, fire_at, last_status = _arm(job_id, definition, new.status, tx.now, once_grace_us)
-    task_id = tx.tasks.insert(job_id, new.dialect, definition, new.status, slot, fire_at, last_status)
-    tx.events.append("TASK", task_id, "TASK_CREATED", {"name": definition.name, "job_id": job_id, "dialect": new.dialect})
-    if last_status == "missed":
-        _tell_missed(tx, task_id, definition)
-    return Task(
-        task_id, job_id, new.dialect, definition, new.status, 1, tx.now, tx.now, False, slot, fire_at, 0, None, last_status, ""
-    )  # fmt: skip
+        _check_name(tx, new.definition.name, None)
+    return _create_many(tx, [new], once_grace_us)[0]
+
+
+def _create_many(tx: Tx, news: Sequence[NewTask], once_grace_us: Micros) -> list[Task]:
+    """Make tasks whose names and ids are free."""
+    now = tx.now
+    # Ids of ours are new, and ids that grow with time stand side by side in their index.
+    job_ids = [new.job_id or fresh for new, fresh in zip(news, new_ordered_uuids(now, len(news)), strict=True)]
+    made = [
+        Task(0, job_id, new.dialect, new.definition, new.status, 1, now, now, False, slot, fire_at, 0, None, last_status, "")
+        for new, job_id in zip(news, job_ids, strict=True)
+        for slot, fire_at, last_status in [_arm(job_id, new.definition, new.status, now, once_grace_us)]
+    ]
+    tasks = [msgspec.structs.replace(task, id=task_id) for task, task_id in zip(made, tx.tasks.insert_many(made), strict=True)]
+    for task in tasks:
+        data = {"name": task.definition.name, "job_id": task.job_id, "dialect": task.dialect}
+        tx.events.append("TASK", task.id, "TASK_CREATED", data)
+        if task.last_status == "missed":
+            _tell_missed(tx, task.id, task.definition)
+    return tasks
 
 
 def _check_name(tx: Tx, name: str, task_id: int | None) -> None:

@@ -42,13 +42,26 @@ class SqlTasks:
         fire_at: Instant | None,
         last_status: str = "",
     ) -> int:
-        row = _columns(definition)
-        row.update(
-            job_id=job_id, dialect=dialect, living_name=definition.name if dialect == "C" else None, status=status,
-            version=1, created_at=self._now, updated_at=self._now, next_slot_at=next_slot_at, fire_at=fire_at,
-            last_status=last_status,
-        )  # fmt: skip
-        return self._session.insert("tasks.insert_task", row)
+        now = self._now
+        task = Task(0, job_id, dialect, definition, status, 1, now, now, False, next_slot_at, fire_at, 0, None, last_status, "")  # type: ignore[arg-type]
+        return self.insert_many([task])[0]
+
+    def insert_many(self, tasks: Sequence[Task]) -> list[int]:
+        rows = []
+        for task in tasks:
+            row = _columns(task.definition)
+            row["job_id"] = task.job_id
+            row["dialect"] = task.dialect
+            row["living_name"] = task.definition.name if task.dialect == "C" else None
+            row["status"] = task.status
+            row["version"] = task.version
+            row["created_at"] = task.created_at
+            row["updated_at"] = task.updated_at
+            row["next_slot_at"] = task.next_slot_at
+            row["fire_at"] = task.fire_at
+            row["last_status"] = task.last_status
+            rows.append(row)
+        return self._session.insert_rows("tasks.insert_task", rows)
 
     def restore(self, task: Task) -> None:
         """Put back a task under its own id."""
