@@ -1,4 +1,5 @@
-"""How the worker comes by jobs: one claim at a time, for as many as slots are free, each a long poll.
+"""How the worker comes by jobs: a claim for as many as slots are free, each a long poll. While claims come back full a second
+goes out beside the first, so that the server has one at hand while we read the answer to the other.
 
 A claim is the one call that cannot be repeated: the server may have handed out jobs in an answer that was lost. Such a
 claim leaves a doubt, and a doubt is settled by looking: which RUNNING jobs does the server think we hold that we do not
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 EARLY_EMPTY = Backoff(first_sec=0.02, most_sec=0.25)
 """The pause after an empty answer that came long before the long poll should have ended: a server that does not wait."""
 
+WORTH_A_SECOND = MAX_CLAIM // 2
+"""Free slots that are worth a second claim."""
+
 log = logging.getLogger("ksana.client")
 
 
@@ -35,15 +39,34 @@ class Claims:
         """When to look for jobs of claims whose answers were lost."""
         self._failures = 0
         self._early_empties = 0
+        self._asked = 0
+        """Slots that claims under way may fill."""
+        self._is_deep = asyncio.Event()
+        """More jobs wait than one claim takes."""
+        self._ahead: asyncio.Task[None] | None = None
+        """The claim beside the first, while it is under way."""
 
     async def claim_until_stopped(self, *, burst: bool) -> None:
         """Claim while there is room. With `burst`, end when a claim finds nothing and nothing runs."""
+        second = asyncio.create_task(self._claim_ahead())
+        try:
+            await self._claim_on(burst=burst)
+            await self._wait_for_ahead()
+        finally:
+            second.cancel()
+            if self._ahead is not None:
+                self._ahead.cancel()
+        with contextlib.suppress(ClientError):
+            if self._doubts:
+                await self._adopt()
+
+    async def _claim_on(self, *, burst: bool) -> None:
         worker = self._worker
         while not worker.is_stopping:
-            limit = min(worker.count_free_slots(), MAX_CLAIM)
+            limit = self._count_room()
             if limit <= 0:
                 worker.has_room.clear()
-                if worker.count_free_slots() <= 0:
+                if self._count_room() <= 0:
                     await worker.has_room.wait()
                 continue
             try:
@@ -54,21 +77,58 @@ class Claims:
                 continue
             self._failures = 0
             if burst and not found:
-                if not worker.held and not self._doubts:
+                if not worker.held and not self._doubts and not self._asked:
                     return
                 await self._pause(EARLY_EMPTY.pause(1))
-        with contextlib.suppress(ClientError):
+
+    def _count_room(self) -> int:
+        return min(self._worker.count_free_slots() - self._asked, MAX_CLAIM)
+
+    async def _claim_ahead(self) -> None:
+        """Keep a second claim under way while jobs abound. It never waits for jobs, and leaves recovery to the first."""
+        worker = self._worker
+        while not worker.is_stopping:
+            await self._is_deep.wait()
+            limit = self._count_room()
+            if limit < WORTH_A_SECOND:
+                worker.has_room.clear()
+                await worker.has_room.wait()
+                continue
             if self._doubts:
-                await self._adopt()
+                self._is_deep.clear()
+                continue
+            self._ahead = asyncio.create_task(self._claim_once_ahead(limit))
+            await asyncio.wait((self._ahead,))
+            self._ahead = None
+
+    async def _claim_once_ahead(self, limit: int) -> None:
+        try:
+            await self._claim(limit, 0.0)
+        except ClientError as error:
+            self._is_deep.clear()
+            self._note_doubt(error)
+
+    async def _wait_for_ahead(self) -> None:
+        """Wait until no second claim is under way: what it brings must not be taken for jobs of a lost answer."""
+        if self._ahead is not None:
+            await asyncio.wait((self._ahead,))
 
     async def _claim(self, limit: int, wait_sec: float) -> int:
         worker = self._worker
         sent_at = worker.clock.monotonic()
-        jobs = await worker.client.claim(
-            worker.addon_id, worker.worker_id, limit=limit, wait_sec=wait_sec, lease=True, ttl_sec=worker.ttl_sec,
-            accept_job_types=list(worker.handlers), max_cost_units=worker.max_cost_units, capabilities=worker.capabilities,
-            tries=1,
-        )  # fmt: skip
+        self._asked += limit
+        try:
+            jobs = await worker.client.claim(
+                worker.addon_id, worker.worker_id, limit=limit, wait_sec=wait_sec, lease=True, ttl_sec=worker.ttl_sec,
+                accept_job_types=list(worker.handlers), max_cost_units=worker.max_cost_units,
+                capabilities=worker.capabilities, tries=1,
+            )  # fmt: skip
+        finally:
+            self._asked -= limit
+        if len(jobs) == limit == MAX_CLAIM:
+            self._is_deep.set()
+        else:
+            self._is_deep.clear()
         for job in jobs:
             worker.begin(job, sent_at)
         took_us = worker.clock.monotonic() - sent_at
@@ -81,20 +141,23 @@ class Claims:
 
     async def _recover(self, error: ClientError) -> None:
         """After a failed claim: give up on what will never pass, else remember the doubt and wait."""
-        worker = self._worker
         if isinstance(error, ApiError) and error.code and error.status < 500 and error.status != 429:
             log.error("the server refuses our claims: %s", error)
             raise error
-        if is_outcome_unknown(error):
-            now = worker.clock.monotonic()
-            self._doubts += [now, now + int((worker.wait_sec + WAIT_MARGIN_SEC) * SECOND)]
+        self._note_doubt(error)
         self._failures += 1
         pause_sec = self._backoff.pause(self._failures, error.retry_after_sec if isinstance(error, ApiError) else None)
         log.warning("claim failed, again in %.1f s: %s", pause_sec, error)
         await self._pause(pause_sec)
 
+    def _note_doubt(self, error: ClientError) -> None:
+        if is_outcome_unknown(error):
+            now = self._worker.clock.monotonic()
+            self._doubts += [now, now + int((self._worker.wait_sec + WAIT_MARGIN_SEC) * SECOND)]
+
     async def _settle_doubts(self, now: Micros) -> None:
         if any(at <= now for at in self._doubts):
+            await self._wait_for_ahead()
             await self._adopt()
             self._doubts = [at for at in self._doubts if at > now]
 
