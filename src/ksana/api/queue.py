@@ -10,7 +10,6 @@ from ksana.api.queue_shapes import (
     BeatBatch,
     BeatBody,
     Beaten,
-    BriefClaim,
     CancelBody,
     ClaimBody,
     JobAnswer,
@@ -23,9 +22,9 @@ from ksana.api.queue_shapes import (
     StatusBody,
     SubmitBatch,
     SubmitJob,
-    brief_job,
     show_beat,
     show_briefly,
+    show_claim,
     show_job,
     show_lease,
     show_release,
@@ -92,10 +91,10 @@ class Queue:
         wants = Wants(body.addon_id, frozenset(body.accept_job_types or ()), body.max_cost_units, capabilities)
         claim = Claim(body.worker_id, wants, body.limit, body.lease, float(body.ttl_sec))
         claimed = await self._service.claim(claim, round(body.wait_sec * SECOND))
-        if not claimed.jobs:
+        if not claimed.taken:
             return Answer(204)
         if body.brief:
-            return Answer(200, BriefClaim([brief_job(job) for job in claimed.jobs]))
+            return Answer(200, show_claim(claimed))
         jobs = [show_job(job) for job in claimed.jobs]
         answer: dict[str, Any] = {"job": jobs[0]}
         if body.limit > 1:

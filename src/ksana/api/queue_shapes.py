@@ -7,7 +7,8 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from ksana.base.instant import Instant, format_instant
-from ksana.domain.queue import Job, Lease, Settled
+from ksana.domain.queue import Job, Lease, ReadyJob, Settled
+from ksana.service.queue_jobs import Claimed
 from ksana.service.queue_leases import Held
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -316,13 +317,29 @@ def show_job(job: Job) -> JobView:
     )  # fmt: skip
 
 
-def brief_job(job: Job) -> BriefJob:
-    """Render a job a worker has just claimed."""
-    constraints, run_at, until, retry_at = job.constraints_json, job.run_at, job.claim_expires_at, job.next_retry_at
+def show_claim(claimed: Claimed) -> BriefClaim:
+    """Render the jobs a worker has just claimed."""
+    worker_id, at = claimed.worker_id, shown_at(claimed.at)
+    if not claimed.lease_ids:
+        until = shown_at(claimed.until)
+        return BriefClaim([_brief_job(job, "CLAIMED", job.attempts, at, worker_id, None, until) for job in claimed.taken])
+    return BriefClaim(
+        [
+            _brief_job(job, "RUNNING", job.attempts + 1, at, worker_id, lease_id, None)
+            for job, lease_id in zip(claimed.taken, claimed.lease_ids, strict=True)
+        ]
+    )
+
+
+def _brief_job(
+    job: ReadyJob, state: str, attempts: int, at: str, worker_id: str, lease_id: str | None, until: str | None
+) -> BriefJob:
+    constraints, run_at = job.constraints_json, job.run_at
+    retry_at = None if lease_id is not None else job.next_retry_at
     return BriefJob(
-        job.job_id, job.addon_id, job.job_type, job.cost_units, Raw(job.payload_json.encode()), job.state,
-        shown_at(job.created_at), shown_at(job.updated_at), job.attempts, job.lease_id, job.claimed_by,
-        None if until is None else shown_at(until), _USUAL if job.priority == _USUAL else job.priority, job.max_attempts,
+        job.job_id, job.addon_id, job.job_type, job.cost_units, Raw(job.payload_json.encode()), state,
+        shown_at(job.created_at), at, attempts, lease_id, worker_id, until,
+        _USUAL if job.priority == _USUAL else job.priority, job.max_attempts,
         None if constraints == "{}" else Raw(constraints.encode()), None if run_at is None else shown_at(run_at),
         job.fairness_key, job.client_request_id, None if retry_at is None else shown_at(retry_at),
     )  # fmt: skip

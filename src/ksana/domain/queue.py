@@ -127,7 +127,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
         return self.state in ENDED
 
 
-class ReadyJob(msgspec.Struct, frozen=True, gc=False):
+class ReadyJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A ready job as a claim takes it: what ready jobs do not all have in common."""
 
     seq: int
@@ -192,7 +192,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     release_digest: str | None
 
 
-class Hold(msgspec.Struct, frozen=True, gc=False):
+class Hold(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A lease, and of its job what it takes to end the attempt. `is_live`: active, and lasting by the store's clock."""
 
     lease_id: str
@@ -202,7 +202,7 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     ttl_sec: float
     lease_state: str
     release_digest: str | None
-    is_live: bool
+    is_live: int
     seq: int
     job_state: str
     attempts: int

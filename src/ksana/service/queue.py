@@ -131,7 +131,7 @@ class QueueService:
                 claimed = await self._try(claim, until)
                 if claimed.is_busy and self._clock.now() < until:
                     await self._clock.sleep_until(self._clock.now() + random.randrange(*BUSY_PAUSE))
-                elif claimed.jobs or not await self.arrivals.wait(waiter, until):
+                elif claimed.taken or not await self.arrivals.wait(waiter, until):
                     return claimed
 
     async def _try(self, claim: Claim, until: Instant) -> Claimed:
@@ -152,10 +152,8 @@ class QueueService:
 
     async def _claim(self, claim: Claim, *, is_patient: bool = True) -> Claimed:
         claimed = await self._store.transact(queue_jobs.claim_jobs, claim, self._book, self.limits, is_patient)
-        if claimed.jobs:
-            due = claimed.leases[0].expires_at if claimed.leases else claimed.jobs[0].claim_expires_at
-            if due is not None:
-                self.leasing.note_due(due)
+        if claimed.taken:
+            self.leasing.note_due(claimed.until)
         return claimed
 
     async def get_job(self, job_id: str) -> Job:

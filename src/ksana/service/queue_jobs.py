@@ -148,16 +148,40 @@ def _refuse_duplicate(tx: Tx, jobs: Sequence[NewJob]) -> None:
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """What a claim got; with leases asked for, one lease for each job."""
+    """What a claim got: the jobs as they were taken and, with leases asked for, the id of one lease for each."""
 
-    jobs: list[Job]
-    leases: list[Lease]
+    taken: Sequence[ReadyJob]
+    lease_ids: Sequence[str] = ()
+    worker_id: str = ""
+    at: Instant = 0
+    until: Instant = 0
+    """When the claim, or the leases, run out."""
+    ttl_sec: float = 0
     is_busy: bool = False
     """Nothing was looked at: another transaction holds the capacity. Come again in a moment."""
 
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs as they are now."""
+        worker_id, at = self.worker_id, self.at
+        if not self.lease_ids:
+            return [job.claimed(worker_id, self.until, at) for job in self.taken]
+        return [job.running(worker_id, lease_id, at) for job, lease_id in zip(self.taken, self.lease_ids, strict=True)]
 
-NOTHING: Final = Claimed([], [])
-BUSY: Final = Claimed([], [], is_busy=True)
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases, in the order of the jobs."""
+        return [
+            Lease(
+                lease_id, job.job_id, job.addon_id, self.worker_id, job.cost_units, self.ttl_sec, "ACTIVE", self.at, self.at,
+                self.until, None, None, None,
+            )
+            for job, lease_id in zip(self.taken, self.lease_ids, strict=False)
+        ]  # fmt: skip
+
+
+NOTHING: Final = Claimed(())
+BUSY: Final = Claimed((), is_busy=True)
 
 
 def claim_jobs(tx: Tx, claim: Claim, book: LineBook, limits: Limits, is_patient: bool = True) -> Claimed:
@@ -182,7 +206,7 @@ def claim_jobs(tx: Tx, claim: Claim, book: LineBook, limits: Limits, is_patient:
     data = _encode({"worker_id": claim.worker_id}).decode()
     tx.events.append_texts([("JOB", job.job_id, "JOB_CLAIMED", data) for job in jobs])
     tx.queue.count(queued=-len(jobs))
-    return Claimed([job.claimed(claim.worker_id, until, now) for job in jobs], [])
+    return Claimed(jobs, (), claim.worker_id, now, until)
 
 
 def _take(tx: Tx, line_ids: tuple[int, ...], limit: int, book: LineBook) -> list[ReadyJob]:
@@ -197,29 +221,32 @@ def _take(tx: Tx, line_ids: tuple[int, ...], limit: int, book: LineBook) -> list
 def _claim_with_leases(tx: Tx, claim: Claim, book: LineBook, line_ids: tuple[int, ...], limits: Limits, room: Room) -> Claimed:
     """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED; one that has waited long keeps its units,
     so that nothing behind it of its own priority is admitted first."""
-    jobs: list[Job] = []
-    leases: list[Lease] = []
+    granted: list[ReadyJob] = []
+    lease_ids: list[str] = []
+    expires_at = tx.now + round(claim.ttl_sec * SECOND)
     wants = claim.wants
     for is_last in (False, True):
         free = room.total - room.used
         if free <= 0:
             break
-        taken = _take(tx, line_ids, claim.limit - len(jobs), book)
+        taken = _take(tx, line_ids, claim.limit - len(granted), book)
         room, fitting, was_full = _admit(tx, limits, room, taken)
         if fitting:
-            _grant_ready(tx, claim, fitting, jobs, leases)
-        if is_last or not was_full or len(jobs) >= claim.limit:
+            lease_ids += _grant_ready(tx, claim, fitting, expires_at)
+            granted += fitting
+        if is_last or not was_full or len(granted) >= claim.limit:
             break
         # Behind jobs that are too large smaller ones may wait: once more, for those that fit.
         free = room.total - room.used
         most = free if wants.max_cost_units is None else min(free, wants.max_cost_units)
         wants = msgspec.structs.replace(wants, max_cost_units=most)
         line_ids = book.choose(tx, wants)
-    if jobs:
-        units = sum([job.cost_units for job in jobs])
-        tx.queue.count(queued=-len(jobs), running=len(jobs), leases=len(jobs), units=units)
-        tx.leases.set_room(room)
-    return Claimed(jobs, leases) if jobs else NOTHING
+    if not granted:
+        return NOTHING
+    units = sum([job.cost_units for job in granted])
+    tx.queue.count(queued=-len(granted), running=len(granted), leases=len(granted), units=units)
+    tx.leases.set_room(room)
+    return Claimed(granted, lease_ids, claim.worker_id, tx.now, expires_at, claim.ttl_sec)
 
 
 def _admit(tx: Tx, limits: Limits, room: Room, taken: Sequence[ReadyJob]) -> tuple[Room, Sequence[ReadyJob], bool]:
@@ -251,31 +278,23 @@ def _admit(tx: Tx, limits: Limits, room: Room, taken: Sequence[ReadyJob]) -> tup
     return room, fitting, was_full
 
 
-def _grant_ready(tx: Tx, claim: Claim, taken: Sequence[ReadyJob], jobs: list[Job], leases: list[Lease]) -> None:
-    """Taken jobs run: each gets its lease. What was made is added to `jobs` and `leases`."""
+def _grant_ready(tx: Tx, claim: Claim, taken: Sequence[ReadyJob], expires_at: Instant) -> list[str]:
+    """Taken jobs run: each gets its lease. Answer the leases' ids."""
     now: Instant = tx.now
-    worker_id, ttl_sec = claim.worker_id, claim.ttl_sec
-    expires_at = now + round(ttl_sec * SECOND)
+    worker_id = claim.worker_id
     lease_ids = new_ordered_uuids(now, len(taken))
-    made = [
-        Lease(
-            lease_id, job.job_id, job.addon_id, worker_id, job.cost_units, ttl_sec, "ACTIVE", now, now, expires_at,
-            None, None, None,
-        )
-        for job, lease_id in zip(taken, lease_ids, strict=True)
-    ]  # fmt: skip
     seqs = [job.seq for job in taken]
     _all_changed(tx.queue.run_ready(list(zip(seqs, lease_ids, strict=True)), worker_id), taken)
     claimed = _encode({"worker_id": worker_id}).decode()
     if len(taken) >= MANY:
-        _all_changed(tx.leases.insert_of_jobs(seqs, ttl_sec, expires_at), taken)
+        _all_changed(tx.leases.insert_of_jobs(seqs, claim.ttl_sec, expires_at), taken)
         tx.queue.tell_grants(seqs, claimed)
     else:
+        made = Claimed(taken, lease_ids, worker_id, now, expires_at, claim.ttl_sec).leases
         tx.leases.insert(made, seqs)
         _tell_grants(tx, taken, lease_ids, claimed)
-    jobs += [job.running(worker_id, lease_id, now) for job, lease_id in zip(taken, lease_ids, strict=True)]
-    leases += made
     tx.queue.observe("wait", bucket_counts(now, Counter([job.due_at for job in taken])))
+    return lease_ids
 
 
 def _tell_grants(tx: Tx, taken: Sequence[ReadyJob], lease_ids: Sequence[str], claimed: str) -> None:

@@ -178,7 +178,7 @@ class SqlQueue:
         if limit <= 0:
             return []
         if line_ids is None:
-            return [ReadyJob(*row) for row in self._session.all("queue.take_ready", limit=limit)]
+            return self._session.all_as(ReadyJob, "queue.take_ready", limit=limit)
         if not line_ids:
             return []
         if len(line_ids) == 1:
@@ -189,7 +189,7 @@ class SqlQueue:
         return sorted(jobs, key=lambda job: (job.urgency, job.turn, job.seq))
 
     def _take_line(self, line_id: int, limit: int) -> list[ReadyJob]:
-        return [ReadyJob(*row) for row in self._session.all("queue.take_line", line_id=line_id, limit=limit)]
+        return self._session.all_as(ReadyJob, "queue.take_line", line_id=line_id, limit=limit)
 
     def _look(self, line_ids: Sequence[int], limit: int) -> list[Row]:
         """The first `limit` places over these lines, unlocked: which line to take how many from."""
@@ -223,21 +223,21 @@ class SqlQueue:
         return change_among(self._session, "queue.run_ready_jobs_among", ("id", "lease"), grants, same)
 
     def tell_grants(self, job_seqs: Sequence[int], worker_json: str) -> None:
-        seqs, now = self._session.list_of(job_seqs), self._now
+        tell, now = self._session.run_over, self._now
         self._tx.events.flush()  # what was told before has the lower ids
-        self._session.run("queue.tell_claimed", seqs=seqs, now_at=now, data=worker_json)
-        self._session.run("queue.tell_granted", seqs=seqs, now_at=now, data='{"job_id":"*","cost_units":#}')
-        self._session.run("queue.tell_running", seqs=seqs, now_at=now, data='{"lease_id":"*","attempts":#}')
+        tell("queue.tell_claimed", job_seqs, now_at=now, data=worker_json)
+        tell("queue.tell_granted", job_seqs, now_at=now, data='{"job_id":"*","cost_units":#}')
+        tell("queue.tell_running", job_seqs, now_at=now, data='{"lease_id":"*","attempts":#}')
 
     def tell_released(self, job_seqs: Sequence[int], status: str) -> None:
         self._tx.events.flush()
         data = f'{{"job_id":"*","status":"{status}"}}'
-        self._session.run("queue.tell_released", seqs=self._session.list_of(job_seqs), now_at=self._now, data=data)
+        self._session.run_over("queue.tell_released", job_seqs, now_at=self._now, data=data)
 
     def tell_done(self, job_seqs: Sequence[int], reason: str) -> None:
         self._tx.events.flush()
         data = f'{{"lease_id":"*","attempts":#,"reason":"{reason}"}}'
-        self._session.run("queue.tell_done", seqs=self._session.list_of(job_seqs), now_at=self._now, data=data)
+        self._session.run_over("queue.tell_done", job_seqs, now_at=self._now, data=data)
 
     def grant_if_claimed(self, job_id: str, lease_id: str) -> bool:
         return self._session.run("queue.grant_job", job_id=job_id, lease_id=lease_id, now_at=self._now) == 1

@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from ksana.base.instant import Instant
 from ksana.domain.admission import Room
 from ksana.domain.queue import Hold, Lease
 from ksana.store.sql.queue_sets import FEW_ROWS, among, change_among
 from ksana.store.sql.session import Row, Session
 
+_encode = msgspec.json.Encoder().encode
 _COLUMNS = ("lease_id", "job_id", "job_seq", "addon_id", "worker_id", "cost_units", "ttl_sec", "now_at", "expires_at")
 
 
@@ -82,9 +85,8 @@ class SqlLeases:
         self._session.run_tuples("queue.insert_lease", _COLUMNS, rows)
 
     def insert_of_jobs(self, job_seqs: Sequence[int], ttl_sec: float, expires_at: Instant) -> int:
-        seqs = self._session.list_of(job_seqs)
-        return self._session.run(
-            "queue.insert_leases_of", seqs=seqs, ttl_sec=ttl_sec, now_at=self._now, expires_at=expires_at
+        return self._session.run_over(
+            "queue.insert_leases_of", job_seqs, ttl_sec=ttl_sec, now_at=self._now, expires_at=expires_at
         )  # fmt: skip
 
     def find_lease(self, lease_id: str) -> Lease | None:
@@ -103,6 +105,9 @@ class SqlLeases:
         return {row[0]: (Lease(*row[:-1]), bool(row[-1])) for row in rows}
 
     def lock_holds(self, lease_ids: Sequence[str]) -> dict[str, Hold]:
+        if self._session.is_embedded:
+            ids = _encode(lease_ids).decode()
+            return {hold.lease_id: hold for hold in self._session.all_as(Hold, "queue.list_holds", ids=ids)}
         return {row[0]: Hold(*row) for row in among(self._session, "queue.lock_holds_among", lease_ids)}
 
     def list_of_job(self, job_seq: int) -> list[Lease]:

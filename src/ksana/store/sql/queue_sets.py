@@ -1,10 +1,12 @@
 """How many rows of the queue go into one statement: new jobs as tuples, and statements with a fixed number of places."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ksana.domain.queue import Job
 from ksana.store.sql.session import Row, Session
+
+_One = TypeVar("_One")
 
 AMONG: Final = 50
 """Places in the statements that look up or change many rows at once."""
@@ -30,30 +32,23 @@ def job_row(job: Job) -> Row:
 
 
 def change_among(
-    session: Session, name: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]], same: Mapping[str, Any]
+    session: Session, name: str, words: tuple[str, ...], rows: Sequence[tuple[Any, ...]], same: Mapping[str, Any]
 ) -> int:
     """Change many rows with a statement that has a fixed number of places; unused ones repeat the first row."""
     count = 0
     for start in range(0, len(rows), AMONG):
-        part = rows[start : start + AMONG]
-        part = [*part, *[part[0]] * (AMONG - len(part))]
-        params = dict(same)
-        for word, column in zip(names, zip(*part, strict=True), strict=True):
-            params.update(zip(_PLACES[word], column, strict=True))
-        count += session.run(name, **params)
+        part = _filled(rows[start : start + AMONG])
+        count += session.run_places(name, same, words, list(zip(*part, strict=True)))
     return count
-
-
-_PLACES: Final = {
-    word: tuple(f"{word}{place}" for place in range(AMONG)) for word in ("id", "lease", "result", "metrics", "digest")
-}
 
 
 def among(session: Session, name: str, ids: Sequence[str]) -> list[Row]:
     """Look up many ids with a statement that has a fixed number of places."""
     rows: list[Row] = []
     for start in range(0, len(ids), AMONG):
-        part = ids[start : start + AMONG]
-        part = [*part, *[part[0]] * (AMONG - len(part))]
-        rows += session.all(name, **dict(zip(_PLACES["id"], part, strict=True)))
+        rows += session.all_places(name, ("id",), [_filled(ids[start : start + AMONG])])
     return rows
+
+
+def _filled(part: Sequence[_One]) -> Sequence[_One]:
+    return part if len(part) == AMONG else [*part, *[part[0]] * (AMONG - len(part))]

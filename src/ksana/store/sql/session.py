@@ -1,8 +1,10 @@
 """One database connection with named statements: the only place that touches a driver's cursor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from itertools import chain
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -11,7 +13,22 @@ from ksana.store.sql.dialects import Dialect
 from ksana.store.sql.statements import Statement
 
 Row = tuple[Any, ...]
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
 _decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
+
+
+@lru_cache(maxsize=16)
+def _decoder_of(kind: type[msgspec.Struct]) -> Callable[[str], Any]:
+    decode: Callable[[str], Any] = msgspec.json.Decoder(list[kind]).decode  # type: ignore[valid-type]
+    return decode
+
+
+@lru_cache(maxsize=256)
+def _picker(statement: Statement, same: tuple[str, ...], words: tuple[str, ...], places: int) -> Callable[[Sequence[Any]], Any]:
+    """Puts values in the order of a statement's parameters: first those named in `same`, then all places of each word."""
+    names = [*same, *(f"{word}{place}" for word in words for place in range(places))]
+    wanted = statement.bind({name: at for at, name in enumerate(names)})
+    return itemgetter(*wanted)
 
 
 @lru_cache(maxsize=256)
@@ -89,6 +106,49 @@ class Session:
         statement = self._statements[name]
         return self._dialect.insert_ids(self._cursor, statement.sql, self._bind_rows(statement, columns, rows))
 
+    def run_over(self, name: str, seqs: Sequence[int], /, **params: Any) -> int:
+        """Run a statement over rows by their numbers, all different: as a range if they follow each other, else as a list."""
+        first, last = min(seqs), max(seqs)
+        if last - first < len(seqs):
+            sql, bind = self._statements[name].with_filters(("range",))
+            values: dict[str, Any] = {"first": first, "last": last, **params}
+        else:
+            sql, bind = self._statements[name].with_filters(("list",))
+            values = {"seqs": self.list_of(seqs), **params}
+        self.wrote = True
+        self._cursor.execute(sql, bind(values))
+        count: int = self._cursor.rowcount
+        return count
+
+    # The next two run a statement that has a fixed number of places for each word (`:id0`, `:id1`, …), all of them filled.
+
+    def run_places(self, name: str, same: Mapping[str, Any], words: tuple[str, ...], columns: Sequence[Sequence[Any]]) -> int:
+        """Change rows; answer how many matched. `columns` has the values of each word, `same` what has no place."""
+        statement = self._statements[name]
+        self._cursor.execute(statement.sql, self._bind_places(statement, same, words, columns))
+        count: int = self._cursor.rowcount
+        if count:
+            self.wrote = True
+        return count
+
+    def all_places(self, name: str, words: tuple[str, ...], columns: Sequence[Sequence[Any]]) -> list[Row]:
+        """Read all rows."""
+        statement = self._statements[name]
+        self._cursor.execute(statement.sql, self._bind_places(statement, {}, words, columns))
+        return list(self._cursor.fetchall())
+
+    def _bind_places(
+        self, statement: Statement, same: Mapping[str, Any], words: tuple[str, ...], columns: Sequence[Sequence[Any]]
+    ) -> Any:
+        places = len(columns[0])
+        if self._dialect.is_network:
+            values = dict(same)
+            for word, column in zip(words, columns, strict=True):
+                values.update((f"{word}{place}", value) for place, value in enumerate(column))
+            return values
+        pick = _picker(statement, tuple(same), words, places)
+        return pick((*same.values(), *chain.from_iterable(columns)))
+
     def list_of(self, values: Sequence[int]) -> Any:
         """A list of numbers as one parameter, for `{in name}`."""
         return self._dialect.list_of(values)
@@ -120,6 +180,20 @@ class Session:
         statement = self._statements[name]
         self._cursor.execute(bulk.fold(statement.sql), statement.bind(params))
         return _decode_rows(self._cursor.fetchone()[0])
+
+    def all_as(self, kind: type[_Kind], name: str, /, **params: Any) -> list[_Kind]:
+        """Read all rows as structs of a kind, field by field; in one step where the database is in our process, where
+        the kind is decoded from an array (`array_like`)."""
+        if self._dialect.is_network:
+            return [kind(*row) for row in self.all(name, **params)]
+        statement = self._statements[name]
+        self._cursor.execute(bulk.fold(statement.sql), statement.bind(params))
+        return _decoder_of(kind)(self._cursor.fetchone()[0])  # type: ignore[no-any-return]
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the database is in our process."""
+        return not self._dialect.is_network
 
     def filtered(self, name: str, filters: Mapping[str, Any], /, **params: Any) -> list[Row]:
         """Read all rows that meet the declared conditions whose value is not None."""
@@ -154,6 +228,12 @@ class ReadSession(Session):
         raise TypeError(f"{name} writes: use store.transact")
 
     def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        raise TypeError(f"{name} writes: use store.transact")
+
+    def run_over(self, name: str, seqs: Sequence[int], /, **params: Any) -> int:
+        raise TypeError(f"{name} writes: use store.transact")
+
+    def run_places(self, name: str, same: Mapping[str, Any], words: tuple[str, ...], columns: Sequence[Sequence[Any]]) -> int:
         raise TypeError(f"{name} writes: use store.transact")
 
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:

@@ -251,10 +251,12 @@ VALUES (:lease_id, :job_id, :job_seq, :addon_id, :worker_id, :cost_units, :ttl_s
 
 -- name: insert_leases_of
 -- A new lease for each of these jobs, which have just become running under it.
+-- filter range: AND seq BETWEEN :first AND :last
+-- filter list: AND seq {in seqs}
 INSERT INTO scheduler_lease_runs (lease_id, job_id, job_seq, addon_id, worker_id, cost_units, ttl_sec, state, granted_at,
   last_heartbeat_at, expires_at)
 SELECT lease_id, job_id, seq, addon_id, claimed_by, cost_units, :ttl_sec, 'ACTIVE', :now_at, :now_at, :expires_at
-FROM scheduler_job_runs WHERE seq {in seqs}
+FROM scheduler_job_runs WHERE 1 = 1 {filters}
 
 -- name: find_lease
 -- One lease.
@@ -291,6 +293,15 @@ WHERE l.lease_id IN (
   :id15, :id16, :id17, :id18, :id19, :id20, :id21, :id22, :id23, :id24, :id25, :id26, :id27, :id28, :id29,
   :id30, :id31, :id32, :id33, :id34, :id35, :id36, :id37, :id38, :id39, :id40, :id41, :id42, :id43, :id44,
   :id45, :id46, :id47, :id48, :id49) {for_update}
+
+-- name: list_holds
+-- The same for any number of leases, where the one writer needs no locks.
+SELECT l.lease_id, l.job_id, l.worker_id, l.cost_units, l.ttl_sec, l.state, l.release_digest,
+  CASE WHEN l.state = 'ACTIVE' AND l.expires_at > (SELECT {now}) THEN 1 ELSE 0 END,
+  j.seq, j.state, j.attempts, j.max_attempts, j.cancel_requested, j.started_at, j.urgency
+FROM scheduler_lease_runs AS l
+JOIN scheduler_job_runs AS j ON j.seq = l.job_seq
+WHERE l.lease_id {in ids}
 
 -- name: list_leases_of_job
 -- Every lease a job had, oldest first.
@@ -337,33 +348,43 @@ SELECT COALESCE(SUM(cost_units), 0) FROM scheduler_lease_runs WHERE state = 'ACT
 
 -- name: tell_claimed
 -- An event for each of these jobs, the same of all.
+-- filter range: AND seq BETWEEN :first AND :last
+-- filter list: AND seq {in seqs}
 INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
 SELECT :now_at, 'JOB', job_id, 'JOB_CLAIMED', :data
-FROM scheduler_job_runs WHERE seq {in seqs}
+FROM scheduler_job_runs WHERE 1 = 1 {filters}
 
 -- name: tell_granted
 -- An event for the lease of each of these jobs; * stands for the job and # for its cost.
+-- filter range: AND seq BETWEEN :first AND :last
+-- filter list: AND seq {in seqs}
 INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
 SELECT :now_at, 'LEASE', lease_id, 'LEASE_GRANTED', REPLACE(REPLACE(:data, '*', job_id), '#', {text cost_units})
-FROM scheduler_job_runs WHERE seq {in seqs}
+FROM scheduler_job_runs WHERE 1 = 1 {filters}
 
 -- name: tell_running
 -- An event for each of these jobs; * stands for the lease and # for the attempt.
+-- filter range: AND seq BETWEEN :first AND :last
+-- filter list: AND seq {in seqs}
 INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
 SELECT :now_at, 'JOB', job_id, 'JOB_RUNNING', REPLACE(REPLACE(:data, '*', lease_id), '#', {text attempts})
-FROM scheduler_job_runs WHERE seq {in seqs}
+FROM scheduler_job_runs WHERE 1 = 1 {filters}
 
 -- name: tell_released
 -- An event for the lease of each of these jobs; * stands for the job.
+-- filter range: AND seq BETWEEN :first AND :last
+-- filter list: AND seq {in seqs}
 INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
 SELECT :now_at, 'LEASE', lease_id, 'LEASE_RELEASED', REPLACE(:data, '*', job_id)
-FROM scheduler_job_runs WHERE seq {in seqs}
+FROM scheduler_job_runs WHERE 1 = 1 {filters}
 
 -- name: tell_done
 -- An event for each of these jobs; * stands for the lease and # for the attempt.
+-- filter range: AND seq BETWEEN :first AND :last
+-- filter list: AND seq {in seqs}
 INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
 SELECT :now_at, 'JOB', job_id, 'JOB_DONE', REPLACE(REPLACE(:data, '*', lease_id), '#', {text attempts})
-FROM scheduler_job_runs WHERE seq {in seqs}
+FROM scheduler_job_runs WHERE 1 = 1 {filters}
 
 -- name: lock_capacity
 -- The capacity, held: whoever admits or frees units takes this first.
