@@ -6,13 +6,12 @@ the lines it may take from, so rows that do not match cost nothing, however many
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from ksana.base.ids import new_token
-from ksana.base.instant import MINUTE, Instant, Micros
+from ksana.base.instant import Instant
 from ksana.domain.queue import FINAL_OF, Job, Lane, Line, ReadyJob, Settled, next_turn
 from ksana.ports.queue_store import Due, Gauges, JobFilter
 from ksana.store.sql.queue_sets import FEW_ROWS, JOB_COLUMNS, among, change_among, job_row
@@ -31,12 +30,6 @@ _PROCESS: Final = new_token() >> 8 << 4
 """Tells the gauge rows of this process from those of others."""
 
 _decode_needs = msgspec.json.Decoder(tuple[str, ...]).decode
-
-
-@lru_cache(maxsize=1024)
-def _bucket_of(entry: str) -> int:
-    """A histogram's rollups are named by bucket and shard; a month has few names and many rows."""
-    return int(entry.partition(".")[0])
 
 
 class SqlQueue:
@@ -377,18 +370,6 @@ class SqlQueue:
         for shard, queued, running, arrivals in self._session.all("queue.list_gauges", shard=self._gauge_row, limit=1000):
             self._session.run("queue.delete_gauges", shard=shard)
             self._session.run("queue.add_to_gauges", shard=self._gauge_row, queued=queued, running=running, arrivals=arrivals)
-
-    def list_points(self, metric: str, since: Instant, until: Instant, width_us: Micros = MINUTE) -> list[tuple[Instant, int]]:
-        sums: dict[Instant, int] = {}
-        for at, _, count in self._tx.rollups.list_sums(f"queue.{metric}", since, until, width_us):
-            sums[at] = sums.get(at, 0) + count
-        return sorted(sums.items())
-
-    def list_histogram(
-        self, metric: str, since: Instant, until: Instant, width_us: Micros = MINUTE
-    ) -> list[tuple[Instant, int, int]]:
-        rows = self._tx.rollups.list_sums(f"queue.{metric}", since, until, width_us)
-        return [(at, _bucket_of(entry), count) for at, entry, count in rows]
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("queue.list_finished", before=before, limit=limit)

@@ -8,6 +8,7 @@ from ksana.store.sql.history import SqlHistory
 from ksana.store.sql.house import SqlInstances, SqlKeys, SqlLocks, SqlMarks
 from ksana.store.sql.idempotency import SqlIdempotency
 from ksana.store.sql.queue import SqlQueue
+from ksana.store.sql.queue_counts import SqlCounts
 from ksana.store.sql.queue_leases import SqlLeases
 from ksana.store.sql.rollups import SqlRollups
 from ksana.store.sql.runs import SqlRuns
@@ -62,6 +63,7 @@ _TABLES: dict[str, Any] = {
     "marks": SqlMarks,
     "queue": SqlQueue,
     "leases": SqlLeases,
+    "counts": SqlCounts,
     "idempotency": SqlIdempotency,
     "history": SqlHistory,
 }
