@@ -37,7 +37,8 @@ class SqlQueue:
 
     def __init__(self, session: Session, tx: Any) -> None:
         self._raw = session
-        self._tx = tx
+        self._events = tx.events
+        self._rollups = tx.rollups
         self._new: list[Row] = []
         self._counted = (0, 0, 0)
         self._now: Instant = tx.now
@@ -217,18 +218,18 @@ class SqlQueue:
 
     def tell_grants(self, job_seqs: Sequence[int], worker_json: str) -> None:
         seqs, now = self._session.list_of(job_seqs), self._now
-        self._tx.events.flush()  # what was told before has the lower ids
+        self._events.flush()  # what was told before has the lower ids
         self._session.run("queue.tell_claimed", seqs=seqs, now_at=now, data=worker_json)
         self._session.run("queue.tell_granted", seqs=seqs, now_at=now, data='{"job_id":"*","cost_units":#}')
         self._session.run("queue.tell_running", seqs=seqs, now_at=now, data='{"lease_id":"*","attempts":#}')
 
     def tell_released(self, job_seqs: Sequence[int], status: str) -> None:
-        self._tx.events.flush()
+        self._events.flush()
         data = f'{{"job_id":"*","status":"{status}"}}'
         self._session.run("queue.tell_released", seqs=self._session.list_of(job_seqs), now_at=self._now, data=data)
 
     def tell_done(self, job_seqs: Sequence[int], reason: str) -> None:
-        self._tx.events.flush()
+        self._events.flush()
         data = f'{{"lease_id":"*","attempts":#,"reason":"{reason}"}}'
         self._session.run("queue.tell_done", seqs=self._session.list_of(job_seqs), now_at=self._now, data=data)
 
@@ -333,17 +334,17 @@ class SqlQueue:
         before = self._counted
         self._counted = (before[0] + queued, before[1] + running, before[2] + arrivals)
         self._raw.wrote = True
-        add, key = self._tx.rollups.add, str(self._shard)
+        add, key = self._rollups.add, str(self._shard)
         for name, change in (("queued", queued), ("running", running), ("leases", leases), ("units", units)):
             if change:
                 add(f"queue.{name}", key, change)
 
     def tally(self, metric: str, count: int = 1) -> None:
-        self._tx.rollups.add(f"queue.{metric}", str(self._shard), count)
+        self._rollups.add(f"queue.{metric}", str(self._shard), count)
 
     def observe(self, metric: str, spans: Mapping[int, int]) -> None:
         for bucket, count in spans.items():
-            self._tx.rollups.add(f"queue.{metric}", f"{bucket}.{self._shard}", count)
+            self._rollups.add(f"queue.{metric}", f"{bucket}.{self._shard}", count)
 
     def gauges(self) -> Gauges:
         if self._counted != (0, 0, 0):

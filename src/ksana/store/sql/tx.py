@@ -17,7 +17,8 @@ from ksana.store.sql.tasks import SqlTasks
 
 
 class SqlTx:
-    """One transaction; tables of the surfaces are made when first used."""
+    """One transaction; tables of the surfaces are made when first used. They keep no reference to it: it goes with the last one
+    who uses it, and leaves nothing to the collector, whose rounds everybody waits for."""
 
     def __init__(self, session: Session, now: Instant) -> None:
         self._session = session
