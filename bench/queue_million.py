@@ -36,8 +36,8 @@ NAME = "queue_million"
 FUTURE, ENDED, FEW, FINISHED = 1_000_000, 100_000, 1_000, 1_000_000
 ROUNDS, CYCLES, SIZES, SDK_JOBS, SDK_ROUNDS, CALLS = 5, 100, (1, 10, 100), 20_000, 3, 20
 CLAIM_GOAL, STATS_GOAL_MS = 1.3, 20
-WINDOWS = (("5m", "24h"), ("1m", "33h"), ("30m", "30d"))
-"""Bucket and range: the usual one, the most points of the finest, the longest that is kept."""
+WINDOWS = (("5m", "24h"), ("1m", "33h"), ("30m", "30d"), ("21m", "700h"))
+"""Bucket and range: the usual one, the most points of the finest, the longest that is kept, 2,000 points that fit no hour."""
 CAPACITY = {"KSANA_CAPACITY_TOTAL": "100000"}
 
 

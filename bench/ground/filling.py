@@ -19,11 +19,11 @@ from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import DAY, HOUR, MINUTE, Instant
 from ksana.domain.queue import Wants, line_of
 from ksana.engine.leasing import recount, sweep
+from ksana.engine.queue_chores import PACK, pack
 from ksana.service.queue import QueueService
 from ksana.service.queue_jobs import Claim, Limits, NewJob
 from ksana.service.queue_leases import Release
 from ksana.store.sql import SqlStore, open_store
-from ksana.store.sql.rollups import GRAINS
 
 LIMITS = Limits(1_000_000)
 LINE = line_of("bench", "noop", 1, ())
@@ -78,6 +78,8 @@ async def fill(file: Path, future: int, finished: int, *, has_events: bool, has_
     multiply(file, moulds, clock.now(), future, finished, has_events=has_events, has_counts=has_counts)
     store = await open_store(f"sqlite:///{file}", clock)
     await store.transact(recount, LIMITS.total)
+    while has_counts and await store.transact(pack, "bench", 100 * PACK):  # as the server does every few minutes
+        pass
     await store.close()
     disk.sync(file)
     disk.check_synced(file)
@@ -187,10 +189,4 @@ def write_counts(db: sqlite3.Connection) -> None:
             "INSERT INTO rollups (metric, minutes, entry, bucket_at, n, total)"
             f" SELECT '{metric}', 1, {entry} AS e, {minute} AS at, {count}, 0.0"
             f" FROM scheduler_job_runs WHERE {where} GROUP BY at, e"
-        )
-    for minutes in GRAINS[1:]:
-        db.execute(
-            "INSERT INTO rollups (metric, minutes, entry, bucket_at, n, total)"
-            f" SELECT metric, {minutes}, entry, bucket_at - bucket_at % {minutes * MINUTE} AS at, SUM(n), 0.0"
-            " FROM rollups WHERE metric LIKE 'queue.%' AND minutes = 1 GROUP BY metric, entry, at"
         )

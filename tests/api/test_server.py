@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from starlette.websockets import WebSocket
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -161,6 +163,19 @@ async def test_an_idle_connection_is_closed_after_the_keep_alive_time(house: Hou
     async with serving(house.app(), house, keep_alive_sec=0) as server:
         answer = await converse(server.port, GET)
     assert answer.endswith(b"ok")
+
+
+async def test_an_answered_request_leaves_nothing_to_the_collector(house: House) -> None:
+    async with serving(house.app(), house) as server:
+        await converse(server.port, LAST_GET)
+        gc.collect()
+        gc.disable()
+        try:
+            assert (await converse(server.port, *[GET] * 20, LAST_GET)).count(b"200 OK") == 21
+            left = [one for one in gc.get_objects() if isinstance(one, RequestResponseCycle)]
+        finally:
+            gc.enable()
+    assert len(left) < 5
 
 
 @pytest.mark.spec("X8")

@@ -31,6 +31,11 @@ PLANS = {
     "queue.end_jobs_among": "INTEGER PRIMARY KEY",
     "queue.run_ready_jobs_among": "INTEGER PRIMARY KEY",
     "queue.release_leases_among": "PRIMARY KEY",
+    "queue.list_hours": "sqlite_autoindex_queue_hours_1",
+    "queue.list_minutes": "sqlite_autoindex_rollups_1",
+    "queue.first_past_minute": "sqlite_autoindex_rollups_1",
+    "queue.lock_minutes": "sqlite_autoindex_rollups_1",
+    "queue.list_old_hours": "queue_hours_age",
 }
 
 

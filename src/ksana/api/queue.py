@@ -15,6 +15,7 @@ from ksana.api.queue_shapes import (
     JobAnswer,
     LeaseBody,
     ListQuery,
+    PointView,
     ReleaseBatch,
     ReleaseBody,
     Released,
@@ -35,7 +36,7 @@ from ksana.api.queue_shapes import (
 from ksana.api.routing import Answer, AnyRoute, Call, Content, Route, to_uuid_text
 from ksana.base.durations import format_duration, parse_duration
 from ksana.base.errors import ConflictError, InvalidError, KsanaError
-from ksana.base.instant import SECOND, Instant, Micros, parse_instant
+from ksana.base.instant import SECOND, Instant, Micros, format_minute, parse_instant
 from ksana.domain.queue import MAX_ERROR, Job, Wants, line_of, needs_of
 from ksana.ports.queue_store import JobFilter
 from ksana.service.queue import QueueService
@@ -222,7 +223,8 @@ class Queue:
         """A figure over time."""
         query: SeriesQuery = call.query
         series = await self._stats.series(query.metric, _span("bucket", query.bucket), _span("range", query.range))
-        points = [{"ts": shown_at(at), "value": _plain(value)} for at, value in series.points]
+        first_at, width = series.first_at, series.bucket_us
+        points = [PointView(format_minute(first_at + n * width), _plain(value)) for n, value in enumerate(series.values)]
         return {"metric": series.metric, "bucket": format_duration(series.bucket_us), "points": points}
 
     def routes(self) -> tuple[AnyRoute, ...]:

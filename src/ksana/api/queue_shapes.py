@@ -277,6 +277,13 @@ def shown(at: Instant | None) -> str | None:
     return None if at is None else shown_at(at)
 
 
+class PointView(msgspec.Struct, frozen=True, gc=False):
+    """A value of a series."""
+
+    ts: str
+    value: float | int | None
+
+
 class JobAnswer(msgspec.Struct, frozen=True):
     """One job."""
 

@@ -176,6 +176,7 @@ class GuardedProtocol(HttpToolsProtocol):
         shown = b"" if cycle.scope["method"] == "HEAD" else body
         self.transport.write(self._join(status, head, shown, cycle.keep_alive))
         cycle.response_started = cycle.response_complete = True
+        cycle.scope.pop(RESPOND, None)  # type: ignore[typeddict-item]  # it holds the cycle, which holds the scope
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
         if not cycle.keep_alive:

@@ -27,6 +27,7 @@ EARLIEST: Final[Instant] = -62_135_596_800 * SECOND
 LATEST: Final[Instant] = 253_402_300_799 * SECOND + 999_999
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MINUTE_TEXTS: Final = tuple(f"T{minute // 60:02d}:{minute % 60:02d}:00Z" for minute in range(1440))
 _RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|z|[+-]\d\d:?\d\d)?\Z", re.ASCII)
 
 
@@ -38,10 +39,21 @@ def format_instant(at: Instant) -> str:
     return _second_text(seconds) + "Z"
 
 
+def format_minute(at: Instant) -> str:
+    """The same for an instant that is a whole minute, as the many different ones of a series are."""
+    days, minute = divmod(at // MINUTE, 1440)
+    return _day_text(days) + _MINUTE_TEXTS[minute]
+
+
 @lru_cache(maxsize=4096)
 def _second_text(seconds: int) -> str:
     """A second without its fraction. Most instants written are of the present second."""
     return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
+
+
+@lru_cache(maxsize=512)
+def _day_text(days: int) -> str:
+    return (_EPOCH + timedelta(days=days)).date().isoformat()
 
 
 def parse_instant(text: str) -> Instant:

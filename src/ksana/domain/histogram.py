@@ -1,9 +1,12 @@
-"""A histogram of spans in fixed buckets, two per doubling from a millisecond up, so that counts from anywhere can be added."""
+"""A histogram of spans in fixed buckets, two per doubling from a millisecond up, so that counts from anywhere can be added.
+
+Packed, a histogram is one number with 64 bits for each bucket, the first lowest: adding histograms is adding numbers.
+"""
 
 import math
+import struct
 from collections import Counter
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
 from ksana.base.instant import SECOND, Instant
@@ -11,6 +14,10 @@ from ksana.base.instant import SECOND, Instant
 BUCKETS: Final = 56
 """The last one begins at a good two days."""
 
+BUCKET_BITS: Final = 64
+"""Of one bucket in a packed histogram: no count ever runs over into the next."""
+
+_PLACES: Final = tuple(struct.Struct(f"<{count}Q") for count in range(BUCKETS + 1))
 _PER_DOUBLING: Final = 2
 _LEAST_SECONDS: Final = 0.001
 
@@ -30,21 +37,31 @@ def bucket_counts(now: Instant, since: Mapping[Instant, int]) -> Counter[int]:
     return spans
 
 
-@lru_cache(maxsize=BUCKETS + 1)
 def bucket_seconds(bucket: int) -> float:
     """The upper end of a bucket."""
     return float(_LEAST_SECONDS * 2 ** (bucket / _PER_DOUBLING))
 
 
-def quantile(counts: Mapping[int, int], share: float) -> float | None:
+_ENDS: Final = tuple(bucket_seconds(bucket) for bucket in range(BUCKETS))
+
+
+def pack(counts: Mapping[int, int]) -> int:
+    """Counts by bucket as one number."""
+    return sum(count << BUCKET_BITS * bucket for bucket, count in counts.items())
+
+
+def quantile(packed: int, share: float) -> float | None:
     """The span below which this share of the counted ones lies, interpolated inside its bucket; None of nothing."""
-    total = sum(counts.values())
-    if not total:
+    if not packed:
         return None
-    rest = share * total
-    for bucket in sorted(counts):
-        if rest <= counts[bucket]:
-            low = bucket_seconds(bucket - 1) if bucket else 0.0
-            return round(low + (bucket_seconds(bucket) - low) * rest / counts[bucket], 6)
-        rest -= counts[bucket]
-    return round(bucket_seconds(max(counts)), 6)
+    places = _PLACES[-(-packed.bit_length() // BUCKET_BITS)]
+    counts = places.unpack(packed.to_bytes(places.size, "little"))
+    total = sum(counts)
+    above = total - share * total
+    bucket = len(counts) - 1  # from the top, where the shares lie that anybody asks for
+    while above >= counts[bucket]:
+        above -= counts[bucket]
+        bucket -= 1
+    low = _ENDS[bucket - 1] if bucket else 0.0
+    within: float = 1 - above / counts[bucket]
+    return round(low + (_ENDS[bucket] - low) * within, 6)

@@ -1,4 +1,5 @@
-"""The queue's tables as a transaction sees them: jobs, lines and gauges in `tx.queue`, leases and capacity in `tx.leases`.
+"""The queue's tables as a transaction sees them: jobs, lines and gauges in `tx.queue`, leases and capacity in `tx.leases`,
+what was counted over time in `tx.counts`.
 
 Locks are taken in one order: capacity, leases, jobs, gauges. Whoever frees or admits units takes the capacity first.
 Every method that may not happen answers a bool or a count; none raises for a lost race.
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ksana.base.instant import MINUTE, Instant, Micros
+from ksana.base.instant import Instant, Micros
 from ksana.domain.admission import Room
 from ksana.domain.queue import Hold, Job, Lease, Line, ReadyJob, Settled
 
@@ -187,16 +188,6 @@ class QueueTable(Protocol):
         """Count in truth and put the gauges right."""
         ...
 
-    def list_points(self, metric: str, since: Instant, until: Instant, width_us: Micros = MINUTE) -> list[tuple[Instant, int]]:
-        """A metric summed over stretches of whole minutes, oldest first; `since` is the start of one."""
-        ...
-
-    def list_histogram(
-        self, metric: str, since: Instant, until: Instant, width_us: Micros = MINUTE
-    ) -> list[tuple[Instant, int, int]]:
-        """(stretch, bucket, count) of a histogram."""
-        ...
-
     def purge(self, before: Instant, limit: int) -> int:
         """Remove up to `limit` jobs that ended before, with their leases."""
         ...
@@ -279,6 +270,29 @@ class LeaseTable(Protocol):
 
     def expire_locked(self, lease_ids: Sequence[str]) -> int:
         """Leases that were locked and had run out become EXPIRED."""
+        ...
+
+
+class CountTable(Protocol):
+    """What `tx.queue` counted, by the time it happened. A count is kept to the minute, and read over stretches of any number of
+    minutes at a cost that follows the stretches, not the minutes."""
+
+    def sum_stretches(self, metric: str, since: Instant, until: Instant, width_us: Micros) -> dict[Instant, int]:
+        """A metric summed over stretches of whole minutes, by their starts; those with nothing in them may be missing. `since`
+        is the start of one. A histogram's sum is the histogram, packed as `domain.histogram` says."""
+        ...
+
+    def sum_since(self, metric: str, since: Instant) -> int:
+        """The sum of the minutes that began since then."""
+        ...
+
+    def pack_minutes(self, limit: int) -> int:
+        """Move up to `limit` counts of minutes that are over to where they are read faster; answer how many. Nothing told
+        changes by it. Instances may do it at once, and a minute may be counted in again afterwards."""
+        ...
+
+    def purge(self, before: Instant, limit: int) -> int:
+        """Forget up to `limit` hours that ended before."""
         ...
 
 

@@ -24,8 +24,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from ksana.base.instant import Instant, Micros
-from ksana.ports.queue_store import Idempotency, LeaseTable, QueueTable
+from ksana.base.instant import Instant
+from ksana.ports.queue_store import CountTable, Idempotency, LeaseTable, QueueTable
 from ksana.ports.tasks_store import Runs, Tasks
 
 P = ParamSpec("P")
@@ -137,16 +137,11 @@ class Rollups(Protocol):
     """Counts per time bucket, written with what they count. Nothing ever scans history for a statistic."""
 
     def add(self, metric: str, key: str = "", count: int = 1, total: float = 0.0) -> None:
-        """Add to the buckets of `tx.now`, of every grain."""
+        """Add to the minute of `tx.now`."""
         ...
 
     def list_buckets(self, metric: str, key: str, since: Instant, until: Instant) -> list[tuple[Instant, int, float]]:
         """(start, count, total) of the minutes in [since, until), oldest first."""
-        ...
-
-    def list_sums(self, metric: str, since: Instant, until: Instant, width_us: Micros) -> list[tuple[Instant, str, int]]:
-        """(start, key, count) of all keys, summed over stretches of `width_us`, whole minutes, from the widest grain that fits.
-        `since` is the start of a stretch."""
         ...
 
     def purge(self, before: Instant, limit: int) -> int:
@@ -223,6 +218,9 @@ class Tx(Protocol):
 
     @property
     def leases(self) -> LeaseTable: ...
+
+    @property
+    def counts(self) -> CountTable: ...
 
     @property
     def idempotency(self) -> Idempotency: ...

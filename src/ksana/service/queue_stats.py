@@ -1,5 +1,6 @@
 """Figures of the queue, from gauges and rollups that were written with what they count. Nothing here scans history."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -31,11 +32,12 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, frozen=True):
-    """A metric over time: (bucket's start, value)."""
+    """A metric over time: a value for each bucket, the first of which begins at `first_at`."""
 
     metric: str
     bucket_us: Micros
-    points: list[tuple[Instant, float | None]]
+    first_at: Instant
+    values: Sequence[float | None]
 
 
 class QueueStats:
@@ -66,11 +68,7 @@ def read_snapshot(tx: Tx, total: int) -> Snapshot:
     """What is so now, and two counts of the last day."""
     room = tx.leases.room(total)
     gauges = tx.queue.gauges()
-    since = tx.now - DAY
-    failed, expired, timed_out = (
-        sum(count for _, count in tx.queue.list_points(metric, since, tx.now + MINUTE))
-        for metric in ("failed", "expired", "timeout")
-    )
+    failed, expired, timed_out = (tx.counts.sum_since(metric, tx.now - DAY) for metric in ("failed", "expired", "timeout"))
     return Snapshot(
         {"total": total, "used": room.used, "reserved": room.reserved(tx.now)},
         {"queued": gauges.queued, "running": gauges.running, "failed_last_24h": failed, "timeout_last_24h": timed_out},
@@ -83,28 +81,23 @@ def read_series(tx: Tx, metric: str, bucket_us: Micros, range_us: Micros) -> Ser
     count = -(-range_us // bucket_us)
     last = tx.now - tx.now % bucket_us
     first = last - (count - 1) * bucket_us
-    starts = [first + place * bucket_us for place in range(count)]
+    starts = range(first, last + bucket_us, bucket_us)
     if metric in _GAUGES:
-        values = _gauge_values(tx, metric, starts, bucket_us)
-    elif metric in _COUNTS:
-        sums = dict(tx.queue.list_points(_COUNTS[metric], first, last + bucket_us, bucket_us))
-        values = [float(sums.get(start, 0)) for start in starts]
-    else:
-        spans: dict[Instant, dict[int, int]] = {}
-        for at, bucket, number in tx.queue.list_histogram(_SPANS[metric], first, last + bucket_us, bucket_us):
-            counts = spans.setdefault(at, {})
-            counts[bucket] = counts.get(bucket, 0) + number
-        return Series(metric, bucket_us, [(start, quantile(spans.get(start, {}), 0.95)) for start in starts])
-    return Series(metric, bucket_us, list(zip(starts, values, strict=True)))
+        return Series(metric, bucket_us, first, _gauge_values(tx, metric, starts, bucket_us))
+    name = _COUNTS.get(metric) or _SPANS[metric]
+    sums = tx.counts.sum_stretches(name, first, last + bucket_us, bucket_us)
+    if metric in _COUNTS:
+        return Series(metric, bucket_us, first, [sums.get(start, 0) for start in starts])
+    return Series(metric, bucket_us, first, [quantile(sums.get(start, 0), 0.95) for start in starts])
 
 
-def _gauge_values(tx: Tx, metric: str, starts: list[Instant], bucket_us: Micros) -> list[float]:
+def _gauge_values(tx: Tx, metric: str, starts: Sequence[Instant], bucket_us: Micros) -> list[int]:
     """A gauge's value at the end of each bucket: the present value, less every change since."""
-    changes = dict(tx.queue.list_points(_GAUGES[metric], starts[0], starts[-1] + bucket_us, bucket_us))
+    changes = tx.counts.sum_stretches(_GAUGES[metric], starts[0], starts[-1] + bucket_us, bucket_us)
     room, gauges = tx.leases.room(0), tx.queue.gauges()
     value = {"leases": room.active, "units": room.used, "queued": gauges.queued, "running": gauges.running}[_GAUGES[metric]]
-    values: list[float] = []
+    values: list[int] = []
     for start in reversed(starts):
-        values.append(float(value))
+        values.append(value)
         value -= changes.get(start, 0)
     return values[::-1]

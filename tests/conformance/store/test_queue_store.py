@@ -158,8 +158,8 @@ async def test_figures_and_gauges_agree_with_the_rows(store: SqlStore) -> None:
     assert (now.jobs["queued"], now.jobs["running"], now.capacity["used"], now.leases["active"]) == (3, 2, 4, 2)
     for metric, value in (("jobs_submitted", 10), ("jobs_done", 4), ("jobs_queued", 3), ("capacity_used", 4)):
         series = await store.read(read_series, metric, 60 * SECOND, 600 * SECOND)
-        total = sum(point[1] or 0 for point in series.points) if metric in ("jobs_submitted", "jobs_done") else None
-        assert (series.points[-1][1] if total is None else total) == value
+        total = sum(value or 0 for value in series.values) if metric in ("jobs_submitted", "jobs_done") else None
+        assert (series.values[-1] if total is None else total) == value
     assert await store.transact(recount, 100) == (0, 0)
 
 

@@ -85,14 +85,15 @@ class SqlKeys:
 
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
-        self._tx = tx
+        self._now: Instant = tx.now
+        self._events = tx.events
 
     def insert(self, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]) -> ApiKey:
         self._session.run(
-            "house.insert_key", id=key_id, name=name, secret_hash=secret_hash, scopes=" ".join(scopes), at=self._tx.now
+            "house.insert_key", id=key_id, name=name, secret_hash=secret_hash, scopes=" ".join(scopes), at=self._now
         )
-        self._tx.events.append("KEY", key_id, "KEY_CREATED", {"name": name, "scopes": scopes})
-        return ApiKey(key_id, name, secret_hash, scopes, self._tx.now, None, None)
+        self._events.append("KEY", key_id, "KEY_CREATED", {"name": name, "scopes": scopes})
+        return ApiKey(key_id, name, secret_hash, scopes, self._now, None, None)
 
     def list_keys(self) -> list[ApiKey]:
         return [_key(row) for row in self._session.all("house.list_keys")]
@@ -100,7 +101,7 @@ class SqlKeys:
     def revoke_if_live(self, key_id: str) -> bool:
         if not self._session.run("house.revoke_key", id=key_id):
             return False
-        self._tx.events.append("KEY", key_id, "KEY_REVOKED")
+        self._events.append("KEY", key_id, "KEY_REVOKED")
         return True
 
     def touch(self, key_id: str) -> None:

@@ -6,13 +6,12 @@ the lines it may take from, so rows that do not match cost nothing, however many
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
 from ksana.base.ids import new_token
-from ksana.base.instant import MINUTE, Instant, Micros
+from ksana.base.instant import Instant
 from ksana.domain.queue import FINAL_OF, Job, Lane, Line, ReadyJob, Settled, next_turn
 from ksana.ports.queue_store import Due, Gauges, JobFilter
 from ksana.store.sql.queue_sets import FEW_ROWS, JOB_COLUMNS, among, change_among, job_row
@@ -33,18 +32,13 @@ _PROCESS: Final = new_token() >> 8 << 4
 _decode_needs = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
-@lru_cache(maxsize=1024)
-def _bucket_of(entry: str) -> int:
-    """A histogram's rollups are named by bucket and shard; a month has few names and many rows."""
-    return int(entry.partition(".")[0])
-
-
 class SqlQueue:
     """`scheduler_job_runs`, `queue_lines`, `queue_gauges`."""
 
     def __init__(self, session: Session, tx: Any) -> None:
         self._raw = session
-        self._tx = tx
+        self._events = tx.events
+        self._rollups = tx.rollups
         self._new: list[Row] = []
         self._counted = (0, 0, 0)
         self._now: Instant = tx.now
@@ -224,18 +218,18 @@ class SqlQueue:
 
     def tell_grants(self, job_seqs: Sequence[int], worker_json: str) -> None:
         tell, now = self._session.run_over, self._now
-        self._tx.events.flush()  # what was told before has the lower ids
+        self._events.flush()  # what was told before has the lower ids
         tell("queue.tell_claimed", job_seqs, now_at=now, data=worker_json)
         tell("queue.tell_granted", job_seqs, now_at=now, data='{"job_id":"*","cost_units":#}')
         tell("queue.tell_running", job_seqs, now_at=now, data='{"lease_id":"*","attempts":#}')
 
     def tell_released(self, job_seqs: Sequence[int], status: str) -> None:
-        self._tx.events.flush()
+        self._events.flush()
         data = f'{{"job_id":"*","status":"{status}"}}'
         self._session.run_over("queue.tell_released", job_seqs, now_at=self._now, data=data)
 
     def tell_done(self, job_seqs: Sequence[int], reason: str) -> None:
-        self._tx.events.flush()
+        self._events.flush()
         data = f'{{"lease_id":"*","attempts":#,"reason":"{reason}"}}'
         self._session.run_over("queue.tell_done", job_seqs, now_at=self._now, data=data)
 
@@ -340,17 +334,17 @@ class SqlQueue:
         before = self._counted
         self._counted = (before[0] + queued, before[1] + running, before[2] + arrivals)
         self._raw.wrote = True
-        add, key = self._tx.rollups.add, str(self._shard)
+        add, key = self._rollups.add, str(self._shard)
         for name, change in (("queued", queued), ("running", running), ("leases", leases), ("units", units)):
             if change:
                 add(f"queue.{name}", key, change)
 
     def tally(self, metric: str, count: int = 1) -> None:
-        self._tx.rollups.add(f"queue.{metric}", str(self._shard), count)
+        self._rollups.add(f"queue.{metric}", str(self._shard), count)
 
     def observe(self, metric: str, spans: Mapping[int, int]) -> None:
         for bucket, count in spans.items():
-            self._tx.rollups.add(f"queue.{metric}", f"{bucket}.{self._shard}", count)
+            self._rollups.add(f"queue.{metric}", f"{bucket}.{self._shard}", count)
 
     def gauges(self) -> Gauges:
         if self._counted != (0, 0, 0):
@@ -377,18 +371,6 @@ class SqlQueue:
         for shard, queued, running, arrivals in self._session.all("queue.list_gauges", shard=self._gauge_row, limit=1000):
             self._session.run("queue.delete_gauges", shard=shard)
             self._session.run("queue.add_to_gauges", shard=self._gauge_row, queued=queued, running=running, arrivals=arrivals)
-
-    def list_points(self, metric: str, since: Instant, until: Instant, width_us: Micros = MINUTE) -> list[tuple[Instant, int]]:
-        sums: dict[Instant, int] = {}
-        for at, _, count in self._tx.rollups.list_sums(f"queue.{metric}", since, until, width_us):
-            sums[at] = sums.get(at, 0) + count
-        return sorted(sums.items())
-
-    def list_histogram(
-        self, metric: str, since: Instant, until: Instant, width_us: Micros = MINUTE
-    ) -> list[tuple[Instant, int, int]]:
-        rows = self._tx.rollups.list_sums(f"queue.{metric}", since, until, width_us)
-        return [(at, _bucket_of(entry), count) for at, entry, count in rows]
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("queue.list_finished", before=before, limit=limit)

@@ -1,13 +1,9 @@
-"""`rollups`: counts per minute, per 5 and per 30 minutes, gathered per batch so that a busy minute costs one row write each per
-commit. The coarse ones keep a month as cheap to read as a day."""
+"""`rollups`: counts per minute, gathered per batch so that a busy minute costs one row write each per commit."""
 
 from typing import Final
 
-from ksana.base.instant import MINUTE, Instant, Micros
+from ksana.base.instant import MINUTE, Instant
 from ksana.store.sql.session import Session
-
-GRAINS: Final = (1, 5, 30)
-"""Minutes in a bucket."""
 
 _COLUMNS: Final = ("metric", "minutes", "bucket_at", "entry", "count", "total")
 
@@ -31,13 +27,6 @@ class SqlRollups:
         rows = self._session.all("house.list_buckets", metric=metric, entry=key, since=since, until=until)
         return [(row[0], int(row[1]), float(row[2])) for row in rows]
 
-    def list_sums(self, metric: str, since: Instant, until: Instant, width_us: Micros) -> list[tuple[Instant, str, int]]:
-        minutes = max(grain for grain in GRAINS if width_us % (grain * MINUTE) == 0)
-        if width_us == minutes * MINUTE:
-            return self._session.all("house.list_entries", metric=metric, minutes=minutes, since=since, until=until)
-        rows = self._session.all("house.sum_entries", metric=metric, minutes=minutes, since=since, until=until, width=width_us)
-        return [(row[0], row[1], int(row[2])) for row in rows]
-
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("house.list_old_buckets", before=before, limit=limit)
         return self._session.run_many(
@@ -52,11 +41,7 @@ class SqlRollups:
     def flush(self) -> None:
         """Add what was gathered to the buckets, in one order everywhere so that two writers cannot deadlock on them."""
         if self._gathered:
-            starts = [(minutes, self._now - self._now % (minutes * MINUTE)) for minutes in GRAINS]
-            rows = [
-                (metric, minutes, start, key, count, total)
-                for (metric, key), (count, total) in sorted(self._gathered.items())
-                for minutes, start in starts
-            ]
+            start = self._now - self._now % MINUTE
+            rows = [(metric, 1, start, key, count, total) for (metric, key), (count, total) in sorted(self._gathered.items())]
             self._session.run_tuples("house.add_to_bucket", _COLUMNS, rows)
             self._gathered = {}

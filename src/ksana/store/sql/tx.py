@@ -8,6 +8,7 @@ from ksana.store.sql.history import SqlHistory
 from ksana.store.sql.house import SqlInstances, SqlKeys, SqlLocks, SqlMarks
 from ksana.store.sql.idempotency import SqlIdempotency
 from ksana.store.sql.queue import SqlQueue
+from ksana.store.sql.queue_counts import SqlCounts
 from ksana.store.sql.queue_leases import SqlLeases
 from ksana.store.sql.rollups import SqlRollups
 from ksana.store.sql.runs import SqlRuns
@@ -16,7 +17,8 @@ from ksana.store.sql.tasks import SqlTasks
 
 
 class SqlTx:
-    """One transaction; tables of the surfaces are made when first used."""
+    """One transaction; tables of the surfaces are made when first used. They keep no reference to it: it goes with the last one
+    who uses it, and leaves nothing to the collector, whose rounds everybody waits for."""
 
     def __init__(self, session: Session, now: Instant) -> None:
         self._session = session
@@ -62,6 +64,7 @@ _TABLES: dict[str, Any] = {
     "marks": SqlMarks,
     "queue": SqlQueue,
     "leases": SqlLeases,
+    "counts": SqlCounts,
     "idempotency": SqlIdempotency,
     "history": SqlHistory,
 }

@@ -99,17 +99,6 @@ SELECT bucket_at, n, total FROM rollups
 WHERE metric = :metric AND minutes = 1 AND bucket_at >= :since AND bucket_at < :until AND entry = :entry
 ORDER BY bucket_at
 
--- name: list_entries
--- All entries of one metric in buckets of one grain.
-SELECT bucket_at, entry, n FROM rollups
-WHERE metric = :metric AND minutes = :minutes AND bucket_at >= :since AND bucket_at < :until
-
--- name: sum_entries
--- The same, summed over stretches of buckets.
-SELECT bucket_at - bucket_at % :width AS start_at, entry, SUM(n) FROM rollups
-WHERE metric = :metric AND minutes = :minutes AND bucket_at >= :since AND bucket_at < :until
-GROUP BY start_at, entry
-
 -- name: list_old_buckets
 -- The oldest buckets, ended before an instant.
 SELECT metric, minutes, bucket_at, entry FROM rollups

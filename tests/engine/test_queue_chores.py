@@ -1,0 +1,101 @@
+"""The queue's upkeep on the virtual clock: past minutes are packed soon, a backlog in small batches, old hours are removed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ksana.base.clock import VirtualClock
+from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
+from ksana.engine.queue_chores import PACK, PACK_EVERY, QueueChores
+from ksana.service.queue_stats import read_series
+from ksana.store.sql import SqlStore, open_store
+
+KEEP = 30 * DAY
+
+
+@pytest.fixture
+async def store(clock: VirtualClock, tmp_path: Path) -> AsyncIterator[SqlStore]:
+    store = await open_store(f"sqlite:///{tmp_path}/k.db", clock, inline=True)
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def upkeep(store: SqlStore, clock: VirtualClock) -> AsyncIterator[list[int]]:
+    """The loop at work; when the figures were sampled."""
+    sampled: list[int] = []
+
+    async def sample() -> None:
+        sampled.append(clock.now())
+
+    running = asyncio.ensure_future(QueueChores(store, clock, "one", KEEP, sample).pump.run())
+    yield sampled
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def rows_of(store: SqlStore, table: str) -> int:
+    row = await store.read(lambda tx: tx._session.raw(f"SELECT COUNT(*) FROM {table}"))
+    return int(row[0])
+
+
+def count_some(tx: Any) -> None:
+    tx.queue.tally("done", 2)
+    tx.queue.observe("run", {4: 1, 9: 1})
+
+
+@pytest.mark.spec("Q15")
+async def test_past_minutes_are_packed_and_told_as_before(store: SqlStore, clock: VirtualClock) -> None:
+    for _ in range(90):
+        await store.transact(count_some)
+        await clock.advance(MINUTE)
+    before = [await store.read(read_series, metric, 7 * MINUTE, 2 * HOUR) for metric in ("jobs_done", "run_seconds_p95")]
+    assert sum(value or 0 for value in before[0].values) == 180
+    async with upkeep(store, clock):
+        await clock.advance(SECOND)
+    assert await rows_of(store, "rollups") == 0
+    assert await rows_of(store, "queue_hours") <= 2 * 3
+    after = [await store.read(read_series, metric, 7 * MINUTE, 2 * HOUR) for metric in ("jobs_done", "run_seconds_p95")]
+    assert after == before
+
+
+@pytest.mark.spec("Q15")
+async def test_few_minutes_are_left_to_read_one_by_one(store: SqlStore, clock: VirtualClock) -> None:
+    most = 0
+    async with upkeep(store, clock):
+        for _ in range(20):
+            await store.transact(count_some)
+            most = max(most, await rows_of(store, "rollups"))
+            await clock.advance(MINUTE)
+    assert 3 < most <= 3 * (PACK_EVERY // MINUTE + 2)
+    assert await store.read(lambda tx: tx.counts.sum_since("done", 0)) == 40
+
+
+@pytest.mark.spec("Q15")
+async def test_a_backlog_is_packed_in_batches_and_keeps_nothing_else(store: SqlStore, clock: VirtualClock) -> None:
+    minutes = 2 * PACK
+    rows = [("queue.done", 1, clock.now() // MINUTE * MINUTE - n * MINUTE, "0", 1, 0.0) for n in range(1, minutes + 1)]
+    columns = ("metric", "minutes", "bucket_at", "entry", "count", "total")
+    await store.transact(lambda tx: tx._session.run_tuples("house.add_to_bucket", columns, rows))
+    async with upkeep(store, clock) as sampled:
+        await clock.advance(SECOND)
+    assert len(sampled) == 1
+    assert await rows_of(store, "rollups") == 0
+    assert await store.read(lambda tx: tx.counts.sum_since("done", 0)) == minutes
+
+
+@pytest.mark.spec("X13")
+async def test_old_hours_are_removed(store: SqlStore, clock: VirtualClock) -> None:
+    await store.transact(count_some)
+    await clock.advance(MINUTE)
+    async with upkeep(store, clock):
+        await clock.advance(SECOND)
+    assert await rows_of(store, "queue_hours") == 2
+    await clock.advance(KEEP + HOUR)
+    async with upkeep(store, clock):
+        await clock.advance(SECOND)
+    assert await rows_of(store, "queue_hours") == 0

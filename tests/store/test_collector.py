@@ -1,0 +1,38 @@
+"""What a transaction makes is freed by counting. The collector's rounds stop everything for as long as they last."""
+
+import gc
+from pathlib import Path
+from typing import Any
+
+from ksana.base.clock import SystemClock
+from ksana.store.sql import open_store
+from ksana.store.sql.tx import _TABLES, SqlTx
+
+
+def touch_every_table(tx: Any) -> None:
+    for name in _TABLES:
+        getattr(tx, name)
+    tx.queue.tally("done")
+    tx.events.append("TASK", 1, "FIRED")
+
+
+async def test_a_transaction_leaves_nothing_to_the_collector(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/k.db", SystemClock(), inline=True)
+    await store.transact(touch_every_table)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            await store.transact(touch_every_table)
+            await store.read(touch_and_read)
+        left = [one for one in gc.get_objects() if isinstance(one, (SqlTx, *_TABLES.values()))]
+    finally:
+        gc.enable()
+    await store.close()
+    assert len(left) < 2 * (len(_TABLES) + 1)
+
+
+def touch_and_read(tx: Any) -> int:
+    for name in _TABLES:
+        getattr(tx, name)
+    return int(tx.counts.sum_since("done", 0))
