@@ -148,16 +148,15 @@ def _new_runs(now: Instant, planned: list[tuple[Task, PlannedRun]], instance_id:
     count = len(planned)
     for (task, plan), uid, token in zip(planned, new_run_uids(now, count), new_tokens(count), strict=True):
         definition = task.definition
-        host = host_of(definition.target_url)
-        is_held = plan.start == "start" and rooms.take(host)
+        host, exec_type, start = host_of(definition.target_url), definition.exec_type, plan.start
+        is_held = start == "start" and rooms.take(host)
+        # In the order of the fields: names would cost as much again, and there is one for every firing.
         runs.append(
             NewRun(
-                uid=uid, task_id=task.id, slot_at=plan.slot_at, scheduled_time=plan.slot_at,
-                status="RUNNING" if is_held else "SKIPPED" if plan.start == "skip" else "SCHEDULED",
-                trigger=plan.trigger, exec_type=definition.exec_type, is_counted=True, host=host,
-                is_ready=plan.start == "start" and not is_held, held_by=instance_id if is_held else None,
-                token=token, reason=plan.reason, trace_id=uid,
-                callback_token=new_uid() if definition.exec_type == "ASYNC" else None,
+                uid, task.id, plan.slot_at, plan.slot_at,
+                "RUNNING" if is_held else "SKIPPED" if start == "skip" else "SCHEDULED", plan.trigger, exec_type, True, host,
+                start == "start" and not is_held, instance_id if is_held else None, token, plan.reason, uid,
+                new_uid() if exec_type == "ASYNC" else None,
             )
         )  # fmt: skip
     return runs
