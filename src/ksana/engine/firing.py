@@ -51,6 +51,8 @@ class Fired(msgspec.Struct):
     misfires: list[tuple[int, int]]
     fired: int
     now: Instant
+    begun_to: int = 0
+    """The mark that was written with them; 0 if none of them begins soon."""
 
 
 class FiringEngine:
@@ -62,7 +64,7 @@ class FiringEngine:
         clock: Clock,
         instance_id: str,
         rooms: Callable[[], Rooms],
-        deliver: Callable[[list[HeldRun], set[str]], None],
+        deliver: Callable[[list[HeldRun], set[str], int], None],
         metrics: FiringMetrics,
         *,
         batch_limit: int,
@@ -99,7 +101,7 @@ class FiringEngine:
         fired = await self._store.transact(fire_due, self._instance_id, limit, self._rooms())
         self._is_busy = fired.is_full
         if fired.held or fired.ready_hosts:
-            self._deliver(fired.held, fired.ready_hosts)
+            self._deliver(fired.held, fired.ready_hosts, fired.begun_to)
         for task_id, count in fired.misfires:
             self._metrics.misfired(task_id, count)
         self._metrics.scanned((self._clock.monotonic() - began) / 1e6, fired.fired)
@@ -133,6 +135,11 @@ def fire_due(tx: Tx, instance_id: str, limit: int, rooms: Rooms) -> Fired:
                     _tell_misfire(tx, task, decision, fired)
                 planned += [(task, run) for run in decision.runs]
         _write_runs(tx, planned, _new_runs(tx.now, planned, instance_id, rooms), fired)
+        if fired.held:
+            soon = [run.run_id for run in fired.held if rooms.take_soon(run.host)]
+            if soon:
+                fired.begun_to = soon[-1]
+                tx.instances.note_begun(instance_id, fired.begun_to)
     if not fired.is_full:
         fired.next_at = tx.tasks.next_fire_at()
     return fired

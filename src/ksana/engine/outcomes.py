@@ -28,11 +28,14 @@ class Recorded(msgspec.Struct):
     wakes: bool
     statuses: list[tuple[AttemptOver, str]]
     refused: int
+    begun_to: int = 0
+    """The mark that was written with them; 0 if none was."""
 
 
-def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool) -> Recorded:
-    """Write every outcome that is still ours to write; the rest are counted and let go."""
-    recorded = Recorded(set(), False, [], 0)
+def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool, instance_id: str = "", begun_to: int = 0) -> Recorded:
+    """Write every outcome that is still ours to write; the rest are counted and let go. With `begun_to` the instance's mark is
+    moved in the same transaction."""
+    recorded = Recorded(set(), False, [], 0, begun_to)
     if not sole:
         ended = sorted(ended, key=lambda one: one.held.task.id)
     judged = [_judge(over, tx.now) for over in ended]
@@ -68,6 +71,8 @@ def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool) -> Recorded:
     tx.tasks.note_last_of(list(last.values()), tx.now)
     for task in lines.values():
         recorded.ready_hosts |= promote_waiting(tx, task)
+    if begun_to:
+        tx.instances.note_begun(instance_id, begun_to)
     return recorded
 
 
