@@ -109,6 +109,21 @@ async def test_a_crowd_that_answers_is_not_held_up_by_the_mark(world: World) -> 
     assert max(sent.at for sent in world.caller.sent) - at < SECOND
 
 
+@pytest.mark.spec("T14")
+async def test_how_many_are_held_ahead_is_asked_of_the_store_once_it_is_open(world: World) -> None:
+    class Late:
+        sole = False
+
+    late = Late()
+    world.delivery._store = late  # type: ignore[assignment]
+    shared = world.delivery.rooms()
+    late.sole = True
+    alone = world.delivery.rooms()
+    assert sum(shared.take("h") for _ in range(5000)) == 16 + 128
+    assert sum(alone.take("h") for _ in range(5000)) == 16 + 4096
+    world.delivery._store = world.store
+
+
 async def test_what_waits_here_at_all_hosts_is_bounded(world: World) -> None:
     rooms = world.delivery.rooms()
     assert sum(rooms.take(f"h{n}") for n in range(20_000)) == 16_384

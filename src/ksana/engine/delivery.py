@@ -24,7 +24,7 @@ from ksana.base.ids import new_tokens
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 from ksana.engine.begun import Begun
 from ksana.engine.held import AttemptOver, HeldRun, held_from
-from ksana.engine.hosts import ALONE, SHARED, HostLine, Places, Rooms
+from ksana.engine.hosts import ALONE, SHARED, Ahead, HostLine, Places, Rooms
 from ksana.engine.outcomes import Recorded, record_outcomes
 from ksana.engine.pump import AGAIN, Pump
 from ksana.engine.requests import Built, build_request
@@ -88,7 +88,6 @@ class Delivery:
         self._metrics = metrics
         self._workers = workers
         self._per_host = per_host
-        self._ahead = ALONE if store.sole else SHARED
         self._callback_base = callback_base
         self._agent = agent
         self._lines: dict[str, HostLine] = {}
@@ -146,6 +145,11 @@ class Delivery:
         """The runs that wait here, are in flight, or whose outcome is being written."""
         known = {over.held.run_id for over in (*self._over, *self._recording)} | set(self._in_flight)
         return known | {held.run_id for line in self._lines.values() for held in line.waiting}
+
+    @property
+    def _ahead(self) -> Ahead:
+        """Asked each time: we are made before the store is open, and only then it knows."""
+        return ALONE if self._store.sole else SHARED
 
     @property
     def in_flight(self) -> int:
