@@ -322,12 +322,13 @@ class Delivery:
             room = min(line.room(self._clock.monotonic()), 500)
             if room <= 0 or not self._places.has_place(line, self._clock.monotonic()):
                 continue
-            held = await self._store.transact(_hold, host, room, self._instance_id, new_tokens(room))
+            soon = line.soon(self._clock.monotonic()) - len(line.waiting)
+            held, mark = await self._store.transact(_hold, host, room, self._instance_id, new_tokens(room), soon)
             if len(held) < room:
                 self._ready.pop(host, None)
             else:
                 left = True
-            self.take(held, set(), max((run.run_id for run in held), default=0))
+            self.take(held, set(), mark)
         return AGAIN if left else None
 
     async def _look_for_cancels(self) -> Instant | None:
@@ -353,11 +354,13 @@ def _list_taken_away(tx: Tx, flying: list[tuple[int, int]]) -> list[int]:
     return [run_id for run_id, token in flying if not tx.runs.is_held(run_id, token)]
 
 
-def _hold(tx: Tx, host: str, limit: int, instance_id: str, tokens: list[int]) -> list[HeldRun]:
+def _hold(tx: Tx, host: str, limit: int, instance_id: str, tokens: list[int], soon: int) -> tuple[list[HeldRun], int]:
+    """Take ready runs of a host. The first `soon` of them are begun at once: answer the mark that covers these, too."""
     held = tx.runs.hold_ready(host, limit, instance_id, tokens)
     for run, task in held:
         data = {"task_id": task.id, "attempt": run.attempt, "reason": "PLACE_FREE"}
         tx.events.append("RUN", run.id, "RUN_STARTED", data)
-    if held:
-        tx.instances.note_begun(instance_id, max(run.id for run, _ in held))
-    return [held_from(run, task, host, instance_id) for run, task in held]
+    mark = max((run.id for run, _ in held[: max(0, soon)]), default=0)
+    if mark:
+        tx.instances.note_begun(instance_id, mark)
+    return [held_from(run, task, host, instance_id) for run, task in held], mark
