@@ -43,6 +43,7 @@ RECORDED: Final[dict[str, str]] = {
     "NO_CALLBACK_RETRY_LEFT": "no callback came by the deadline, and a try is left",
     # holders that died
     "ORPHANED_RETRY_LEFT": "the instance that held it died, and a try is left",
+    "HELD_NEVER_BEGUN": "the instance that held it died before it called anybody",
     "ORPHANED_NO_RETRY_LEFT": "the instance that held it died, and no try is left",
     "ORPHANED_ON_ORPHAN_FAIL": "the instance that held it died, and the task says on_orphan=fail",
     "ORPHANED_TASK_DELETED": "the instance that held it died, and its task is deleted",

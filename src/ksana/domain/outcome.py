@@ -1,7 +1,7 @@
 """What an attempt's end means for its run: done, again later, waiting for a callback, or failed. Pure."""
 
 import hashlib
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -19,6 +19,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     reason: str
     next_retry_time: Instant | None = None
     callback_deadline: Instant | None = None
+
+
+_DONE: Final = Outcome("SUCCESS", "ANSWERED_2XX")
 
 
 def retry_delay(policy: RetryPolicy, attempt: int, uid: str) -> Micros:
@@ -39,7 +42,7 @@ def decide_outcome(
     if verdict.outcome == "success":
         if is_async:
             return Outcome("CALLBACK_PENDING", "ACCEPTED", callback_deadline=now + callback_timeout_us)
-        return Outcome("SUCCESS", "ANSWERED_2XX")
+        return _DONE
     if verdict.outcome == "fail":
         return Outcome("FAILED", "NOT_RETRYABLE")
     if attempt <= policy.max_retries:

@@ -8,7 +8,8 @@
 Two limits: calls in flight in all (`workers`) and per host. Within them nothing waits for another's target, and targets that
 hang do not take the places of those that answer (see hosts). A run waiting
 for its retry or its callback is in the store and holds nothing. We hold a run under its token and our instance's lease; when
-the lease is not certain nothing new is sent (`is_held`), because another instance may be taking over.
+the lease is not certain nothing new is sent (`is_held`), because another instance may be taking over. Nothing is sent either
+before the mark that covers it is on disk (see begun).
 """
 
 import asyncio
@@ -21,8 +22,9 @@ from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
 from ksana.base.ids import new_tokens
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
+from ksana.engine.begun import Begun
 from ksana.engine.held import AttemptOver, HeldRun, held_from
-from ksana.engine.hosts import ALONE, SHARED, HostLine, Places, Rooms
+from ksana.engine.hosts import ALONE, SHARED, Ahead, HostLine, Places, Rooms
 from ksana.engine.outcomes import Recorded, record_outcomes
 from ksana.engine.pump import AGAIN, Pump
 from ksana.engine.requests import Built, build_request
@@ -86,12 +88,12 @@ class Delivery:
         self._metrics = metrics
         self._workers = workers
         self._per_host = per_host
-        self._ahead = ALONE if store.sole else SHARED
         self._callback_base = callback_base
         self._agent = agent
         self._lines: dict[str, HostLine] = {}
         self._in_flight: dict[int, _Flight] = {}
         self._places = Places(self._in_flight, workers)
+        self._begun = Begun()
         self._ready: dict[str, None] = {}
         self._over: list[AttemptOver] = []
         self._recording: list[AttemptOver] = []
@@ -108,16 +110,22 @@ class Delivery:
         """How many runs firing may hold for us right now."""
         if self._stopped or not self._is_held():
             return Rooms({}, 0, 0)
-        mono = self._clock.monotonic()
+        mono, ahead = self._clock.monotonic(), self._ahead
         by_host = {host: line.room(mono) for host, line in self._lines.items()}
-        return Rooms(by_host, self._per_host + self._ahead.unknown, max(self._workers * 64, self._ahead.limit))
+        soon = {host: line.soon(mono) - len(line.waiting) for host, line in self._lines.items()}
+        total = max(self._workers * 64, ahead.limit) - self._begun.count_waiting()
+        return Rooms(by_host, self._per_host + ahead.unknown, total, soon, self._per_host)
 
-    def take(self, held: list[HeldRun], ready_hosts: set[str]) -> None:
-        """Deliver runs that are ours, and remember hosts that have runs in the store."""
+    def take(self, held: list[HeldRun], ready_hosts: set[str], begun_to: int = 0) -> None:
+        """Deliver runs that are ours, and remember hosts that have runs in the store. `begun_to` is the mark written with
+        them."""
+        self._move_mark(begun_to)
         for run in held:
             line = self._line(run.host)
             line.waiting.append(run)
             self._fill(line)
+            if line.waiting:
+                self._begun.watch(line)
         if ready_hosts:
             self._ready.update(dict.fromkeys(ready_hosts))
             self.claims.signal()
@@ -137,6 +145,11 @@ class Delivery:
         """The runs that wait here, are in flight, or whose outcome is being written."""
         known = {over.held.run_id for over in (*self._over, *self._recording)} | set(self._in_flight)
         return known | {held.run_id for line in self._lines.values() for held in line.waiting}
+
+    @property
+    def _ahead(self) -> Ahead:
+        """Asked each time: we are made before the store is open, and only then it knows."""
+        return ALONE if self._store.sole else SHARED
 
     @property
     def in_flight(self) -> int:
@@ -177,15 +190,26 @@ class Delivery:
             if not self._places.has_place(line, self._clock.monotonic()):
                 self._places.line_up(line)
                 return
+            if not self._begun.lets(line):
+                self.outcomes.signal()
+                return
             self._send(line, line.waiting.popleft())
 
     def _give_turns(self) -> None:
         """Hand out the places that are free, one call at a time."""
         while (line := self._places.next_line(self._clock.monotonic())) is not None:
             if line.waiting and line.in_flight < line.limit:
+                if not self._begun.lets(line):
+                    self.outcomes.signal()
+                    continue
                 self._send(line, line.waiting.popleft())
                 if line.waiting:
                     self._places.line_up(line)
+
+    def _move_mark(self, begun_to: int) -> None:
+        """The mark is on disk: go on where it was waited for."""
+        for line in self._begun.move(begun_to):
+            self._fill(line)
 
     def _send(self, line: HostLine, held: HeldRun) -> None:
         now = self._clock.now()
@@ -208,7 +232,7 @@ class Delivery:
             self._note_over(held, built, reply, now)
             self._refill(line)
 
-        line.in_flight += 1
+        line.began(since_mono)
         if not self._in_flight:
             self.cancels.signal()
         self._in_flight[held.run_id] = _Flight(self._caller.call(built.request, done), held.token, now, line, since_mono)
@@ -238,11 +262,12 @@ class Delivery:
     # -- pumps ----------------------------------------------------------------------------------------------------------
 
     async def _record(self) -> Instant | None:
-        if self._over:
+        mark = self._begun.next_mark(self._clock.monotonic())
+        if self._over or mark:
             batch, self._over = self._over[:MAX_OUTCOMES], self._over[MAX_OUTCOMES:]
             self._recording = batch
             try:
-                recorded = await self._write(batch)
+                recorded = await self._write(batch, mark)
             except StoreDownError:
                 # Nothing was written: keep them. The guard makes a repeat harmless if something was.
                 self._over[:0] = batch
@@ -250,6 +275,7 @@ class Delivery:
             finally:
                 self._recording = []
             self.outcomes.pace_us = BUSY_PACE if len(batch) >= BUSY else PACE
+            self._move_mark(recorded.begun_to)
             for over, status in recorded.statuses:
                 self._metrics.recorded(over, status)
             if recorded.ready_hosts:
@@ -260,18 +286,20 @@ class Delivery:
         self._quiet.set()
         if len(self._over) >= MAX_OUTCOMES:
             return AGAIN
-        if self._over:
+        if self._over or self._begun.is_barring:
             self.outcomes.signal()
         return None
 
-    async def _write(self, batch: list[AttemptOver]) -> Recorded:
+    async def _write(self, batch: list[AttemptOver], mark: int = 0) -> Recorded:
         """Record a batch. An outcome the store will not take is left to the orphan rule; the others are written without it."""
         try:
-            recorded: Recorded = await self._store.transact(record_outcomes, batch, self._store.sole)
+            recorded: Recorded = await self._store.transact(record_outcomes, batch, self._store.sole, self._instance_id, mark)
             return recorded
         except StoreDownError:
             raise
         except Exception as error:
+            if not batch:  # the mark alone: nothing to leave out
+                raise
             if len(batch) == 1:
                 _log.error("an outcome cannot be recorded", run_id=batch[0].held.run_id, exc_info=error)
                 return Recorded(set(), False, [], 0)
@@ -294,12 +322,13 @@ class Delivery:
             room = min(line.room(self._clock.monotonic()), 500)
             if room <= 0 or not self._places.has_place(line, self._clock.monotonic()):
                 continue
-            held = await self._store.transact(_hold, host, room, self._instance_id, new_tokens(room))
+            soon = line.soon(self._clock.monotonic()) - len(line.waiting)
+            held, mark = await self._store.transact(_hold, host, room, self._instance_id, new_tokens(room), soon)
             if len(held) < room:
                 self._ready.pop(host, None)
             else:
                 left = True
-            self.take(held, set())
+            self.take(held, set(), mark)
         return AGAIN if left else None
 
     async def _look_for_cancels(self) -> Instant | None:
@@ -325,9 +354,13 @@ def _list_taken_away(tx: Tx, flying: list[tuple[int, int]]) -> list[int]:
     return [run_id for run_id, token in flying if not tx.runs.is_held(run_id, token)]
 
 
-def _hold(tx: Tx, host: str, limit: int, instance_id: str, tokens: list[int]) -> list[HeldRun]:
+def _hold(tx: Tx, host: str, limit: int, instance_id: str, tokens: list[int], soon: int) -> tuple[list[HeldRun], int]:
+    """Take ready runs of a host. The first `soon` of them are begun at once: answer the mark that covers these, too."""
     held = tx.runs.hold_ready(host, limit, instance_id, tokens)
     for run, task in held:
         data = {"task_id": task.id, "attempt": run.attempt, "reason": "PLACE_FREE"}
         tx.events.append("RUN", run.id, "RUN_STARTED", data)
-    return [held_from(run, task, host, instance_id) for run, task in held]
+    mark = max((run.id for run, _ in held[: max(0, soon)]), default=0)
+    if mark:
+        tx.instances.note_begun(instance_id, mark)
+    return [held_from(run, task, host, instance_id) for run, task in held], mark

@@ -51,6 +51,8 @@ class Fired(msgspec.Struct):
     misfires: list[tuple[int, int]]
     fired: int
     now: Instant
+    begun_to: int = 0
+    """The mark that was written with them; 0 if none of them begins soon."""
 
 
 class FiringEngine:
@@ -62,7 +64,7 @@ class FiringEngine:
         clock: Clock,
         instance_id: str,
         rooms: Callable[[], Rooms],
-        deliver: Callable[[list[HeldRun], set[str]], None],
+        deliver: Callable[[list[HeldRun], set[str], int], None],
         metrics: FiringMetrics,
         *,
         batch_limit: int,
@@ -99,7 +101,7 @@ class FiringEngine:
         fired = await self._store.transact(fire_due, self._instance_id, limit, self._rooms())
         self._is_busy = fired.is_full
         if fired.held or fired.ready_hosts:
-            self._deliver(fired.held, fired.ready_hosts)
+            self._deliver(fired.held, fired.ready_hosts, fired.begun_to)
         for task_id, count in fired.misfires:
             self._metrics.misfired(task_id, count)
         self._metrics.scanned((self._clock.monotonic() - began) / 1e6, fired.fired)
@@ -133,6 +135,11 @@ def fire_due(tx: Tx, instance_id: str, limit: int, rooms: Rooms) -> Fired:
                     _tell_misfire(tx, task, decision, fired)
                 planned += [(task, run) for run in decision.runs]
         _write_runs(tx, planned, _new_runs(tx.now, planned, instance_id, rooms), fired)
+        if fired.held:
+            soon = [run.run_id for run in fired.held if rooms.take_soon(run.host)]
+            if soon:
+                fired.begun_to = soon[-1]
+                tx.instances.note_begun(instance_id, fired.begun_to)
     if not fired.is_full:
         fired.next_at = tx.tasks.next_fire_at()
     return fired
@@ -148,16 +155,15 @@ def _new_runs(now: Instant, planned: list[tuple[Task, PlannedRun]], instance_id:
     count = len(planned)
     for (task, plan), uid, token in zip(planned, new_run_uids(now, count), new_tokens(count), strict=True):
         definition = task.definition
-        host = host_of(definition.target_url)
-        is_held = plan.start == "start" and rooms.take(host)
+        host, exec_type, start = host_of(definition.target_url), definition.exec_type, plan.start
+        is_held = start == "start" and rooms.take(host)
+        # In the order of the fields: names would cost as much again, and there is one for every firing.
         runs.append(
             NewRun(
-                uid=uid, task_id=task.id, slot_at=plan.slot_at, scheduled_time=plan.slot_at,
-                status="RUNNING" if is_held else "SKIPPED" if plan.start == "skip" else "SCHEDULED",
-                trigger=plan.trigger, exec_type=definition.exec_type, is_counted=True, host=host,
-                is_ready=plan.start == "start" and not is_held, held_by=instance_id if is_held else None,
-                token=token, reason=plan.reason, trace_id=uid,
-                callback_token=new_uid() if definition.exec_type == "ASYNC" else None,
+                uid, task.id, plan.slot_at, plan.slot_at,
+                "RUNNING" if is_held else "SKIPPED" if start == "skip" else "SCHEDULED", plan.trigger, exec_type, True, host,
+                start == "start" and not is_held, instance_id if is_held else None, token, plan.reason, uid,
+                new_uid() if exec_type == "ASYNC" else None,
             )
         )  # fmt: skip
     return runs

@@ -2,7 +2,7 @@
 
 A run that is held waits in our memory for a place; one that is only ready waits in the store, for any instance. To keep a
 fast host busy some runs are held ahead, as many as the host will start within 0.4 s by its measured rate; where no other
-instance could take them, within 2 s, since one that is ready costs another write before it starts. A host that hangs has a
+instance could take them, within 4 s, since one that is ready costs another write before it starts. A host that hangs has a
 rate of nothing, so nothing is held for it beyond its free places.
 
 Hosts that hang must not take every place from those that answer. A call without an answer for half a second makes its host
@@ -31,7 +31,12 @@ class Ahead(msgspec.Struct, frozen=True):
 
 
 SHARED: Final = Ahead(128, 400 * MILLISECOND, 4096)
-ALONE: Final = Ahead(1024, 2 * SECOND, 16_384)
+ALONE: Final = Ahead(4096, 4 * SECOND, 16_384)
+
+SOON: Final[Micros] = 100 * MILLISECOND
+"""What a host begins in this time is begun before the next outcomes are on disk, mostly."""
+
+_UNKNOWN_SOON: Final = 64
 
 _RATE_WINDOW: Final[Micros] = 50 * MILLISECOND
 
@@ -44,16 +49,21 @@ _STALE_LOOK: Final[Micros] = 50 * MILLISECOND
 class Rooms:
     """A snapshot of how many runs may be held now, taken on the event loop and used in a transaction."""
 
-    __slots__ = ("_by_host", "_default", "_total")
+    __slots__ = ("_by_host", "_default", "_soon", "_soon_default", "_total")
 
-    def __init__(self, by_host: dict[str, int], default: int, total: int) -> None:
+    def __init__(
+        self, by_host: dict[str, int], default: int, total: int, soon: dict[str, int] | None = None, soon_default: int = 0
+    ) -> None:
+        """`soon` tells how many more are begun at once or nearly so."""
         self._by_host = by_host
         self._default = default
         self._total = total
+        self._soon = soon or {}
+        self._soon_default = soon_default
 
     def copy(self) -> "Rooms":
         """A copy to use up."""
-        return Rooms(dict(self._by_host), self._default, self._total)
+        return Rooms(dict(self._by_host), self._default, self._total, dict(self._soon), self._soon_default)
 
     def take(self, host: str) -> bool:
         """Take one place at a host, if there is one."""
@@ -64,12 +74,19 @@ class Rooms:
         self._total -= 1
         return True
 
+    def take_soon(self, host: str) -> bool:
+        """Whether the run that was just given a place is begun soon."""
+        soon = self._soon.get(host, self._soon_default)
+        self._soon[host] = soon - 1
+        return soon > 0
+
 
 class HostLine:
     """One host: what is in flight, what waits here for a place, how fast it answers."""
 
     __slots__ = (
         "_ahead",
+        "_quiet_since",
         "_window_count",
         "_window_ends",
         "host",
@@ -92,12 +109,20 @@ class HostLine:
         self.is_known = False
         self.is_slow = False
         self.is_lined_up = False
+        self._quiet_since: Micros = 0
         self._window_count = 0
         self._window_ends: Micros = 0
+
+    def began(self, now_mono: Micros) -> None:
+        """A call begins."""
+        if self.in_flight == 0:
+            self._quiet_since = now_mono
+        self.in_flight += 1
 
     def ended(self, since_mono: Micros, now_mono: Micros) -> None:
         """A call ended: count it into the rate."""
         self.in_flight -= 1
+        self._quiet_since = now_mono
         self.is_slow = now_mono - since_mono >= STALE
         if now_mono >= self._window_ends:
             self._roll(now_mono)
@@ -115,6 +140,13 @@ class HostLine:
             ahead = min(int(self.rate * self._ahead.window_us / 1e6), self._ahead.limit)
         return self.limit - self.in_flight + ahead - len(self.waiting)
 
+    def soon(self, now_mono: Micros) -> int:
+        """How many of those that wait here are begun soon: the free places, and as many again or what the rate says."""
+        if now_mono >= self._window_ends:
+            self._roll(now_mono)
+        more = int(self.rate * SOON / 1e6) if self.is_known else _UNKNOWN_SOON
+        return max(1, self.limit - self.in_flight + max(self.limit, more))
+
     def _roll(self, now_mono: Micros) -> None:
         late = now_mono - self._window_ends
         if self._window_ends and self._window_count:
@@ -123,7 +155,8 @@ class HostLine:
             self.rate = measured if self.rate == 0 else 0.5 * self.rate + 0.5 * measured
         elif self._window_ends:
             self.rate *= 0.5 ** min(20, 1 + late // _RATE_WINDOW)
-            self.is_known = self.is_known or self.in_flight >= self.limit
+            # Not sooner: in a crowd we ourselves may be too busy to read the first answers.
+            self.is_known = self.is_known or (self.in_flight > 0 and now_mono - self._quiet_since >= STALE)
         self._window_count = 0
         self._window_ends = now_mono + _RATE_WINDOW
 

@@ -1,18 +1,17 @@
 """Recording what attempts came to: one transaction for all that ended meanwhile, each write fenced by its run's token."""
 
 import base64
-from typing import Any
 
 import msgspec
 
-from ksana.base.instant import Instant, format_instant
+from ksana.base.instant import SECOND, Instant, Micros, format_instant
 from ksana.domain import classify, outcome
 from ksana.domain.outcome import Outcome
 from ksana.domain.tasks import Task
 from ksana.engine.held import AttemptOver, HeldRun
 from ksana.engine.promotion import promote_waiting
 from ksana.engine.requests import shown_body
-from ksana.ports.caller import Reply
+from ksana.ports.caller import Reply, Timing
 from ksana.ports.store import Tx
 from ksana.ports.tasks_store import AttemptEnd
 
@@ -29,11 +28,14 @@ class Recorded(msgspec.Struct):
     wakes: bool
     statuses: list[tuple[AttemptOver, str]]
     refused: int
+    begun_to: int = 0
+    """The mark that was written with them; 0 if none was."""
 
 
-def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool) -> Recorded:
-    """Write every outcome that is still ours to write; the rest are counted and let go."""
-    recorded = Recorded(set(), False, [], 0)
+def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool, instance_id: str = "", begun_to: int = 0) -> Recorded:
+    """Write every outcome that is still ours to write; the rest are counted and let go. With `begun_to` the instance's mark is
+    moved in the same transaction."""
+    recorded = Recorded(set(), False, [], 0, begun_to)
     if not sole:
         ended = sorted(ended, key=lambda one: one.held.task.id)
     judged = [_judge(over, tx.now) for over in ended]
@@ -47,12 +49,15 @@ def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool) -> Recorded:
     ]
     last: dict[int, tuple[int, str, str]] = {}
     lines: dict[int, Task] = {}
+    told: list[tuple[str, str, str, str]] = []
+    sums: dict[str, list[Micros]] = {}
     for over, (decided, error), ours in zip(ended, judged, tx.runs.finish_held(ends), strict=True):
         if not ours:
             _refuse(tx, over, recorded)
             continue
         held, status = over.held, decided.status
-        _tell(tx, over, decided, error)
+        told.append(("RUN", str(held.run_id), f"RUN_{status}", _facts(over, decided, error)))
+        sums.setdefault(status, []).append(over.ended_at - over.started_at)
         recorded.statuses.append((over, status))
         if status not in _FINAL:
             recorded.wakes = True
@@ -60,9 +65,14 @@ def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool) -> Recorded:
         last[held.task.id] = held.task.id, _LAST[status], error or ""
         if _has_line(held):
             lines[held.task.id] = held.task
+    tx.events.append_texts(told)
+    for ended_as, lengths in sums.items():
+        tx.rollups.add(f"runs_{ended_as.lower()}", count=len(lengths), total=sum(lengths) / SECOND)
     tx.tasks.note_last_of(list(last.values()), tx.now)
     for task in lines.values():
         recorded.ready_hosts |= promote_waiting(tx, task)
+    if begun_to:
+        tx.instances.note_begun(instance_id, begun_to)
     return recorded
 
 
@@ -87,14 +97,13 @@ def _end_of(over: AttemptOver, decided: Outcome, error: str | None) -> AttemptEn
     held, reply, request = over.held, over.reply, over.request
     is_final = decided.status in _FINAL
     body, encoding = _text(reply)
+    # In the order of the fields: names would cost as much again as the rest, and there is one for every call.
     return AttemptEnd(
-        status=decided.status, start_time=over.started_at, end_time=over.ended_at if is_final else None,
-        open_task=None if is_final else held.task.id, wake_at=decided.next_retry_time or decided.callback_deadline,
-        request_headers=over.shown_headers,
-        request_body=None if request is None else shown_body(request, held), response_code=reply.status, response_body=body,
-        response_truncated=int(reply.truncated), response_encoding=encoding, error_message=error, reason=decided.reason,
-        next_retry_time=decided.next_retry_time, callback_deadline=decided.callback_deadline,
-        attempts=append_attempt(held.attempts, attempt_record(over, decided.status, error)),
+        decided.status, over.started_at, over.ended_at if is_final else None, None if is_final else held.task.id,
+        decided.next_retry_time or decided.callback_deadline, over.shown_headers,
+        None if request is None else shown_body(request, held), reply.status, body, int(reply.truncated), encoding, error,
+        decided.reason, decided.next_retry_time, decided.callback_deadline,
+        append_attempt(held.attempts, attempt_record(over, decided.status, error)),
     )  # fmt: skip
 
 
@@ -110,20 +119,28 @@ def _text(reply: Reply) -> tuple[str | None, str | None]:
     return text, None
 
 
+class _Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One entry of `attempts[]`."""
+
+    attempt: int
+    started_at: str
+    ended_at: str
+    status: str
+    response_code: int | None
+    error: str | None
+    instance: str
+    timing: Timing
+
+
 def attempt_record(over: AttemptOver, status: str, error: str | None) -> bytes:
     """One entry of `attempts[]`, as JSON."""
+    held, reply = over.held, over.reply
     return _encode(
-        {
-            "attempt": over.held.attempt,
-            "started_at": format_instant(over.started_at),
-            "ended_at": format_instant(over.ended_at),
-            "status": status,
-            "response_code": over.reply.status,
-            "error": error,
-            "instance": over.held.held_by,
-            "timing": over.reply.timing,
-        }
-    )
+        _Attempt(
+            held.attempt, format_instant(over.started_at), format_instant(over.ended_at), status, reply.status, error,
+            held.held_by, reply.timing,
+        )
+    )  # fmt: skip
 
 
 def append_attempt(attempts: str, record: bytes) -> str:
@@ -134,19 +151,19 @@ def append_attempt(attempts: str, record: bytes) -> str:
     return _encode([*kept[-MAX_ATTEMPTS_KEPT + 1 :], msgspec.Raw(record)]).decode()
 
 
-def _tell(tx: Tx, over: AttemptOver, decided: Outcome, error: str | None) -> None:
-    held, status = over.held, decided.status
-    data: dict[str, Any] = {"task_id": held.task.id, "attempt": held.attempt, "reason": decided.reason}
-    if over.reply.status is not None:
-        data["response_code"] = over.reply.status
+def _facts(over: AttemptOver, decided: Outcome, error: str | None) -> str:
+    """The facts of the event that tells an attempt's end, as JSON. The reason is a word of ours: it needs no escaping."""
+    reply = over.reply
+    text = f'{{"task_id":{over.held.task.id},"attempt":{over.held.attempt},"reason":"{decided.reason}"'
+    if reply.status is not None:
+        text += f',"response_code":{reply.status}'
     if error is not None:
-        data["error"] = error
+        text += f',"error":{_encode(error).decode()}'
     if decided.next_retry_time is not None:
-        data["next_retry_time"] = format_instant(decided.next_retry_time)
-    if status in ("FAILED", "TIMEOUT"):
-        data["alert"] = True
-    tx.events.append("RUN", held.run_id, f"RUN_{status}", data)
-    tx.rollups.add(f"runs_{status.lower()}", total=(over.ended_at - over.started_at) / 1e6)
+        text += f',"next_retry_time":"{format_instant(decided.next_retry_time)}"'
+    if decided.status in ("FAILED", "TIMEOUT"):
+        text += ',"alert":true'
+    return text + "}"
 
 
 def _refuse(tx: Tx, over: AttemptOver, recorded: Recorded) -> None:

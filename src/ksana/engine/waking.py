@@ -129,12 +129,25 @@ def _expire_callback(tx: Tx, run_id: int, task: Task | None, woken: Woken) -> No
 def rescue_orphans(tx: Tx, run_ids: list[int], instance_id: str) -> int:
     """Take runs from holders that died: again if a retry is left and the task allows it, else failed with the reason."""
     still = set(tx.runs.list_orphans(instance_id, BATCH))
-    return sum(_rescue(tx, run_id, "died while it held the run") for run_id in run_ids if run_id in still)
+    return sum(_rescue_orphan(tx, run_id) for run_id in run_ids if run_id in still)
 
 
 def rescue_forgotten(tx: Tx, run_ids: list[int]) -> int:
     """The same for runs that were written as ours while we were never told: the answer to that commit was lost for good."""
     return sum(_rescue(tx, run_id, "never learned that it holds the run") for run_id in run_ids)
+
+
+def _rescue_orphan(tx: Tx, run_id: int) -> bool:
+    run = tx.runs.find(run_id, lock=True)
+    if run is None or run.status != "RUNNING":
+        return False
+    begun_to = None if run.held_by is None else tx.instances.find_begun_to(run.held_by)
+    task = tx.tasks.find(run.task_id)
+    if begun_to is None or run.id <= begun_to or task is None or task.is_deleted:
+        return _rescue(tx, run_id, "died while it held the run")
+    # Nobody was called, so this was no attempt: whatever the task says about retries, it is begun now.
+    error = f"instance {run.held_by} died before it began the run"
+    return _move(tx, run, "RETRYING", "HELD_NEVER_BEGUN", error, retry_at=tx.now, attempt=run.attempt - 1)
 
 
 def _rescue(tx: Tx, run_id: int, what: str) -> bool:
@@ -192,13 +205,22 @@ def _retry_of(task: Task, run: Run, now: Instant) -> Instant | None:
 
 
 def _move(
-    tx: Tx, run: Run, status: str, reason: str, error: str, *, retry_at: Instant | None = None, attempts: str | None = None
+    tx: Tx,
+    run: Run,
+    status: str,
+    reason: str,
+    error: str,
+    *,
+    retry_at: Instant | None = None,
+    attempts: str | None = None,
+    attempt: int | None = None,
 ) -> bool:
     is_final = status != "RETRYING"
     end = RunEnd(
         status=status, end_time=tx.now if is_final else None, open_task=None if is_final else run.task_id, wake_at=retry_at,
         held_by=None, new_token=new_token(), error_message=error[:1024], reason=reason, next_retry_time=retry_at,
         callback_deadline=run.callback_deadline, callback_data=run.callback_data, attempts=attempts or run.attempts,
+        attempt=attempt,
     )  # fmt: skip
     if not tx.runs.end_if_unchanged(run, end):
         return False

@@ -104,6 +104,14 @@ class Instances(Protocol):
         """Sign of life: alive_at = tx.now, lease_until = tx.now + lease_us."""
         ...
 
+    def note_begun(self, instance_id: str, run_id: int) -> None:
+        """Say that the instance may begin any run it holds up to this id. Nothing happens if it said more before."""
+        ...
+
+    def find_begun_to(self, instance_id: str) -> int | None:
+        """Up to which run an instance may have begun what it held; None if nobody knows."""
+        ...
+
     def stop(self, instance_id: str) -> None:
         """Record an orderly end."""
         ...

@@ -68,6 +68,8 @@ class RunEnd(msgspec.Struct, frozen=True, gc=False):
     callback_deadline: Instant | None
     callback_data: str | None
     attempts: str
+    attempt: int | None = None
+    """None leaves the count of attempts as it is."""
 
 
 class Advance(msgspec.Struct, frozen=True, gc=False):

@@ -84,6 +84,21 @@ async def test_the_clock_is_the_stores_and_runs(store: SqlStore) -> None:
     assert abs(await store.read(lambda tx: tx.now) - here) < 5 * SECOND
 
 
+@pytest.mark.spec("C19", "X2")
+async def test_how_far_an_instance_has_begun_only_grows(store: SqlStore) -> None:
+    def begun(tx: Any) -> Any:
+        return tx.instances.find_begun_to("i")
+
+    assert await store.read(begun) is None, "nobody knows"
+    await store.transact(lambda tx: tx.instances.note_begun("i", 7))
+    assert await store.read(begun) is None
+    await store.transact(lambda tx: tx.instances.register("i", "h", "1", LEASE, False))
+    assert await store.read(begun) == 0
+    for run_id, expected in ((7, 7), (5, 7), (9, 9)):
+        await store.transact(lambda tx, run_id=run_id: tx.instances.note_begun("i", run_id))
+        assert await store.read(begun) == expected
+
+
 async def test_the_clock_inside_a_statement_agrees_with_the_functions(store: SqlStore) -> None:
     await store.transact(lambda tx: tx.instances.register("i", "h", "1", LEASE, False))
 

@@ -40,6 +40,13 @@ class SqlInstances:
     def renew_if_registered(self, instance_id: str, lease_us: int) -> bool:
         return self._session.run("house.renew_instance", id=instance_id, lease_us=lease_us) == 1
 
+    def note_begun(self, instance_id: str, run_id: int) -> None:
+        self._session.run("house.note_begun", id=instance_id, run_id=run_id)
+
+    def find_begun_to(self, instance_id: str) -> int | None:
+        row = self._session.one("house.begun_to", id=instance_id)
+        return None if row is None else row[0]
+
     def stop(self, instance_id: str) -> None:
         self._session.run("house.stop_instance", id=instance_id)
 

@@ -13,9 +13,10 @@ from ksana.ports.tasks_store import Advance
 from ksana.store.sql.session import Row, Session
 
 _encode = msgspec.json.Encoder().encode
-_decode_schedule = msgspec.json.Decoder(Schedule).decode
+# Kept by their text: tasks of a crowd, and one task from firing to firing, have the same.
+_decode_schedule = lru_cache(maxsize=4096)(msgspec.json.Decoder(Schedule).decode)
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
-_decode_retry = msgspec.json.Decoder(RetryPolicy).decode
+_decode_retry = lru_cache(maxsize=1024)(msgspec.json.Decoder(RetryPolicy).decode)
 _decode_options = msgspec.json.Decoder(Options).decode
 _DEFAULT_OPTIONS = Options()
 _NO_RETRY = RetryPolicy()

@@ -45,8 +45,16 @@ WHERE id = :id AND stopped_at IS NULL AND (lease_until > alive_at OR lease_until
 
 -- name: insert_instance
 -- Enter a new instance.
-INSERT INTO instances (id, host, version, started_at, alive_at, lease_until, stopped_at, outage_from)
-VALUES (:id, :host, :version, :started_at, :alive_at, :lease_until, :stopped_at, :outage_from)
+INSERT INTO instances (id, host, version, started_at, alive_at, lease_until, stopped_at, outage_from, begun_to)
+VALUES (:id, :host, :version, :started_at, :alive_at, :lease_until, :stopped_at, :outage_from, 0)
+
+-- name: note_begun
+-- An instance is about to begin runs up to an id. Guard: it has not said so of a later one.
+UPDATE instances SET begun_to = :run_id WHERE id = :id AND begun_to < :run_id
+
+-- name: begun_to
+-- Up to which run an instance may have begun what it held.
+SELECT begun_to FROM instances WHERE id = :id
 
 -- name: renew_instance
 -- Sign of life. Guard: not stopped. By the store's clock, in the statement.

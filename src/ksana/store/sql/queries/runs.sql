@@ -107,7 +107,7 @@ WHERE id = :id AND token = :token AND status = 'RUNNING'
 -- End or move a run outside delivery: cancel, skip, callback, deadline, orphan. Guard: the state and token it was seen in.
 UPDATE task_runs SET status = :status, end_time = :end_time, open_task = :open_task, ready_host = NULL, wake_at = :wake_at,
   held_by = :held_by, token = :new_token, error_message = :error_message, reason = :reason,
-  next_retry_time = :next_retry_time, callback_deadline = :callback_deadline, callback_data = :callback_data,
+  attempt = COALESCE(:attempt, attempt), next_retry_time = :next_retry_time, callback_deadline = :callback_deadline, callback_data = :callback_data,
   attempts = :attempts, updated_at = :at
 WHERE id = :id AND status = :old_status AND token = :token
 
