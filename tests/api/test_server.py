@@ -6,7 +6,6 @@ import gc
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.websockets import WebSocket
@@ -15,58 +14,15 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from ksana.api import server as server_module
-from ksana.api.app import Application
 from ksana.api.routing import Call, SocketRoute
-from ksana.api.server import Server, make_config
 from tests.api.ground import House, append_events, open_house, thing_routes
-
-PATIENCE_SEC = 10
-
-
-@contextlib.asynccontextmanager
-async def serving(app: Application, house: House, **options: Any) -> AsyncIterator[Server]:
-    server = Server(make_config(app, "127.0.0.1", 0, **options), on_stop=house.events.close)
-    task = asyncio.create_task(server.serve())
-    async with asyncio.timeout(PATIENCE_SEC):
-        while not server.started:
-            await asyncio.sleep(0.005)
-    try:
-        yield server
-    finally:
-        server.stop()
-        async with asyncio.timeout(PATIENCE_SEC):
-            await task
+from tests.api.socket_ground import PATIENCE_SEC, check_refused, converse, serving
 
 
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     async with open_house(tmp_path) as house:
         yield house
-
-
-async def converse(port: int, *parts: bytes) -> bytes:
-    """Send the parts and read until the server closes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-        async with asyncio.timeout(PATIENCE_SEC):
-            return await reader.read()
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-
-
-def check_refused(answer: bytes, status: int, code: str) -> None:
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 %d " % status), answer
-    assert b"content-type: application/json" in head
-    told = json.loads(body)
-    assert told["code"] == code
-    assert told["message"] == told["detail"]
-    assert told["request_id"]
 
 
 GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"

@@ -111,13 +111,15 @@ class Application:
                 call.query = decode_query(route.query, scope["query_string"])
             raw = b"" if route.decoder is None else await read_body(receive, max_body)
             result = await _answer(route, call, headers, raw)
+            head = head_of(result, request_id) if isinstance(result, Content) else b""
         except ClientGoneError:
             return
         except Exception as error:
             result = _refuse(error, headers, method, template, request_id)
+            head = head_of(result, request_id)
         if isinstance(result, Content):
             status = result.status
-            await _send(scope, send, result, request_id)
+            await _send(scope, send, result, head, request_id)
         else:
             status = 200
             await _send_stream(result, request_id, receive, send)
@@ -137,8 +139,8 @@ class Application:
             return None
         return (route, params, path) if isinstance(route, Route) and route.is_swift else None
 
-    async def serve_whole(self, cycle: WholeCycle) -> tuple[Content, str]:
-        """Answer a request that came whole, on a swift route; with its request id."""
+    async def serve_whole(self, cycle: WholeCycle) -> tuple[int, bytes, bytes]:
+        """Answer a request that came whole, on a swift route: status, head and body."""
         started = self._monotonic()
         headers = cycle.headers
         request_id = _request_id(headers)
@@ -154,10 +156,12 @@ class Application:
                 raise too_large(route.max_body or self._max_body)
             result = await _answer(route, call, headers, cycle.body)
             assert isinstance(result, Content), "a swift route does not stream"
+            head = head_of(result, request_id)
         except Exception as error:
             result = _refuse(error, headers, method, route.path, request_id)
+            head = head_of(result, request_id)
         self._record(method, route.path, result.status, started, request_id, headers)
-        return result, request_id
+        return result.status, head, result.body
 
     def _record(
         self, method: str, template: str, status: int, started: Micros, request_id: str, headers: dict[bytes, bytes]
@@ -259,20 +263,18 @@ def head_of(content: Content, request_id: str) -> bytes:
     return b"\r\n".join([*lines, b""])
 
 
-async def _send(scope: Scope, send: Send, content: Content, request_id: str) -> None:
+async def _send(scope: Scope, send: Send, content: Content, head: bytes, request_id: str) -> None:
     """Send a whole answer, in one write where our own server offers it."""
-    body, status, media_type = content.body, content.status, content.media_type
-    if not content.headers and media_type:
-        respond = scope.get(RESPOND)
-        if respond is not None and respond(status, head_of(content, request_id), body):
-            return
-    # Headers of a handler go the long way: the server checks them for line breaks.
-    head = [(b"x-request-id", request_id.encode()), *content.headers]
-    if media_type:
-        head.append((b"content-type", media_type.encode()))
+    body, status = content.body, content.status
+    respond = scope.get(RESPOND)
+    if respond is not None and _CLOSE not in content.headers and respond(status, head, body):
+        return
+    headers = [(b"x-request-id", request_id.encode()), *content.headers]
+    if content.media_type:
+        headers.append((b"content-type", content.media_type.encode()))
     if status not in (204, 304):
-        head.append((b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": status, "headers": head})
+        headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

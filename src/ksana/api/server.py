@@ -15,9 +15,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from ksana.api.app import RESPOND, head_of
+from ksana.api.app import RESPOND
 from ksana.api.errors import error_body
-from ksana.api.routing import Content
 from ksana.api.swift import MAX_WHOLE, Steps, WholeCycle
 from ksana.base.ids import new_uid
 
@@ -139,13 +138,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._whole = None
         Steps(self.config.app.serve_whole(whole), partial(self._finish_whole, whole), self.loop)  # type: ignore[union-attr]
 
-    def _finish_whole(self, cycle: WholeCycle, answered: tuple[Content, str] | None) -> None:
+    def _finish_whole(self, cycle: WholeCycle, answered: tuple[int, bytes, bytes] | None) -> None:
         cycle.response_complete = True
         if answered is None:  # given up by the end of the loop
             self.transport.close()
         elif not self.transport.is_closing():
-            content, request_id = answered
-            self.transport.write(self._join(content.status, head_of(content, request_id), content.body, cycle.keep_alive))
+            status, head, body = answered
+            self.transport.write(self._join(status, head, body, cycle.keep_alive))
             if not cycle.keep_alive:
                 self.transport.close()
         self.on_response_complete()
