@@ -63,14 +63,14 @@ class Claims:
     async def _claim_on(self, *, burst: bool) -> None:
         worker = self._worker
         while not worker.is_stopping:
-            limit = self._count_room()
-            if limit <= 0:
-                worker.has_room.clear()
-                if self._count_room() <= 0:
-                    await worker.has_room.wait()
-                continue
             try:
                 await self._settle_doubts(worker.clock.monotonic())
+                limit = self._count_room()
+                if limit <= 0:
+                    worker.has_room.clear()
+                    await worker.has_room.wait()
+                    continue
+                self._asked += limit
                 found = await self._claim(limit, 0.0 if burst else worker.wait_sec)
             except ClientError as error:
                 await self._recover(error)
@@ -97,6 +97,7 @@ class Claims:
             if self._doubts:
                 self._is_deep.clear()
                 continue
+            self._asked += limit  # here, because a task begins a turn later
             self._ahead = asyncio.create_task(self._claim_once_ahead(limit))
             await asyncio.wait((self._ahead,))
             self._ahead = None
@@ -114,9 +115,9 @@ class Claims:
             await asyncio.wait((self._ahead,))
 
     async def _claim(self, limit: int, wait_sec: float) -> int:
+        """One claim, whose slots are among those asked for."""
         worker = self._worker
         sent_at = worker.clock.monotonic()
-        self._asked += limit
         try:
             jobs = await worker.client.claim(
                 worker.addon_id, worker.worker_id, limit=limit, wait_sec=wait_sec, lease=True, ttl_sec=worker.ttl_sec,
@@ -125,6 +126,7 @@ class Claims:
             )  # fmt: skip
         finally:
             self._asked -= limit
+            worker.has_room.set()  # for the other, who may wait for just these slots
         if len(jobs) == limit == MAX_CLAIM:
             self._is_deep.set()
         else:
