@@ -347,7 +347,11 @@ async def test_a_read_cannot_write_and_sees_what_was_answered(opened: Open) -> N
 
 async def test_close_commits_what_waits_and_then_refuses(opened: Open, path: Path) -> None:
     store = await opened()
-    waiting = [asyncio.ensure_future(create(store)) for _ in range(10)]
+    service = task_service(store, SystemClock())
+    waiting = [  # with ids of their own each is a transaction, handed to the store at once
+        asyncio.ensure_future(service.create(NewTask("T", timer(SystemClock().now()), job_id=f"job-{number}")))
+        for number in range(10)
+    ]
     await asyncio.sleep(0)
     closing = asyncio.ensure_future(store.close())
     await asyncio.sleep(0)
