@@ -9,7 +9,7 @@ from ksana.base.instant import Instant
 from ksana.domain.firing import Counts
 from ksana.domain.tasks import Run, Task
 from ksana.ports.tasks_store import AttemptEnd, NewRun, RunEnd
-from ksana.store.sql.session import Session
+from ksana.store.sql.session import Row, Session
 from ksana.store.sql.tasks import read_task
 
 _OPEN = frozenset({"SCHEDULED", "RUNNING"})
@@ -20,6 +20,10 @@ _NEW_COLUMNS = (
 )  # fmt: skip
 _HOLD_COLUMNS = ("held_by", "new_token", "at", "id", "token")
 _END_COLUMNS = (*AttemptEnd.__struct_fields__, "at", "id", "token")
+_PLAIN_COLUMNS = (
+    "start_time", "end_time", "request_headers", "request_body", "response_code", "response_body", "attempts", "at", "id",
+    "token",
+)  # fmt: skip
 
 
 class SqlRuns:
@@ -107,9 +111,23 @@ class SqlRuns:
         return [str(row[0]) for row in self._session.all("runs.list_ready_hosts")]
 
     def finish_held(self, ends: Sequence[tuple[int, int, AttemptEnd]]) -> list[bool]:
-        at, values = self._now, msgspec.structs.astuple
-        rows = [(*values(end), at, run_id, token) for run_id, token, end in ends]
-        return self._session.run_each("runs.finish_run", _END_COLUMNS, rows)
+        at, values, run_each = self._now, msgspec.structs.astuple, self._session.run_each
+        plain: list[Row] = []
+        other: list[Row] = []
+        is_plain = [_is_plain(end) for _, _, end in ends]
+        for (run_id, token, end), is_one in zip(ends, is_plain, strict=True):
+            if is_one:
+                plain.append(
+                    (
+                        end.start_time, end.end_time, end.request_headers, end.request_body, end.response_code,
+                        end.response_body, end.attempts, at, run_id, token,
+                    )
+                )  # fmt: skip
+            else:
+                other.append((*values(end), at, run_id, token))
+        were_plain = iter(run_each("runs.finish_plain_run", _PLAIN_COLUMNS, plain))
+        were_other = iter(run_each("runs.finish_run", _END_COLUMNS, other))
+        return [next(were_plain if is_one else were_other) for is_one in is_plain]
 
     def end_if_unchanged(self, run: Run, end: RunEnd) -> bool:
         return (
@@ -175,3 +193,14 @@ def _run(row: Sequence[Any]) -> Run:
     values = list(row)
     values[11], values[20], values[31] = bool(values[11]), bool(values[20]), values[31] or "[]"
     return Run(*values)
+
+
+def _is_plain(end: AttemptEnd) -> bool:
+    """Whether `finish_plain_run` says all there is to say."""
+    return (
+        end.status == "SUCCESS"
+        and end.reason == "ANSWERED_2XX"
+        and end.error_message is None
+        and not end.response_truncated
+        and end.response_encoding is None
+    )

@@ -103,6 +103,16 @@ UPDATE task_runs SET status = :status, start_time = COALESCE(start_time, :start_
   updated_at = :at
 WHERE id = :id AND token = :token AND status = 'RUNNING'
 
+-- name: finish_plain_run
+-- The same for the common outcome, a 2xx kept whole: half the values to bind. Guard: RUNNING, under the holder's token.
+UPDATE task_runs SET status = 'SUCCESS', start_time = COALESCE(start_time, :start_time), end_time = :end_time,
+  open_task = NULL, held_by = NULL, ready_host = NULL, wake_at = NULL, request_headers = :request_headers,
+  request_body = :request_body, response_code = :response_code, response_body = :response_body,
+  response_truncated = 0, response_encoding = NULL, error_message = NULL,
+  reason = 'ANSWERED_2XX', next_retry_time = NULL, callback_deadline = NULL, attempts = :attempts,
+  updated_at = :at
+WHERE id = :id AND token = :token AND status = 'RUNNING'
+
 -- name: end_run
 -- End or move a run outside delivery: cancel, skip, callback, deadline, orphan. Guard: the state and token it was seen in.
 UPDATE task_runs SET status = :status, end_time = :end_time, open_task = :open_task, ready_host = NULL, wake_at = :wake_at,
