@@ -1,7 +1,7 @@
 """Timers and tasks behind the real app, on a virtual clock and an inline store, without the engine: nothing fires by itself."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from ksana.api.definitions import Defaults, TaskSurface
 from ksana.api.routing import AnyRoute
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR, SECOND, Instant
-from ksana.domain.tasks import Run
+from ksana.domain.tasks import Run, Task
 from ksana.ports.store import Store
 from ksana.ports.tasks_store import AttemptEnd
 from ksana.service.callbacks import CallbackService
@@ -27,6 +27,9 @@ class SilentHints:
     """Hints that nobody hears: they may be lost, so everything must hold without them."""
 
     def due(self, at: Instant | None) -> None:
+        pass
+
+    def made(self, tasks: Sequence[Task]) -> None:
         pass
 
     def ready(self, host: str) -> None:

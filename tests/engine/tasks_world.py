@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +171,9 @@ class World:
     # the services' hints
     def due(self, at: Instant | None) -> None:
         self.firing.hint(at)
+
+    def made(self, tasks: Sequence[Task]) -> None:
+        self.firing.remember(tasks)
 
     def ready(self, host: str) -> None:
         self.delivery.ready(host)

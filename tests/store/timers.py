@@ -4,13 +4,14 @@ answer as `ack JOB_ID`, `down MESSAGE` for one that was refused."""
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import StoreDownError
 from ksana.base.instant import MINUTE, SECOND, Instant
 from ksana.domain.schedule import make_every
-from ksana.domain.tasks import Definition, RetryPolicy
+from ksana.domain.tasks import Definition, RetryPolicy, Task
 from ksana.service.tasks import NewTask, TaskService
 from ksana.store.jsonfile import open_store
 from ksana.store.sql import SqlStore
@@ -18,6 +19,8 @@ from ksana.store.sql import SqlStore
 
 class NoHints:
     def due(self, at: Instant | None) -> None: ...
+
+    def made(self, tasks: Sequence[Task]) -> None: ...
 
     def ready(self, host: str) -> None: ...
 

@@ -1,6 +1,6 @@
 """The tasks surface (T and C), put together: services, engine, routes, metrics."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -18,6 +18,7 @@ from ksana.api.definitions import Defaults, TaskSurface
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.boot.surfaces import House, Surface
+from ksana.domain.tasks import Task
 from ksana.engine.delivery import Delivery
 from ksana.engine.firing import FiringEngine
 from ksana.engine.held import AttemptOver
@@ -126,6 +127,9 @@ class _Hints:
 
     def due(self, at: Instant | None) -> None:
         self._firing.hint(at)
+
+    def made(self, tasks: Sequence[Task]) -> None:
+        self._firing.remember(tasks)
 
     def ready(self, host: str) -> None:
         self._delivery.ready(host)

@@ -2,12 +2,16 @@
 slot), runs, next slots and events written together.
 
 The index on `fire_at` is the heap and the pump is the one timer: memory and the cost of a firing do not depend on how many
-tasks wait. A run for which a worker and a place at its host are free is written RUNNING and held by us at once; the rest
-are written ready, for any instance to take. Nothing fires early: what is due is judged by the store's clock.
+tasks wait. Tasks that were made or fired lately are remembered by version, and only where they stand is read when they are due.
+What is remembered is never the truth: the compare-and-set on the version is.
+
+A run for which a worker and a place at its host are free is written RUNNING and held by us at once; the rest are written ready,
+for any instance to take. Nothing fires early: what is due is judged by the store's clock.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -33,6 +37,10 @@ FIRST_BATCH = 100
 """The first pass of a crowd takes no more, so that their calls begin while the rest is fired."""
 
 
+KNOWN: Final = 16_384
+"""Tasks remembered at most, some 2 kB each."""
+
+
 class FiringMetrics(Protocol):
     """What firing counts."""
 
@@ -53,6 +61,8 @@ class Fired(msgspec.Struct):
     now: Instant
     begun_to: int = 0
     """The mark that was written with them; 0 if none of them begins soon."""
+    due: list[Task] = []
+    """The tasks that were due, as they were read."""
 
 
 class FiringEngine:
@@ -80,6 +90,8 @@ class FiringEngine:
         self._next_at: Instant | None = None
         self._stopped = False
         self._is_busy = False
+        self._known: dict[int, Task] = {}
+        """Tasks as they were committed, the newest last. The writer looks things up here while we add and drop."""
         self.pump = Pump("firing", clock, self._step, poll_us, pace_us=PACE)
 
     def hint(self, at: Instant | None) -> None:
@@ -87,6 +99,17 @@ class FiringEngine:
         if at is not None and (self._next_at is None or at < self._next_at):
             self._next_at = at
             self.pump.signal()
+
+    def remember(self, tasks: Sequence[Task]) -> None:
+        """These tasks are in the store as they are here, and stay so for as long as their version is the current one."""
+        known = self._known
+        known.update((task.id, task) for task in tasks)
+        for _ in range(len(known) - KNOWN):
+            del known[next(iter(known))]
+
+    def _knows(self, task: Task) -> bool:
+        known = self._known.get(task.id)
+        return known is not None and known.version == task.version
 
     def stop(self) -> None:
         """Fire nothing more: shutdown has begun."""
@@ -98,7 +121,10 @@ class FiringEngine:
         began, began_at = self._clock.monotonic(), self._clock.now()
         self._next_at = None
         limit = self._batch_limit if self._is_busy else min(FIRST_BATCH, self._batch_limit)
-        fired = await self._store.transact(fire_due, self._instance_id, limit, self._rooms())
+        fired = await self._store.transact(fire_due, self._instance_id, limit, self._rooms(), self._known)
+        self.remember(
+            [task for task in fired.due if task.id not in self._known or self._known[task.id].version != task.version]
+        )
         self._is_busy = fired.is_full
         if fired.held or fired.ready_hosts:
             self._deliver(fired.held, fired.ready_hosts, fired.begun_to)
@@ -118,11 +144,11 @@ def _earlier(one: Instant | None, other: Instant | None) -> Instant | None:
     return min(one, other)
 
 
-def fire_due(tx: Tx, instance_id: str, limit: int, rooms: Rooms) -> Fired:
+def fire_due(tx: Tx, instance_id: str, limit: int, rooms: Rooms, known: Mapping[int, Task] = MappingProxyType({})) -> Fired:
     """Fire everything that is due, up to `limit` tasks."""
     rooms = rooms.copy()  # the function may be run again
-    due = tx.tasks.list_due(tx.now, limit)
-    fired = Fired([], set(), None, len(due) == limit, [], len(due), tx.now)
+    due = tx.tasks.list_due(tx.now, limit, known)
+    fired = Fired([], set(), None, len(due) == limit, [], len(due), tx.now, due=due)
     if due:
         outages = tx.instances.list_outages(min(task.next_slot_at or tx.now for task in due))
         counts = tx.runs.count_open_of([task.id for task in due if task.definition.concurrency_policy != "PARALLEL"])

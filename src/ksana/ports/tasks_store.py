@@ -1,6 +1,7 @@
 """What a store keeps for tasks and runs (T and C). Guards are in the names; the conformance suite holds every store to it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
@@ -153,8 +154,9 @@ class Tasks(Protocol):
 
     def count_by_status(self) -> dict[str, int]: ...
 
-    def list_due(self, now: Instant, limit: int) -> list[Task]:
-        """Armed tasks whose fire_at has come, earliest first, locked; rows another instance is at are left out."""
+    def list_due(self, now: Instant, limit: int, known: Mapping[int, Task] = MappingProxyType({})) -> list[Task]:
+        """Armed tasks whose fire_at has come, earliest first, locked; rows another instance is at are left out. Of a task in
+        `known` whose version is still the current one only where it stands is read."""
         ...
 
     def next_fire_at(self) -> Instant | None: ...

@@ -29,6 +29,10 @@ class Hints(Protocol):
         """A task may be due earlier than known."""
         ...
 
+    def made(self, tasks: Sequence[Task]) -> None:
+        """These tasks were just committed, as they are here."""
+        ...
+
     def ready(self, host: str) -> None:
         """A run of this host is about to start."""
         ...
@@ -71,13 +75,14 @@ class TaskService:
         if new.dialect == "T" and new.job_id is None and idempotency is None:
             return await self._intake.put(new)  # nothing can refuse it
         task = await self._store.transact(once_only(_create, idempotency), new, self._once_grace_us)
-        self._hints.due(task.fire_at)
+        self._hints.due(task.fire_at)  # not told as made: under an Idempotency-Key it may have been made long ago
         return task
 
     def _enter(self, tx: Tx, news: Sequence[NewTask]) -> list[Task]:
         return _create_many(tx, news, self._once_grace_us)
 
     def _tell_created(self, _: Sequence[NewTask], tasks: Sequence[Task]) -> None:
+        self._hints.made(tasks)
         self._hints.due(min([task.fire_at for task in tasks if task.fire_at is not None], default=None))
 
     async def get(self, ref: TaskRef) -> Task:

@@ -145,3 +145,53 @@ async def test_the_last_fact_of_many_tasks_is_noted_unless_a_later_one_is_known(
     ids = await store.transact(fill)
     found = await store.read(lambda tx: [tx.tasks.find(task_id) for task_id in ids])
     assert [task.last_error for task in found] == ["later", *(f"e{task_id}" for task_id in ids[1:])]
+
+
+@pytest.mark.spec("X4")
+async def test_of_known_tasks_only_the_standing_is_read_and_the_current_version_counts(store: SqlStore) -> None:
+    tasks = await store.transact(lambda tx: add_tasks(tx, 5))
+    known = {task.id: task for task in tasks[:3]}
+    await store.transact(_change_and_move, tasks)
+
+    def list_twice(tx: Any) -> tuple[list[Task], list[Task]]:
+        return tx.tasks.list_due(tx.now, 10, known), tx.tasks.list_due(tx.now, 10)
+
+    by_memory, in_full = (sorted(some, key=lambda task: task.id) for some in await store.transact(list_twice))
+    assert by_memory == in_full
+    assert [task.definition.target_url for task in by_memory] == ["http://h/", "http://new/", "http://h/", "http://h/"]
+    assert by_memory[0].last_status == "failed", "where a known task stands is read"
+
+
+def _change_and_move(tx: Any, tasks: list[Task]) -> None:
+    first, second, third = tasks[:3]
+    tx.tasks.note_last(first.id, "failed", "no", tx.now)
+    definition = msgspec.structs.replace(second.definition, target_url="http://new/")
+    assert tx.tasks.change_if_version(second, definition, "ENABLED", second.next_slot_at, second.fire_at, 0, "")
+    assert tx.tasks.delete_if_living(third)
+
+
+@pytest.mark.spec("C12")
+async def test_plain_and_other_outcomes_are_written_in_one_go_and_answered_in_order(store: SqlStore) -> None:
+    def finish(tx: Any) -> tuple[list[bool], list[Any]]:
+        [task] = add_tasks(tx, 1)
+        runs = add_runs(tx, task.id, 24)
+        ends = []
+        for place, (run_id, token) in enumerate(runs):
+            end = an_end()
+            if place % 3 == 1:
+                end = msgspec.structs.replace(
+                    end, status="FAILED", reason="NOT_RETRYABLE", error_message="no", response_truncated=1, response_code=404
+                )
+            ends.append((run_id, token + (place % 8 == 0), end))  # every eighth is another's by now
+        return tx.runs.finish_held(ends), [tx.runs.find(run_id) for run_id, _ in runs]
+
+    held, runs = await store.transact(finish)
+    assert held == [place % 8 != 0 for place in range(24)]
+    for place, run in enumerate(runs):
+        if place % 8 == 0:
+            assert (run.status, run.response_code) == ("RUNNING", None)
+        elif place % 3 == 1:
+            assert (run.status, run.response_code, run.error_message, run.reason) == ("FAILED", 404, "no", "NOT_RETRYABLE")
+        else:
+            assert (run.status, run.response_code, run.error_message, run.reason) == ("SUCCESS", 200, None, "ANSWERED_2XX")
+            assert (run.end_time, run.request_headers, run.held_by) == (2, "{}", None)

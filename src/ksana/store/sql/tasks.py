@@ -1,7 +1,8 @@
 """`tasks`: definitions and where their schedules stand."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -134,8 +135,18 @@ class SqlTasks:
     def count_by_status(self) -> dict[str, int]:
         return {str(row[0]): int(row[1]) for row in self._session.all("tasks.count_by_status")}
 
-    def list_due(self, now: Instant, limit: int) -> list[Task]:
-        return [read_task(row) for row in self._session.all_at_once("tasks.list_due", now=now, limit=limit)]
+    def list_due(self, now: Instant, limit: int, known: Mapping[int, Task] = MappingProxyType({})) -> list[Task]:
+        if not known:
+            return [read_task(row) for row in self._session.all_at_once("tasks.list_due", now=now, limit=limit)]
+        rows = self._session.all_at_once("tasks.list_due_standing", now=now, limit=limit)
+        # Each is looked up once: what is known may change meanwhile.
+        found = [_if_current(known.get(row[0]), row[1]) for row in rows]
+        strange = [row[0] for row, task in zip(rows, found, strict=True) if task is None]
+        read = {task.id: task for task in self._list_of(strange)} if strange else {}
+        return [read[row[0]] if task is None else _standing(task, row) for row, task in zip(rows, found, strict=True)]
+
+    def _list_of(self, ids: Sequence[int]) -> list[Task]:
+        return [read_task(row) for row in self._session.all_at_once("tasks.list_tasks_of", ids=self._session.list_of(ids))]
 
     def next_fire_at(self) -> Instant | None:
         row = self._session.one("tasks.next_fire_at")
@@ -150,6 +161,19 @@ class SqlTasks:
     def note_last_of(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
         rows = [(last_status, last_error[:1024], at, task_id) for task_id, last_status, last_error in facts]
         self._session.run_tuples("tasks.note_last", _LAST_COLUMNS, rows)
+
+
+def _if_current(task: Task | None, version: int) -> Task | None:
+    return task if task is not None and task.version == version else None
+
+
+def _standing(task: Task, row: Sequence[Any]) -> Task:
+    """A known task where it stands now."""
+    _, _, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error = row
+    return Task(
+        task.id, task.job_id, task.dialect, task.definition, task.status, task.version, task.created_at, task.updated_at,
+        task.is_deleted, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error,
+    )  # fmt: skip
 
 
 def _advance_row(one: Advance) -> tuple[Any, ...]:

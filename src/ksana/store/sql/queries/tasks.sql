@@ -98,6 +98,20 @@ SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_typ
 FROM tasks WHERE fire_at <= :now
 ORDER BY fire_at LIMIT :limit {skip_locked}
 
+-- name: list_due_standing
+-- The same, only where each task stands: for those whose definition is known.
+SELECT id, version, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error
+FROM tasks WHERE fire_at <= :now
+ORDER BY fire_at LIMIT :limit {skip_locked}
+
+-- name: list_tasks_of
+-- Some tasks by id.
+SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
+  body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
+  callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
+  fire_at, runs_fired, last_run_at, last_status, last_error
+FROM tasks WHERE id {in ids}
+
 -- name: next_fire_at
 -- When the next task is due.
 SELECT MIN(fire_at) FROM tasks WHERE fire_at IS NOT NULL

@@ -1,0 +1,61 @@
+"""Tasks that firing remembers: a change made by anybody binds at once, and the memory is bounded."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ksana.base.clock import VirtualClock
+from ksana.base.instant import SECOND
+from ksana.domain.tasks import Task
+from ksana.engine import firing
+from ksana.service.tasks import TaskService
+from tests.api.tasks_ground import SilentHints
+from tests.engine.tasks_world import World, every, once, open_world, task_of
+
+
+@pytest.fixture
+async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
+    world = await open_world(tmp_path, clock)
+    yield world
+    await world.die()
+    await world.store.close()
+
+
+def urls(world: World) -> list[str]:
+    return [sent.request.url for sent in world.caller.sent]
+
+
+@pytest.mark.spec("X4")
+@pytest.mark.parametrize("dialect", ["T", "C"])
+async def test_a_change_made_elsewhere_binds_the_next_slot(world: World, dialect: str) -> None:
+    task = await world.add(task_of(every(world, 10), url="http://old.test/"), dialect=dialect)
+    await world.clock.advance(25 * SECOND)
+    elsewhere = TaskService(world.store, world.clock, SilentHints(), SECOND)  # another instance: nobody tells us
+
+    def move(old: Task, _: int) -> object:
+        return msgspec.structs.replace(old.definition, target_url="http://new.test/")
+
+    await elsewhere.change(task.id, move)  # type: ignore[arg-type]
+    await world.clock.advance(10 * SECOND)
+    await elsewhere.set_enabled(task.id, False)
+    await world.clock.advance(30 * SECOND)
+    await elsewhere.set_enabled(task.id, True)
+    await world.clock.advance(10 * SECOND)
+    await elsewhere.delete(task.id)
+    await world.clock.advance(30 * SECOND)
+    assert urls(world) == ["http://old.test/", "http://old.test/", "http://new.test/", "http://new.test/"]
+
+
+async def test_no_more_tasks_are_remembered_than_the_limit_and_all_of_them_fire(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(firing, "KNOWN", 3)
+    at = world.clock.now() + 10 * SECOND
+    for number in range(8):
+        await world.add(task_of(once(at), name=f"t{number}", url=f"http://h{number}.test/"), dialect="T")
+    assert len(world.firing._known) == 3
+    await world.clock.advance(20 * SECOND)
+    assert sorted(urls(world)) == [f"http://h{number}.test/" for number in range(8)]
+    assert len(world.firing._known) == 3
