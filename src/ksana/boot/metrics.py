@@ -72,6 +72,7 @@ class Capped(Generic[Child]):
         self._cap = cap
         self._known: dict[tuple[str | int, ...], Child] = {}
         self._other = (OTHER,) * labels
+        self._folded: Child | None = None
         self.children: dict[tuple[str, ...], Child] = {}
 
     def child(self, *labels: str | int) -> Child:
@@ -80,19 +81,17 @@ class Capped(Generic[Child]):
         return child if child is not None else self._look_up(labels)
 
     def _look_up(self, labels: tuple[str | int, ...]) -> Child:
+        if self._folded is not None:  # full: who is not known yet never will be
+            return self._folded
         key = tuple(map(str, labels))
         child = self.children.get(key)
         if child is None:
             if len(self.children) >= self._cap:
-                return self._folded()
+                self._folded = self.children[self._other] = self._make(self._other)
+                return self._folded
             child = self.children[key] = self._make(key)
         self._known[labels] = child
         return child
-
-    def _folded(self) -> Child:
-        if self._other not in self.children:
-            self.children[self._other] = self._make(self._other)
-        return self.children[self._other]
 
 
 class Metrics:

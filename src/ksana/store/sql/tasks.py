@@ -159,7 +159,15 @@ class SqlTasks:
         self.note_last_of([(task_id, last_status, last_error)], at)
 
     def note_last_of(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
-        rows = [(last_status, last_error[:1024], at, task_id) for task_id, last_status, last_error in facts]
+        plain: list[int] = []
+        rows: list[Row] = []
+        for task_id, last_status, last_error in facts:
+            if last_status == "success" and not last_error:
+                plain.append(task_id)
+            else:
+                rows.append((last_status, last_error[:1024], at, task_id))
+        if plain:
+            self._session.run_over("tasks.note_success", plain, last_run_at=at)
         self._session.run_tuples("tasks.note_last", _LAST_COLUMNS, rows)
 
 

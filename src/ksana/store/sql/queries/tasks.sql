@@ -127,6 +127,13 @@ WHERE id = :id AND version = :version AND next_slot_at = :slot AND fire_at IS NO
 UPDATE tasks SET last_status = :last_status, last_error = :last_error, last_run_at = :last_run_at
 WHERE id = :id AND (last_run_at IS NULL OR last_run_at <= :last_run_at)
 
+-- name: note_success
+-- The same for many whose latest run succeeded. Guard: not older than what is known.
+-- filter range: AND id BETWEEN :first AND :last
+-- filter list: AND id {in seqs}
+UPDATE tasks SET last_status = 'success', last_error = '', last_run_at = :last_run_at
+WHERE (last_run_at IS NULL OR last_run_at <= :last_run_at) {filters}
+
 -- name: max_id
 -- The highest id.
 SELECT COALESCE(MAX(id), 0) FROM tasks
