@@ -1,6 +1,5 @@
 """Explain over the whole engine on the virtual clock: what happened is what is told."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,6 @@ from tests.engine.tasks_world import World, answer, cron, every, once, open_worl
 pytestmark = pytest.mark.spec("B1")
 
 URL = "http://target/hook"
-
-
-@pytest.fixture
-async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
-    world = await open_world(tmp_path, clock)
-    yield world
-    await world.die()
-    await world.store.close()
 
 
 async def ask(world: World, task: Task, at: Instant | None = None) -> TaskInsight:

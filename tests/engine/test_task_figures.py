@@ -1,25 +1,13 @@
 """The gauges of tasks: read seldom, shown from memory."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
-from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
 from ksana.boot.metrics import Metrics
 from ksana.boot.tasks import FIGURES_EVERY, TaskFigures
-from tests.engine.tasks_world import World, every, once, open_world, task_of
+from tests.engine.tasks_world import World, every, once, task_of
 
 pytestmark = pytest.mark.spec("C21", "X17")
-
-
-@pytest.fixture
-async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
-    world = await open_world(tmp_path, clock)
-    yield world
-    await world.die()
-    await world.store.close()
 
 
 async def test_tasks_by_status_and_pending_callbacks_are_shown_from_memory(world: World) -> None:

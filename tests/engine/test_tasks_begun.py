@@ -1,28 +1,16 @@
 """Runs that are held ahead and never begun: after a kill they are told from those that were sent."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
-from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
 from ksana.domain.tasks import Options, RetryPolicy, Run
-from tests.engine.tasks_world import World, answer, every, once, open_world, task_of
+from tests.engine.tasks_world import World, answer, every, once, task_of
 
 CROWD = 400
 HOST = "http://target/"
 IN_DOUBT = 16 + 64
 """Places of the host, and how far the mark runs ahead of a host nothing is known of."""
-
-
-@pytest.fixture
-async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
-    world = await open_world(tmp_path, clock)
-    yield world
-    await world.die()
-    await world.store.close()
 
 
 async def _die_in_a_crowd(world: World, options: Options, retry: RetryPolicy) -> list[Run]:

@@ -1,26 +1,15 @@
 """Asynchronous runs on the virtual clock: the first call, the callback, its deadline, and everything that crosses."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError, InvalidError, MethodError, NotFoundError
 from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.domain.tasks import Options, RetryPolicy, Task
 from ksana.service.callbacks import CallbackBody, Received
-from tests.engine.tasks_world import World, answer, every, once, open_world, task_of
-
-
-@pytest.fixture
-async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
-    world = await open_world(tmp_path, clock)
-    yield world
-    await world.die()
-    await world.store.close()
+from tests.engine.tasks_world import World, answer, every, once, task_of
 
 
 async def fire_async(world: World, **members: Any) -> tuple[Task, str]:

@@ -1,27 +1,16 @@
 """Firing on the virtual clock: slots, misfires, overlap, retries, orphans."""
 
 import itertools
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError
 from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.domain.tasks import Options, RetryPolicy
-from tests.engine.tasks_world import World, answer, cron, data_of, every, once, open_world, task_of
+from tests.engine.tasks_world import World, answer, cron, data_of, every, once, task_of
 
 SKIPPING = {"concurrency_policy": "SKIP", "misfire_policy": "SKIP"}
-
-
-@pytest.fixture
-async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
-    world = await open_world(tmp_path, clock)
-    yield world
-    await world.die()
-    await world.store.close()
 
 
 @pytest.mark.spec("T6")

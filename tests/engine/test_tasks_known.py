@@ -1,26 +1,14 @@
 """Tasks that firing remembers: a change made by anybody binds at once, and the memory is bounded."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
-from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
 from ksana.domain.tasks import Task
 from ksana.engine import firing
 from ksana.service.tasks import TaskService
 from tests.api.tasks_ground import SilentHints
-from tests.engine.tasks_world import World, every, once, open_world, task_of
-
-
-@pytest.fixture
-async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
-    world = await open_world(tmp_path, clock)
-    yield world
-    await world.die()
-    await world.store.close()
+from tests.engine.tasks_world import World, every, once, task_of
 
 
 def urls(world: World) -> list[str]:
