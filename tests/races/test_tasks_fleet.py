@@ -77,13 +77,15 @@ def fleet(folder: Path, url: str, count: int) -> Iterator[list[Program]]:
         yield programs
 
 
-def trigger_on(program: Program, task: Json, ask: Ask) -> int:
+def trigger_on(program: Program, task: Json, ask: Ask, target: Target) -> int:
     """A run that this very instance holds, its call under way. Any instance may take a run, so ask until this one did."""
     for _ in range(20):
         run_id = trigger(program, task)
         wait_for_run(program, run_id, "RUNNING")
-        holder = str(ask(f"SELECT held_by FROM task_runs WHERE id = {run_id}")[0][0])
+        holder, uid = map(str, ask(f"SELECT held_by, uid FROM task_runs WHERE id = {run_id}")[0])
         if holder.startswith(program.env["KSANA_INSTANCE_ID"] + "-"):
+            # RUNNING is written first: one that dies before the call is no orphan whose outcome is unknown.
+            wait_for(lambda: any(one.headers.get("x-ksana-run-id") == uid for one in target.requests()), "it is called")
             return run_id
     raise AssertionError("this instance takes no run")
 
@@ -111,7 +113,7 @@ def test_a_killed_and_a_frozen_instance_lose_nothing_and_are_taken_over(
         no_more = make_task(survivor, "no more", target.url("/held"), **options)
         began = time.monotonic()
         time.sleep(BEFORE_S)  # the load is the fact here: firing goes on for so long
-        on_sleeper, on_victim = trigger_on(sleeper, again, ask), trigger_on(victim, no_more, ask)
+        on_sleeper, on_victim = trigger_on(sleeper, again, ask, target), trigger_on(victim, no_more, ask, target)
         victim.kill9()
         sleeper.pause()
         died_at = time.time_ns() // 1000
@@ -197,7 +199,7 @@ def test_cancelling_a_run_that_another_instance_holds_ends_its_call_within_a_sec
     with fleet(tmp_path, shared[0], 2) as (one, other):
         task = make_task(one, "t", target.url("/held"), timeout_seconds=60, concurrency_policy="PARALLEL")
         for holder, canceller in ((one, other), (other, one), (one, one)):
-            run_id = trigger_on(holder, task, shared[1])
+            run_id = trigger_on(holder, task, shared[1], target)
             target.wait_for(1, "/held")
             began = time.monotonic()
             answer = canceller.post(f"/api/v1/runs/{run_id}/cancel")
