@@ -245,6 +245,8 @@ class Target:
 
     async def _unlisten(self) -> None:
         self._listener.close()
+        for _ in range(10):  # a connection that was just accepted is known, and can be ended, only some turns later
+            await asyncio.sleep(0)
         for writer in list(self._writers):
             writer.transport.abort()
 
