@@ -108,10 +108,10 @@ class Intake(Generic[Item, Made]):
                 alone.put(item, future)
                 await self._carry(alone)
         else:
-            self._entered(tray.items, made)
             for future, one in zip(tray.futures, made, strict=True):
                 if not future.done():  # its caller may have gone
                     future.set_result(one)
+            self._entered(tray.items, made)
 
 
 def _refuse(futures: Sequence["asyncio.Future[Made]"], error: Exception) -> None:
