@@ -25,8 +25,8 @@ import pycurl
 import uvloop
 
 from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.http import CurlCaller
-from ksana.outbound.lanes import HttpCaller
+from ksana.outbound.curl.caller import CurlCaller
+from ksana.outbound.by_scheme import HttpCaller
 from ksana.ports.caller import Caller, Reply, Request
 
 BODY = b'{"run_id":"0123456789abcdef0123456789abcdef","payload":{"order_id":12345,"x":"' + b"y" * 100 + b'"}}'

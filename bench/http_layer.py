@@ -54,14 +54,14 @@ def serve_layer(port: int, with_key: bool) -> None:
     import uvloop
     from prometheus_client import CollectorRegistry
 
-    from ksana.api.app import create_app
-    from ksana.api.routing import Answer, Call, Route
-    from ksana.api.server import Server, make_config
-    from ksana.api.services import ApiSettings
+    from ksana.api.core.app import create_app
+    from ksana.api.core.routing import Answer, Call, Route
+    from ksana.api.core.server import Server, make_config
+    from ksana.api.core.services import ApiSettings
     from ksana.base.clock import SystemClock
     from ksana.ports.store import ApiKey
-    from ksana.service.events import EventLog
-    from ksana.service.keys import KeyRing, hash_secret
+    from ksana.service.core.events import EventLog
+    from ksana.service.core.keys import KeyRing, hash_secret
 
     class Submit(msgspec.Struct, forbid_unknown_fields=True):
         job_type: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]

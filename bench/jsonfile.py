@@ -16,8 +16,8 @@ from bench.figure import Figure
 from ksana.base.clock import SystemClock
 from ksana.base.instant import MINUTE, Instant
 from ksana.domain.schedule import make_every
-from ksana.domain.tasks import Definition, RetryPolicy, Task
-from ksana.service.tasks import NewTask, TaskService
+from ksana.domain.tasks.records import Definition, RetryPolicy, Task
+from ksana.service.tasks.definitions import NewTask, TaskService
 from ksana.store.jsonfile import JsonStore, open_store
 from ksana.store.jsonfile.atomic import replace_file
 

@@ -19,8 +19,8 @@ import uvloop
 from bench.figure import Figure
 from ksana.base.clock import SystemClock
 from ksana.store.sql import SqlStore, open_store
-from ksana.store.sql.session import Session
-from ksana.store.sql.statements import load_statements
+from ksana.store.sql.core.session import Session
+from ksana.store.sql.core.statements import load_statements
 
 CALLERS = 256
 ROUNDS = 3
@@ -41,7 +41,7 @@ def event_of(name: str) -> dict[str, Any]:
 
 def write_one(tx: Any, name: str) -> None:
     tx._session.run(
-        "house.insert_instance", id=name, host="bench", version="1", started_at=1, alive_at=1, lease_until=1, stopped_at=None,
+        "core.insert_instance", id=name, host="bench", version="1", started_at=1, alive_at=1, lease_until=1, stopped_at=None,
         outage_from=None,
     )  # fmt: skip
     tx.events.append("TASK", name, "FIRED", {"n": 1})
@@ -68,8 +68,8 @@ def feed(store: SqlStore, items: int, prefix: str) -> float:
         for start in range(0, items, GROUP):
             names = [f"{prefix}{n}" for n in range(start, start + GROUP)]
             session.raw(store.dialect.begin_write)
-            session.run_many("house.insert_instance", [row_of(name) for name in names])
-            session.run_many("house.append_event", [event_of(name) for name in names])
+            session.run_many("core.insert_instance", [row_of(name) for name in names])
+            session.run_many("core.append_event", [event_of(name) for name in names])
             session.raw("COMMIT")
         return items / (time.perf_counter() - begun)
 

@@ -25,11 +25,11 @@ from bench.figure import BenchError, Figure
 from bench.ground import cores, disk, filling, report
 from bench.ground.served import Served, serve
 from ksana.base.clock import SystemClock
-from ksana.domain.queue import Wants
-from ksana.service.queue import QueueService
-from ksana.service.queue_jobs import Claim
-from ksana.service.queue_leases import Release
-from ksana.service.queue_stats import METRICS
+from ksana.domain.queue.jobs import Wants
+from ksana.service.queue.service import QueueService
+from ksana.service.queue.jobs import Claim
+from ksana.service.queue.leases import Release
+from ksana.service.queue.stats import METRICS
 from ksana.store.sql import SqlStore, open_store
 
 NAME = "queue_million"

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_ordered_uuids
-from ksana.domain.queue import Wants, line_of
-from ksana.service.queue_jobs import Claim, Limits, LineBook, NewJob, claim_jobs, submit_jobs
-from ksana.service.queue_leases import Release, release_briefly
+from ksana.domain.queue.jobs import Wants, line_of
+from ksana.service.queue.jobs import Claim, Limits, LineBook, NewJob, claim_jobs, submit_jobs
+from ksana.service.queue.leases import Release, release_briefly
 from ksana.store.sql import SqlStore, open_store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a script finds only what lies beside it

@@ -28,7 +28,7 @@ from bench.ground.served import Served, serve
 from ksana.base.clock import SystemClock
 from ksana.base.instant import DAY, SECOND, Instant
 from ksana.domain.schedule import Once
-from ksana.domain.tasks import Definition
+from ksana.domain.tasks.records import Definition
 from ksana.ports.store import Tx
 from ksana.store.sql import open_store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.figure import BenchError
 from ksana.base.clock import SystemClock
-from ksana.store.sql import sqlite_file
+from ksana.store.sql.core import sqlite_file
 
 PLACE = Path("/var/tmp")
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})

@@ -17,12 +17,12 @@ from bench.ground import disk
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import DAY, HOUR, MINUTE, Instant
-from ksana.domain.queue import Wants, line_of
-from ksana.engine.leasing import recount, sweep
-from ksana.engine.queue_chores import PACK, pack
-from ksana.service.queue import QueueService
-from ksana.service.queue_jobs import Claim, Limits, NewJob
-from ksana.service.queue_leases import Release
+from ksana.domain.queue.jobs import Wants, line_of
+from ksana.engine.queue.leasing import recount, sweep
+from ksana.engine.queue.chores import PACK, pack
+from ksana.service.queue.service import QueueService
+from ksana.service.queue.jobs import Claim, Limits, NewJob
+from ksana.service.queue.leases import Release
 from ksana.store.sql import SqlStore, open_store
 
 LIMITS = Limits(1_000_000)

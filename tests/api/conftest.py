@@ -6,16 +6,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.api.ground import House, client_of, open_house
+from tests.api.ground import CoreServices, client_of, open_house
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with open_house(tmp_path) as house:
-        yield house
+async def core(tmp_path: Path) -> AsyncIterator[CoreServices]:
+    async with open_house(tmp_path) as core:
+        yield core
 
 
 @pytest.fixture
-async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(house.app()) as client:
+async def client(core: CoreServices) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(core.app()) as client:
         yield client

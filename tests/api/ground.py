@@ -9,15 +9,15 @@ import httpx
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from ksana.api.app import Application, create_app
-from ksana.api.health import StatsSections
-from ksana.api.routing import Answer, AnyRoute, Call, Route
-from ksana.api.services import ApiSettings, Check
+from ksana.api.core.app import Application, create_app
+from ksana.api.core.health import StatsSections
+from ksana.api.core.routing import Answer, AnyRoute, Call, Route
+from ksana.api.core.services import ApiSettings, Check
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import ConflictError, StoreDownError
 from ksana.ports.store import Store
-from ksana.service.events import EventLog
-from ksana.service.keys import KeyRing
+from ksana.service.core.events import EventLog
+from ksana.service.core.keys import KeyRing
 from ksana.store.sql import open_store
 
 
@@ -107,7 +107,7 @@ async def get_named(call: Call) -> dict[str, str]:
     return {"name": call.params["name"]}
 
 
-class House:
+class CoreServices:
     """Everything the app is built of."""
 
     def __init__(self, store: Store, clock: Clock, settings: ApiSettings) -> None:
@@ -129,15 +129,15 @@ class House:
 
 
 @contextlib.asynccontextmanager
-async def open_house(tmp_path: Path, settings: ApiSettings | None = None, clock: Clock | None = None) -> AsyncIterator[House]:
+async def open_house(tmp_path: Path, settings: ApiSettings | None = None, clock: Clock | None = None) -> AsyncIterator[CoreServices]:
     clock = clock or SystemClock()
     store = await open_store(f"sqlite:///{tmp_path}/ksana.db", clock, inline=not isinstance(clock, SystemClock))
-    house = House(store, clock, settings or ApiSettings(version="1.2.3", tzdata_version="2026a"))
+    core = CoreServices(store, clock, settings or ApiSettings(version="1.2.3", tzdata_version="2026a"))
     try:
-        yield house
+        yield core
     finally:
-        await house.events.close()
-        await house.keys.close()
+        await core.events.close()
+        await core.keys.close()
         await store.close()
 
 

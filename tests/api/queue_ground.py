@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 
-from ksana.api.queue import Queue
+from ksana.api.queue.routes import Queue
 from ksana.base.clock import VirtualClock
-from ksana.service.queue import QueueService
-from ksana.service.queue_explain import QueueExplainer
-from ksana.service.queue_jobs import Limits
-from ksana.service.queue_stats import QueueStats
+from ksana.service.queue.service import QueueService
+from ksana.service.queue.explain import QueueExplainer
+from ksana.service.queue.jobs import Limits
+from ksana.service.queue.stats import QueueStats
 from tests.api.ground import client_of, open_house
 
 SECOND = 1_000_000
@@ -69,14 +69,14 @@ class Ground:
 @contextlib.asynccontextmanager
 async def open_queue(tmp_path: Path, limits: Limits | None = None, *, has_sweep: bool = True) -> AsyncIterator[Ground]:
     clock = VirtualClock()
-    async with open_house(tmp_path, clock=clock) as house:
+    async with open_house(tmp_path, clock=clock) as core:
         limits = limits or Limits()
-        service = QueueService(house.store, clock, limits)
-        queue = Queue(service, QueueStats(house.store, limits), QueueExplainer(house.store, limits))
+        service = QueueService(core.store, clock, limits)
+        queue = Queue(service, QueueStats(core.store, limits), QueueExplainer(core.store, limits))
         loops = [asyncio.create_task(service.leasing.pump.run())] if has_sweep else []
-        async with client_of(house.app(*queue.routes())) as client:
+        async with client_of(core.app(*queue.routes())) as client:
             try:
-                yield Ground(client, clock, service, house.store)
+                yield Ground(client, clock, service, core.store)
             finally:
                 for loop in loops:
                     loop.cancel()

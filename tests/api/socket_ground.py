@@ -6,16 +6,16 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from ksana.api.app import Application
-from ksana.api.server import Server, make_config
-from tests.api.ground import House
+from ksana.api.core.app import Application
+from ksana.api.core.server import Server, make_config
+from tests.api.ground import CoreServices
 
 PATIENCE_SEC = 10
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Application, house: House, **options: Any) -> AsyncIterator[Server]:
-    server = Server(make_config(app, "127.0.0.1", 0, **options), on_stop=house.events.close)
+async def serving(app: Application, core: CoreServices, **options: Any) -> AsyncIterator[Server]:
+    server = Server(make_config(app, "127.0.0.1", 0, **options), on_stop=core.events.close)
     task = asyncio.create_task(server.serve())
     async with asyncio.timeout(PATIENCE_SEC):
         while not server.started:

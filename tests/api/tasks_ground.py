@@ -7,18 +7,26 @@ from typing import Any
 
 import httpx
 
-from ksana.api import callbacks, runs, schedules, tasks, timers
-from ksana.api.definitions import Defaults, TaskSurface
-from ksana.api.routing import AnyRoute
+from ksana.api.tasks import callbacks
+
+from ksana.api.tasks import runs
+
+from ksana.api.tasks import schedules
+
+from ksana.api.tasks import definitions
+
+from ksana.api.tasks import timers
+from ksana.api.tasks.members import Defaults, TaskSurface
+from ksana.api.core.routing import AnyRoute
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR, SECOND, Instant
-from ksana.domain.tasks import Run, Task
+from ksana.domain.tasks.records import Run, Task
 from ksana.ports.store import Store
-from ksana.ports.tasks_store import AttemptEnd
-from ksana.service.callbacks import CallbackService
-from ksana.service.runs import RunService
-from ksana.service.tasks import TaskService
-from tests.api.ground import House, client_of, open_house
+from ksana.ports.tasks.tables import AttemptEnd
+from ksana.service.tasks.callbacks import CallbackService
+from ksana.service.tasks.runs import RunService
+from ksana.service.tasks.definitions import TaskService
+from tests.api.ground import CoreServices, client_of, open_house
 
 URL = "http://target.test/hook"
 
@@ -42,11 +50,11 @@ class SilentHints:
 class Ground:
     """Timers and tasks to talk to."""
 
-    def __init__(self, client: httpx.AsyncClient, clock: VirtualClock, store: Store, house: House) -> None:
+    def __init__(self, client: httpx.AsyncClient, clock: VirtualClock, store: Store, core: CoreServices) -> None:
         self.http = client
         self.clock = clock
         self.store = store
-        self.house = house
+        self.core = core
 
     async def ask(self, method: str, path: str, body: Any = None, *, status: int | None = None, **headers: str) -> Any:
         """Send a request; answer the JSON. `status` is what must come back."""
@@ -112,14 +120,14 @@ class Ground:
 @contextlib.asynccontextmanager
 async def open_tasks(tmp_path: Path, *, identity_mode: bool = True, defaults: Defaults | None = None) -> AsyncIterator[Ground]:
     clock = VirtualClock()
-    async with open_house(tmp_path, clock=clock) as house:
+    async with open_house(tmp_path, clock=clock) as core:
         hints = SilentHints()
         surface = TaskSurface(
-            TaskService(house.store, clock, hints, SECOND), RunService(house.store, hints),
-            CallbackService(house.store, clock, hints, HOUR, identity_mode), defaults or Defaults(), clock,
+            TaskService(core.store, clock, hints, SECOND), RunService(core.store, hints),
+            CallbackService(core.store, clock, hints, HOUR, identity_mode), defaults or Defaults(), clock,
         )  # fmt: skip
         routes: list[AnyRoute] = [
             route for module in (timers, tasks, runs, callbacks, schedules) for route in module.routes(surface)
         ]
-        async with client_of(house.app(*routes)) as client:
-            yield Ground(client, clock, house.store, house)
+        async with client_of(core.app(*routes)) as client:
+            yield Ground(client, clock, core.store, core)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ksana.base.instant import HOUR, MINUTE
-from ksana.domain.tasks import Run
+from ksana.domain.tasks.records import Run
 from tests.api.tasks_ground import Ground, open_tasks
 
 CALLBACKS = "/api/v1/callbacks"
@@ -175,6 +175,6 @@ async def test_the_form_without_a_token_can_be_turned_off(tmp_path: Path) -> Non
 async def test_once_keys_exist_a_token_still_suffices_and_the_other_form_needs_a_write_key(ground: Ground) -> None:
     run = await pending(ground)
     body = {"task_id": run.task_id, "run_id": run.id, "status": "SUCCESS"}
-    await ground.house.keys.create_key("reader", ["tasks:read"])
+    await ground.core.keys.create_key("reader", ["tasks:read"])
     await ground.ask("POST", CALLBACKS, body, status=401)
     await ground.ask("POST", f"{CALLBACKS}/{run.callback_token}", {"status": "SUCCESS"}, status=200)

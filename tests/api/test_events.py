@@ -9,22 +9,22 @@ import httpx
 import msgspec
 import pytest
 
-from ksana.api.app import Application
+from ksana.api.core.app import Application
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import RateLimitedError
 from ksana.base.instant import SECOND
 from ksana.ports.store import Event
-from ksana.service import events as service
-from ksana.service.events import EventFilter, EventLog, find_settled
-from tests.api.ground import House, append_events, client_of, open_house
+from ksana.service.core import events as service
+from ksana.service.core.events import EventFilter, EventLog, find_settled
+from tests.api.ground import CoreServices, append_events, client_of, open_house
 from tests.api.test_refusals import check_refusal
 
 EVERYTHING = EventFilter()
 
 
 @pytest.mark.spec("X11")
-async def test_events_are_listed_in_pages_with_filters(house: House, client: httpx.AsyncClient) -> None:
-    await house.store.transact(append_events, "a", "b", "c")
+async def test_events_are_listed_in_pages_with_filters(core: CoreServices, client: httpx.AsyncClient) -> None:
+    await core.store.transact(append_events, "a", "b", "c")
     first = (await client.get("/api/v1/events?limit=2")).json()
     assert [event["entity_id"] for event in first["events"]] == ["a", "b"]
     event = first["events"][0]
@@ -104,25 +104,25 @@ def names(events: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.spec("X11")
-async def test_the_stream_shows_events_as_they_are_committed_and_resumes(house: House) -> None:
-    await house.store.transact(append_events, "before")
-    app = house.app()
+async def test_the_stream_shows_events_as_they_are_committed_and_resumes(core: CoreServices) -> None:
+    await core.store.transact(append_events, "before")
+    app = core.app()
     reader = LiveReader(app)
     assert b": connected" in await reader.next_comment()
-    await listening(house.events, 1)
-    await house.store.transact(append_events, "a", "b")
-    house.events.wake()
+    await listening(core.events, 1)
+    await core.store.transact(append_events, "a", "b")
+    core.events.wake()
     seen = await reader.next_events(2)
     assert names(seen) == ["a", "b"]
     await reader.hang_up()
-    await house.store.transact(append_events, "missed")
+    await core.store.transact(append_events, "missed")
     again = LiveReader(app, "after=0", {b"last-event-id": str(seen[0]["id"]).encode()})
     assert names(await again.next_events(2)) == ["b", "missed"]
     await again.hang_up()
     whole = LiveReader(app, "after=0&entity_id=before")
     assert names(await whole.next_events(1)) == ["before"]
     await whole.hang_up()
-    assert house.events.listeners == 0
+    assert core.events.listeners == 0
 
 
 async def listening(log: EventLog, count: int) -> None:
@@ -133,48 +133,48 @@ async def listening(log: EventLog, count: int) -> None:
 
 
 @pytest.mark.spec("X11")
-async def test_a_bad_last_event_id_and_one_listener_too_many_are_refused(house: House) -> None:
-    house.events = EventLog(house.store, house.clock, max_listeners=1)
-    app = house.app()
+async def test_a_bad_last_event_id_and_one_listener_too_many_are_refused(core: CoreServices) -> None:
+    core.events = EventLog(core.store, core.clock, max_listeners=1)
+    app = core.app()
     async with client_of(app) as client:
         bad = await client.get("/api/v1/events/stream", headers={"last-event-id": "x"})
         check_refusal(bad, 400, "INVALID_ARGUMENT")
         reader = LiveReader(app)
-        await listening(house.events, 1)
+        await listening(core.events, 1)
         check_refusal(await client.get("/api/v1/events/stream"), 429, "RATE_LIMITED")
         await reader.hang_up()
     with pytest.raises(RateLimitedError):
-        EventLog(house.store, house.clock, max_listeners=0).ensure_room()
+        EventLog(core.store, core.clock, max_listeners=0).ensure_room()
 
 
 @pytest.mark.spec("X14")
-async def test_closing_ends_every_stream(house: House) -> None:
-    app = house.app()
+async def test_closing_ends_every_stream(core: CoreServices) -> None:
+    app = core.app()
     readers = [LiveReader(app) for _ in range(3)]
-    await listening(house.events, 3)
-    await house.events.close()
+    await listening(core.events, 3)
+    await core.events.close()
     async with asyncio.timeout(10):
         await asyncio.gather(*(reader.task for reader in readers))
     assert all(reader.ended for reader in readers)
-    assert house.events.listeners == 0
+    assert core.events.listeners == 0
 
 
 @pytest.mark.spec("X11", "X13")
 async def test_a_reader_that_falls_behind_costs_no_memory_and_misses_nothing(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    core: CoreServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "RING", 100)
-    app = house.app()
+    app = core.app()
     slow, quick = LiveReader(app), LiveReader(app)
     await slow.next_comment()
-    await listening(house.events, 2)
+    await listening(core.events, 2)
     slow.may_read.clear()
     total = 1500
     for start in range(0, total, 300):
-        await house.store.transact(append_events, *(str(number) for number in range(start, start + 300)))
-        house.events.wake()
+        await core.store.transact(append_events, *(str(number) for number in range(start, start + 300)))
+        core.events.wake()
     assert names(await quick.next_events(total)) == [str(number) for number in range(total)]
-    assert len(house.events._ring) <= 100
+    assert len(core.events._ring) <= 100
     assert slow.chunks.qsize() == 0
     slow.may_read.set()
     assert names(await slow.next_events(total)) == [str(number) for number in range(total)]
@@ -184,13 +184,13 @@ async def test_a_reader_that_falls_behind_costs_no_memory_and_misses_nothing(
 
 async def test_a_quiet_stream_sends_heartbeats_and_hears_other_processes_by_polling(tmp_path: Path) -> None:
     clock = VirtualClock()
-    async with open_house(tmp_path, clock=clock) as house:
-        reader = LiveReader(house.app())
+    async with open_house(tmp_path, clock=clock) as core:
+        reader = LiveReader(core.app())
         await reader.next_comment()
-        await listening(house.events, 1)
+        await listening(core.events, 1)
         await clock.advance(16 * SECOND)
         assert await reader.next_comment() == b": heartbeat\n\n"
-        await house.store.transact(append_events, "elsewhere")  # and nobody wakes the tail
+        await core.store.transact(append_events, "elsewhere")  # and nobody wakes the tail
         await clock.advance(SECOND)
         assert names(await reader.next_events(1)) == ["elsewhere"]
         await reader.hang_up()

@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 
-from ksana.api import explain, runs, tasks
-from ksana.api.definitions import Defaults, TaskSurface
+from ksana.api.tasks import explain
+
+from ksana.api.tasks import runs
+
+from ksana.api.tasks import definitions
+from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR, MINUTE, SECOND
-from ksana.service.callbacks import CallbackService
-from ksana.service.insight import InsightService
-from ksana.service.runs import RunService
-from ksana.service.tasks import TaskService
+from ksana.service.tasks.callbacks import CallbackService
+from ksana.service.tasks.explain import ExplainService
+from ksana.service.tasks.runs import RunService
+from ksana.service.tasks.definitions import TaskService
 from tests.api.ground import client_of, open_house
 from tests.api.tasks_ground import Ground, SilentHints
 
@@ -24,15 +28,15 @@ pytestmark = pytest.mark.spec("B1")
 @contextlib.asynccontextmanager
 async def open_explain(tmp_path: Path) -> AsyncIterator[Ground]:
     clock = VirtualClock()
-    async with open_house(tmp_path, clock=clock) as house:
-        hints, store = SilentHints(), house.store
+    async with open_house(tmp_path, clock=clock) as core:
+        hints, store = SilentHints(), core.store
         surface = TaskSurface(
             TaskService(store, clock, hints, SECOND), RunService(store, hints),
             CallbackService(store, clock, hints, HOUR, True), Defaults(), clock,
         )  # fmt: skip
-        routes = [*tasks.routes(surface), *runs.routes(surface), *explain.routes(InsightService(store))]
-        async with client_of(house.app(*routes)) as client:
-            yield Ground(client, clock, store, house)
+        routes = [*definitions.routes(surface), *runs.routes(surface), *explain.routes(ExplainService(store))]
+        async with client_of(core.app(*routes)) as client:
+            yield Ground(client, clock, store, core)
 
 
 @pytest.fixture

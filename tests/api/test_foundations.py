@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from ksana.api.app import create_app
-from ksana.api.routing import Call, Route
-from ksana.api.services import Check
-from tests.api.ground import House, thing_routes
+from ksana.api.core.app import create_app
+from ksana.api.core.routing import Call, Route
+from ksana.api.core.services import Check
+from tests.api.ground import CoreServices, thing_routes
 
 
 @pytest.mark.spec("X18", "T5")
@@ -22,11 +22,11 @@ async def test_a_probe_answers_ok_as_text_or_json(client: httpx.AsyncClient, pat
 
 
 @pytest.mark.spec("X18")
-async def test_readiness_says_what_is_wrong(house: House, client: httpx.AsyncClient) -> None:
+async def test_readiness_says_what_is_wrong(core: CoreServices, client: httpx.AsyncClient) -> None:
     answer = await client.get("/readyz")
     assert answer.status_code == 200
     assert answer.json()["status"] == "ready"
-    house.checks = [Check("store", False, "cannot be reached"), Check("loops", True), Check("coordination", False)]
+    core.checks = [Check("store", False, "cannot be reached"), Check("loops", True), Check("coordination", False)]
     answer = await client.get("/readyz")
     assert answer.status_code == 503
     told = answer.json()
@@ -58,16 +58,16 @@ async def test_metrics_count_requests_by_route_template(client: httpx.AsyncClien
 
 
 @pytest.mark.spec("X18")
-async def test_stats_have_a_section_from_each_surface(house: House, client: httpx.AsyncClient) -> None:
+async def test_stats_have_a_section_from_each_surface(core: CoreServices, client: httpx.AsyncClient) -> None:
     async def count() -> dict[str, int]:
         return {"ready": 3}
 
-    house.stats.add("queue", count)
+    core.stats.add("queue", count)
     told = (await client.get("/api/v1/stats")).json()
     assert told["queue"] == {"ready": 3}
     assert told["store"]["ok"] is True
     with pytest.raises(ValueError, match="queue"):
-        house.stats.add("queue", count)
+        core.stats.add("queue", count)
 
 
 async def test_the_description_follows_from_the_routes(client: httpx.AsyncClient) -> None:
@@ -108,7 +108,7 @@ async def test_the_api_page_is_self_hosted_under_a_strict_policy(client: httpx.A
         assert "innerHTML" not in text
 
 
-async def test_two_routes_for_one_path_and_method_are_refused(house: House) -> None:
+async def test_two_routes_for_one_path_and_method_are_refused(core: CoreServices) -> None:
     async def answer(call: Call) -> None: ...
 
     def route(path: str) -> Route:
@@ -116,6 +116,6 @@ async def test_two_routes_for_one_path_and_method_are_refused(house: House) -> N
 
     for path in ("/health", "/api/v1/things/{other:int}"):
         with pytest.raises(ValueError, match="two routes"):
-            create_app(house, thing_routes(), [route(path)])
-        house.metrics._collector_to_names.clear()
-        house.metrics._names_to_collectors.clear()
+            create_app(core, thing_routes(), [route(path)])
+        core.metrics._collector_to_names.clear()
+        core.metrics._names_to_collectors.clear()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ksana.service.queue_jobs import Limits
+from ksana.service.queue.jobs import Limits
 from tests.api.queue_ground import SECOND, Ground, open_queue
 
 

@@ -6,7 +6,7 @@ import httpx
 import msgspec
 import pytest
 
-from tests.api.ground import House, client_of
+from tests.api.ground import CoreServices, client_of
 
 THINGS = "/api/v1/things"
 JSON = {"content-type": "application/json"}
@@ -224,7 +224,7 @@ async def test_a_sound_traceparent_is_taken(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.spec("X13")
-async def test_an_error_message_is_cut(house: House) -> None:
-    async with client_of(house.app()) as client:
+async def test_an_error_message_is_cut(core: CoreServices) -> None:
+    async with client_of(core.app()) as client:
         told = check_refusal(await post(client, b'{"' + b"x" * 5000 + b'":1}'), 400, "INVALID_ARGUMENT")
     assert len(told["message"]) == 1024

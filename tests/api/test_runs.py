@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from ksana.api.runs import RunStatus
+from ksana.api.tasks.runs import RunStatus
 from ksana.base.instant import MINUTE
 from ksana.domain.lifecycle import RUN
 from tests.api.tasks_ground import Ground, open_tasks

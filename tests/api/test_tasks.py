@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ksana.api.definitions import Defaults
+from ksana.api.tasks.members import Defaults
 from ksana.base.instant import HOUR, MINUTE
 from tests.api.tasks_ground import URL, Ground, open_tasks
 
@@ -469,7 +469,7 @@ async def test_settings_are_the_defaults_of_the_members_of_their_names(tmp_path:
 @pytest.mark.spec("X19")
 async def test_reading_and_writing_need_their_scopes_once_keys_exist(ground: Ground) -> None:
     task = await ground.make_task()
-    reader = (await ground.house.keys.create_key("reader", ["tasks:read"])).text
+    reader = (await ground.core.keys.create_key("reader", ["tasks:read"])).text
     await ground.ask("GET", TASKS, status=401)
     await ground.ask("GET", TASKS, status=200, X_API_Key=reader)
     for method, path in (("POST", f"{TASKS}/{task['id']}/trigger"), ("DELETE", f"/jobs/{task['job_id']}")):

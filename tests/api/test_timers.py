@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ksana.api.definitions import Defaults
+from ksana.api.tasks.members import Defaults
 from ksana.base.instant import HOUR, MINUTE, SECOND
 from tests.api.tasks_ground import URL, Ground, open_tasks
 
@@ -205,7 +205,7 @@ async def test_the_list_is_an_array_oldest_first_in_pages(ground: Ground) -> Non
 @pytest.mark.spec("T2")
 async def test_all_timers_are_listed_beyond_one_page_of_the_store(ground: Ground) -> None:
     from ksana.domain.schedule import Once
-    from ksana.domain.tasks import Definition
+    from ksana.domain.tasks.records import Definition
 
     def fill(tx: Any) -> None:
         for number in range(1203):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ksana.boot.settings import TABLE
-from ksana.boot.settings_sources import load
+from ksana.boot.settings.table import TABLE
+from ksana.boot.settings.sources import load
 from ksana.cli.main import COMMANDS
 from tests.ground import pages
 

@@ -10,17 +10,29 @@ from pathlib import Path
 import pytest
 
 from ksana.client import (
+
     Backoff,
+
     BusyError,
+
     DeadlineError,
+
     DuplicateRequestError,
+
     InvalidRequestError,
+
     LeaseLostError,
+
     NewJob,
+
     NotFoundError,
+
     QueueClient,
+
     ReleaseItem,
+
     TransportError,
+
 )
 from ksana.client.shapes import BeatItem
 from tests.client.fake_queue import FakeQueue

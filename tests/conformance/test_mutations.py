@@ -10,13 +10,14 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import KsanaError
-from ksana.store.sql import SqlStore, open_store, sqlite_file
-from ksana.store.sql import store as store_module
-from ksana.store.sql.dialects import Trouble
-from ksana.store.sql.lane import Work, Writer
-from ksana.store.sql.session import Session
-from ksana.store.sql.statements import Statement, load_statements
-from ksana.store.sql.tx import SqlTx
+from ksana.store.sql import SqlStore, open_store
+from ksana.store.sql.core import sqlite_file
+from ksana.store.sql.core import store as store_module
+from ksana.store.sql.core.dialects import Trouble
+from ksana.store.sql.core.commit_queue import StoreCall, Writer
+from ksana.store.sql.core.session import Session
+from ksana.store.sql.core.statements import Statement, load_statements
+from ksana.store.sql.core.tx import SqlTx
 from tests.conformance.store import checks
 from tests.conformance.store.ground import Database
 from tests.ground.proxy import FaultProxy
@@ -52,10 +53,10 @@ GUARDS = {
 async def test_a_missing_guard_is_noticed(opened: Opener, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def load_without_guard(macros: Any) -> dict[str, Statement]:
         statements = load_statements(macros)
-        whole = statements[f"house.{name}"]
+        whole = statements[f"core.{name}"]
         bare = re.sub(GUARDS[name], "", whole._text, flags=re.DOTALL)
         assert bare != whole._text, "nothing was broken: this proves nothing"
-        statements[f"house.{name}"] = Statement(name, bare, {}, is_numbered=macros.is_numbered)
+        statements[f"core.{name}"] = Statement(name, bare, {}, is_numbered=macros.is_numbered)
         return statements
 
     monkeypatch.setattr(store_module, "load_statements", load_without_guard)
@@ -64,7 +65,7 @@ async def test_a_missing_guard_is_noticed(opened: Opener, monkeypatch: pytest.Mo
             await checks.check_guards_answer_whether_it_happened(store)
 
 
-def run_together_without_undoing(self: Writer, session: Session, tx: SqlTx, batch: list[Work]) -> bool:
+def run_together_without_undoing(self: Writer, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
     """A failure after a write is reported, but what it wrote stays."""
     for work in batch:
         work.error = None
@@ -77,7 +78,7 @@ def run_together_without_undoing(self: Writer, session: Session, tx: SqlTx, batc
     return True
 
 
-def run_apart_without_savepoint(self: Writer, session: Session, tx: SqlTx, batch: list[Work]) -> bool:
+def run_apart_without_savepoint(self: Writer, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
     """The careful run undoes everybody's work instead of the failed function's."""
     for work in batch:
         work.error = None
@@ -94,7 +95,7 @@ def run_apart_without_savepoint(self: Writer, session: Session, tx: SqlTx, batch
     return True
 
 
-def run_together_failing_all(self: Writer, session: Session, tx: SqlTx, batch: list[Work]) -> bool:
+def run_together_failing_all(self: Writer, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
     """One domain error fails the whole batch."""
     for work in batch:
         work.error = None

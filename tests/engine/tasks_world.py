@@ -11,16 +11,16 @@ import msgspec
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.schedule import Once, Schedule, make_cron, make_every
-from ksana.domain.tasks import Definition, Options, RetryPolicy, Run, Task
-from ksana.engine.delivery import Delivery
-from ksana.engine.firing import FiringEngine
-from ksana.engine.held import AttemptOver
-from ksana.engine.waking import WakingEngine
+from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Run, Task
+from ksana.engine.tasks.delivery import Delivery
+from ksana.engine.tasks.firing import FiringEngine
+from ksana.engine.tasks.claimed_run import AttemptOver
+from ksana.engine.tasks.rescue import RescueEngine
 from ksana.ports.caller import Reply, Request, Timing
 from ksana.ports.store import Event
-from ksana.service.callbacks import CallbackBody, CallbackService, Received
-from ksana.service.runs import RunService
-from ksana.service.tasks import NewTask, TaskService
+from ksana.service.tasks.callbacks import CallbackBody, CallbackService, Received
+from ksana.service.tasks.runs import RunService
+from ksana.service.tasks.definitions import NewTask, TaskService
 from ksana.store.sql import SqlStore, open_store
 
 Script = Callable[[Request], Reply | None]
@@ -132,7 +132,7 @@ class World:
         self.firing = FiringEngine(
             store, clock, me, self.delivery.rooms, self.delivery.take, self.metrics, batch_limit=500, poll_us=5 * SECOND
         )
-        self.waking = WakingEngine(store, clock, me, self.delivery.ready, self.delivery.known_runs)
+        self.waking = RescueEngine(store, clock, me, self.delivery.ready, self.delivery.known_runs)
         self.delivery.on_wakes = self.waking.wakes.signal
         self.tasks = TaskService(store, clock, self, SECOND)
         self.runs = RunService(store, self)

@@ -8,10 +8,10 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import NotFoundError
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
-from ksana.domain.explaining_runs import RunExplanation
-from ksana.domain.tasks import Options, RetryPolicy, Task
-from ksana.service.insight import InsightService, TaskInsight
-from ksana.store.sql.history import SqlHistory
+from ksana.domain.tasks.explain_runs import RunExplanation
+from ksana.domain.tasks.records import Options, RetryPolicy, Task
+from ksana.service.tasks.explain import ExplainService, TaskInsight
+from ksana.store.sql.tasks.history import SqlHistory
 from tests.engine.tasks_world import World, answer, cron, every, once, open_world, task_of
 
 pytestmark = pytest.mark.spec("B1")
@@ -20,11 +20,11 @@ URL = "http://target/hook"
 
 
 async def ask(world: World, task: Task, at: Instant | None = None) -> TaskInsight:
-    return await InsightService(world.store).explain_task(task.id, at)
+    return await ExplainService(world.store).explain_task(task.id, at)
 
 
 async def ask_run(world: World, run_id: int) -> RunExplanation:
-    return (await InsightService(world.store).explain_run(run_id)).why
+    return (await ExplainService(world.store).explain_run(run_id)).why
 
 
 def codes(why: Any) -> list[str]:
@@ -70,7 +70,7 @@ async def test_slots_of_an_outage_are_missed_by_their_policy(world: World) -> No
     await world.clock.advance(15 * SECOND)
     await world.die()
     await world.clock.advance(60 * SECOND)
-    due = await InsightService(world.store).explain_task(skipping.id)
+    due = await ExplainService(world.store).explain_task(skipping.id)
     assert due.why.verdict == "due"
     assert "NO_INSTANCE_ALIVE" in codes(due.why)
     assert due.why.decision is not None
@@ -202,7 +202,7 @@ async def test_a_run_that_waits_for_a_place_knows_its_host(tmp_path: Path, clock
 
 
 async def test_what_is_unknown_is_not_found(world: World) -> None:
-    insight = InsightService(world.store)
+    insight = ExplainService(world.store)
     for asked in (insight.explain_task(99), insight.explain_run(99), insight.explain_run("a" * 32)):
         with pytest.raises(NotFoundError):
             await asked
@@ -220,7 +220,7 @@ async def test_the_last_event_before_an_instant_is_found_by_halving_over_gaps(wo
 
     def thin_out(tx: Any) -> list[tuple[int, int]]:
         for id_ in (1, 2, 17, 18, 19, 20, 40):
-            tx._session.run("house.delete_events_to", first=id_, last=id_, before=2**60)
+            tx._session.run("core.delete_events_to", first=id_, last=id_, before=2**60)
         return [(event.id, event.ts) for event in tx.events.list_after(0, 100)]
 
     rows = await world.store.transact(thin_out)

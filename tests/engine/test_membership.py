@@ -7,7 +7,7 @@ import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
-from ksana.engine.membership import LEASE, RENEW_EVERY, Membership
+from ksana.engine.core.membership import LEASE, RENEW_EVERY, Membership
 from ksana.store.sql import open_store
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from ksana.base.clock import SystemClock, VirtualClock
 from ksana.base.instant import HOUR, MILLISECOND, SECOND, Instant
-from ksana.engine.pump import AGAIN, Pump
+from ksana.engine.core.pump import AGAIN, Pump
 
 Answer = Callable[[], Instant | None]
 
 
-class Steps:
+class CoroutineDriver:
     """A step that notes when it was called and answers as told."""
 
     def __init__(self, clock: VirtualClock, answer: Answer) -> None:
@@ -44,21 +44,21 @@ def never() -> Instant | None:
 async def test_it_wakes_exactly_when_something_is_due_and_not_between(clock: VirtualClock) -> None:
     start = clock.now()
     dues = iter([start + 1500 * MILLISECOND, start + 4 * SECOND])
-    steps = Steps(clock, lambda: next(dues, None))
+    steps = CoroutineDriver(clock, lambda: next(dues, None))
     async with running(Pump("p", clock, steps, poll_us=HOUR)):
         await clock.advance(10 * SECOND)
     assert steps.calls == [0, 1500 * MILLISECOND, 4 * SECOND]
 
 
 async def test_the_poll_is_the_net_when_nothing_is_signalled(clock: VirtualClock) -> None:
-    steps = Steps(clock, never)
+    steps = CoroutineDriver(clock, never)
     async with running(Pump("p", clock, steps, poll_us=5 * SECOND)):
         await clock.advance(12 * SECOND)
     assert steps.calls == [0, 5 * SECOND, 10 * SECOND]
 
 
 async def test_a_signal_wakes_it_at_once_and_many_make_one_step(clock: VirtualClock) -> None:
-    steps = Steps(clock, never)
+    steps = CoroutineDriver(clock, never)
     pump = Pump("p", clock, steps, poll_us=HOUR)
     async with running(pump):
         await clock.advance(700 * MILLISECOND)
@@ -87,7 +87,7 @@ async def test_a_signal_while_the_step_works_is_not_lost(clock: VirtualClock) ->
 
 @pytest.mark.spec("X5")
 async def test_a_clock_stepped_back_does_not_put_it_to_sleep_for_the_step(clock: VirtualClock) -> None:
-    steps = Steps(clock, never)
+    steps = CoroutineDriver(clock, never)
     async with running(Pump("p", clock, steps, poll_us=5 * SECOND)):
         await clock.advance(SECOND)
         clock.step(-HOUR)
@@ -99,7 +99,7 @@ async def test_a_clock_stepped_back_does_not_put_it_to_sleep_for_the_step(clock:
 async def test_a_clock_stepped_forward_makes_the_due_slot_fire_within_a_second(clock: VirtualClock) -> None:
     start = clock.now()
     dues = iter([start + HOUR])
-    steps = Steps(clock, lambda: next(dues, None))
+    steps = CoroutineDriver(clock, lambda: next(dues, None))
     async with running(Pump("p", clock, steps, poll_us=2 * HOUR)):
         await clock.advance(10 * SECOND)
         assert len(steps.calls) == 1
@@ -111,7 +111,7 @@ async def test_a_clock_stepped_forward_makes_the_due_slot_fire_within_a_second(c
 @pytest.mark.spec("X5")
 async def test_a_step_back_does_not_wake_a_slot_early_by_wall_time(clock: VirtualClock) -> None:
     start = clock.now()
-    steps = Steps(clock, lambda: start + 10 * SECOND)
+    steps = CoroutineDriver(clock, lambda: start + 10 * SECOND)
     async with running(Pump("p", clock, steps, poll_us=HOUR)):
         await clock.advance(SECOND)
         clock.step(-5 * SECOND)
@@ -123,7 +123,7 @@ async def test_a_step_back_does_not_wake_a_slot_early_by_wall_time(clock: Virtua
 
 async def test_a_due_instant_that_yields_no_work_does_not_make_it_spin(clock: VirtualClock) -> None:
     start = clock.now()
-    steps = Steps(clock, lambda: start - SECOND)
+    steps = CoroutineDriver(clock, lambda: start - SECOND)
     async with running(Pump("p", clock, steps, poll_us=HOUR)):
         await clock.advance(10 * SECOND)
     assert 10 < len(steps.calls) < 25

@@ -10,8 +10,8 @@ import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
-from ksana.engine.queue_chores import PACK, PACK_EVERY, QueueChores
-from ksana.service.queue_stats import read_series
+from ksana.engine.queue.chores import PACK, PACK_EVERY, QueueChores
+from ksana.service.queue.stats import read_series
 from ksana.store.sql import SqlStore, open_store
 
 KEEP = 30 * DAY
@@ -80,7 +80,7 @@ async def test_a_backlog_is_packed_in_batches_and_keeps_nothing_else(store: SqlS
     minutes = 2 * PACK
     rows = [("queue.done", 1, clock.now() // MINUTE * MINUTE - n * MINUTE, "0", 1, 0.0) for n in range(1, minutes + 1)]
     columns = ("metric", "minutes", "bucket_at", "entry", "count", "total")
-    await store.transact(lambda tx: tx._session.run_tuples("house.add_to_bucket", columns, rows))
+    await store.transact(lambda tx: tx._session.run_tuples("core.add_to_bucket", columns, rows))
     async with upkeep(store, clock) as sampled:
         await clock.advance(SECOND)
     assert len(sampled) == 1

@@ -10,11 +10,12 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.ids import new_uid
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
-from ksana.domain.tasks import Options, Task
-from ksana.engine import chores, run_history
-from ksana.engine.chores import Retention
-from ksana.engine.run_history import BATCH, MAX_NOTED, RunHistory, add_run_history
-from ksana.ports.tasks_store import NewRun
+from ksana.domain.tasks.records import Options, Task
+from ksana.engine.core import retention
+from ksana.engine.tasks import run_history
+from ksana.engine.core.retention import Retention
+from ksana.engine.tasks.run_history import BATCH, MAX_NOTED, RunHistory, add_run_history
+from ksana.ports.tasks.tables import NewRun
 from ksana.store.sql import SqlStore
 from tests.engine.tasks_world import World, every, open_world, task_of
 
@@ -94,7 +95,7 @@ async def test_unfinished_runs_at_the_old_end_stay_and_slow_nothing_down(world: 
     await world.clock.advance(KEEP + MINUTE)
     retention = make_retention(world)
     now = world.clock.now()
-    assert await retention.step() == now + chores.BREATH, "a whole batch went: more may follow"
+    assert await retention.step() == now + retention.BREATH, "a whole batch went: more may follow"
     assert retention.removed == {"runs": BATCH}
     await let_run(retention.pump, world.clock, 5 * SECOND)
     assert await kept(world.store, task) == unfinished

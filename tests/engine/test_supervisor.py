@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import StoreDownError
 from ksana.base.instant import MILLISECOND, MINUTE, SECOND
-from ksana.engine.supervisor import Loop, LoopReport, Supervisor
+from ksana.engine.core.supervisor import Loop, LoopReport, Supervisor
 
 
 @pytest.fixture

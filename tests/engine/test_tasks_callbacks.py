@@ -7,8 +7,8 @@ import pytest
 
 from ksana.base.errors import ConflictError, InvalidError, MethodError, NotFoundError
 from ksana.base.instant import HOUR, MINUTE, SECOND
-from ksana.domain.tasks import Options, RetryPolicy, Task
-from ksana.service.callbacks import CallbackBody, Received
+from ksana.domain.tasks.records import Options, RetryPolicy, Task
+from ksana.service.tasks.callbacks import CallbackBody, Received
 from tests.engine.tasks_world import World, answer, every, once, task_of
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from ksana.base.errors import ConflictError
 from ksana.base.instant import HOUR, MINUTE, SECOND
-from ksana.domain.tasks import Options, RetryPolicy
+from ksana.domain.tasks.records import Options, RetryPolicy
 from tests.engine.tasks_world import World, answer, cron, data_of, every, once, task_of
 
 SKIPPING = {"concurrency_policy": "SKIP", "misfire_policy": "SKIP"}

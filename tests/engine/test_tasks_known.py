@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from ksana.base.instant import SECOND
-from ksana.domain.tasks import Task
-from ksana.engine import firing
-from ksana.service.tasks import TaskService
+from ksana.domain.tasks.records import Task
+from ksana.engine.tasks import firing
+from ksana.service.tasks.definitions import TaskService
 from tests.api.tasks_ground import SilentHints
 from tests.engine.tasks_world import World, every, once, task_of
 

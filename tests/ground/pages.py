@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import typer.main
 
-from ksana.api.routing import AnyRoute, Route
-from ksana.boot import settings_doc
+from ksana.api.core.routing import AnyRoute, Route
+from ksana.boot.settings import reference
 from ksana.boot.server import KsanaServer
-from ksana.boot.settings import TABLE
-from ksana.boot.settings_sources import load
+from ksana.boot.settings.table import TABLE
+from ksana.boot.settings.sources import load
 from ksana.cli.main import COMMANDS, build
 from ksana.domain.lifecycle import ALL, Lifecycle
 
@@ -43,7 +43,7 @@ _TITLES: Final = {
 def generated() -> dict[Path, str]:
     """Every page that is generated, whole or in part, as it should be."""
     return {
-        DOCS / "reference" / "settings.md": settings_doc.render(),
+        DOCS / "reference" / "settings.md": reference.render(),
         DOCS / "reference" / "cli.md": render_cli(),
         DOCS / "reference" / "routes.md": render_routes(list_routes()),
         **{

@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.http import CurlCaller
-from ksana.outbound.lanes import HttpCaller
-from ksana.outbound.names import look_up_addresses
+from ksana.outbound.curl.caller import CurlCaller
+from ksana.outbound.by_scheme import HttpCaller
+from ksana.outbound.resolver import look_up_addresses
 from ksana.ports.caller import Reply, Request
 
 AnyCaller = CurlCaller | HttpCaller

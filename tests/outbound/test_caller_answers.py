@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ksana.outbound.http import CurlCaller
+from ksana.outbound.curl.caller import CurlCaller
 from ksana.ports.caller import Reply, Request
 
 

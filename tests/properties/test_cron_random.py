@@ -9,7 +9,8 @@ import pytest
 
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, SECOND, parse_instant
-from ksana.domain import preview, schedule, wording
+from ksana.domain import preview, schedule
+from ksana.domain import schedule_words
 
 TRIES = 100_000 if os.environ.get("KSANA_FULL") else 5_000
 SLOWEST_SECONDS = 0.05
@@ -82,7 +83,7 @@ def test_no_random_expression_crashes_or_is_slow_and_all_answers_agree() -> None
         assert schedule.count_between(wanted, after, second) == 2, expr
         assert schedule.latest_n(wanted, second + SECOND - 1, 2, after) == [first, second], expr
         assert wanted == schedule.make_cron(wanted.expr, zone), expr
-        assert wording.describe(wanted)
+        assert schedule_words.describe(wanted)
         assert preview.preview(wanted, after, 1)[0].at == first, expr
     assert read > TRIES // 2
     assert slowest[0] < SLOWEST_SECONDS, slowest

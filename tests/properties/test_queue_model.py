@@ -21,17 +21,17 @@ from hypothesis.stateful import (
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError, KsanaError
 from ksana.base.instant import SECOND
-from ksana.domain.admission import Room
-from ksana.domain.queue import Ending, Settled, Wants, line_of
-from ksana.engine import leasing
-from ksana.engine.leasing import recount, sweep
-from ksana.service import queue_leases
-from ksana.service.queue import QueueService
-from ksana.service.queue_jobs import Claim, Limits, NewJob
-from ksana.service.queue_leases import Beat, Granted, Held, Release
+from ksana.domain.queue.admission import Room
+from ksana.domain.queue.jobs import Ending, Settled, Wants, line_of
+from ksana.engine.queue import leasing
+from ksana.engine.queue.leasing import recount, sweep
+from ksana.service.queue import leases
+from ksana.service.queue.service import QueueService
+from ksana.service.queue.jobs import Claim, Limits, NewJob
+from ksana.service.queue.leases import Beat, Granted, Held, Release
 from ksana.store.sql import SqlStore, open_store
-from ksana.store.sql.queue import SqlQueue
-from ksana.store.sql.queue_leases import SqlLeases
+from ksana.store.sql.queue.jobs import SqlQueue
+from ksana.store.sql.queue.leases import SqlLeases
 
 TOTAL = 20
 PRIORITIES = ("URGENT", "HIGH", "NORMAL", "LOW")

@@ -16,9 +16,9 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.client import NewJob, QueueClient
-from ksana.domain.queue import HELD
-from ksana.engine.leasing import recount
-from ksana.ports.queue_store import JobFilter
+from ksana.domain.queue.jobs import HELD
+from ksana.engine.queue.leasing import recount
+from ksana.ports.queue.tables import JobFilter
 from ksana.store.sql import SqlStore, open_store
 from tests.ground.child import Child
 from tests.ground.process import Program, clean_environment

@@ -14,11 +14,11 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import ConflictError
-from ksana.domain.queue import Wants, line_of
-from ksana.engine.leasing import recount
-from ksana.service.queue import QueueService
-from ksana.service.queue_jobs import Claim, Limits, NewJob
-from ksana.service.queue_leases import Granted, Held, Release
+from ksana.domain.queue.jobs import Wants, line_of
+from ksana.engine.queue.leasing import recount
+from ksana.service.queue.service import QueueService
+from ksana.service.queue.jobs import Claim, Limits, NewJob
+from ksana.service.queue.leases import Granted, Held, Release
 from ksana.store.sql import SqlStore, open_store
 
 IS_FULL = os.environ.get("KSANA_FULL") == "1"

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ksana.engine.membership import LEASE
-from ksana.store.sql.dialects import MysqlDialect, PostgresDialect
+from ksana.engine.core.membership import LEASE
+from ksana.store.sql.core.dialects import MysqlDialect, PostgresDialect
 from tests.ground.child import wait_for
 from tests.ground.mariadb import MariaDB
 from tests.ground.postgres import Postgres

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ksana.base.clock import SystemClock
-from ksana.store.sql import migrate
+from ksana.store.sql.core import migrate
 from tests.conformance.store.ground import Database
 
 FOLDER = Path(__file__).with_name("schema")

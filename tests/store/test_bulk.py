@@ -5,7 +5,7 @@ from itertools import chain
 
 import pytest
 
-from ksana.store.sql import bulk
+from ksana.store.sql.core import bulk
 
 UPDATE = "UPDATE t SET a = ?1, b = b + ?2\nWHERE id = ?3 AND a <> ?1"
 INSERT = "INSERT INTO t (id, a, b) VALUES (?1, ?2, COALESCE(?3, 0))"

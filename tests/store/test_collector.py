@@ -6,7 +6,7 @@ from typing import Any
 
 from ksana.base.clock import SystemClock
 from ksana.store.sql import open_store
-from ksana.store.sql.tx import _TABLES, SqlTx
+from ksana.store.sql.core.tx import _TABLES, SqlTx
 
 
 def touch_every_table(tx: Any) -> None:

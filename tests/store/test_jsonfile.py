@@ -13,10 +13,10 @@ from ksana.base.clock import SystemClock, VirtualClock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.base.instant import HOUR, MINUTE, SECOND, format_instant
 from ksana.domain.schedule import Once
-from ksana.domain.tasks import Task
-from ksana.engine.firing import fire_due
-from ksana.engine.hosts import Rooms
-from ksana.service.tasks import NewTask
+from ksana.domain.tasks.records import Task
+from ksana.engine.tasks.firing import fire_due
+from ksana.engine.tasks.host_limits import SlotBudget
+from ksana.service.tasks.definitions import NewTask
 from ksana.store.jsonfile import JsonStore, json_path, open_store
 from tests.conformance.store import checks
 from tests.conformance.store.checks import enter_key, key_names
@@ -282,7 +282,7 @@ async def test_without_a_server_the_command_line_may_write(opened: Open, path: P
 
 
 def fire(tx: Any) -> Any:
-    return fire_due(tx, "me", 100, Rooms({}, 10, 10))
+    return fire_due(tx, "me", 100, SlotBudget({}, 10, 10))
 
 
 @pytest.mark.spec("T6", "T7", "C10")

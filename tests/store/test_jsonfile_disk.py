@@ -13,7 +13,7 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import StoreDownError
-from ksana.service.tasks import NewTask
+from ksana.service.tasks.definitions import NewTask
 from ksana.store.jsonfile import open_store
 from tests.store.disk import fill, needs_strace, small_disk
 from tests.store.timers import task_service, timer

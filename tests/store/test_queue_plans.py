@@ -8,8 +8,8 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.store.sql import open_store
-from ksana.store.sql.dialects import SqliteDialect
-from ksana.store.sql.statements import load_statements
+from ksana.store.sql.core.dialects import SqliteDialect
+from ksana.store.sql.core.statements import load_statements
 
 PLANS = {
     "queue.take_ready": "job_runs_ready",

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from ksana.store.sql.dialects import MysqlDialect, PostgresDialect, SqliteDialect
-from ksana.store.sql.statements import Statement, load_statements
+from ksana.store.sql.core.dialects import MysqlDialect, PostgresDialect, SqliteDialect
+from ksana.store.sql.core.statements import Statement, load_statements
 
 _UPDATE = re.compile(
     r"(?:UPDATE\s.*?\sSET|INSERT\s.*\sON DUPLICATE KEY UPDATE)\s+(.*?)(?:\sWHERE\s.*)?\Z", re.IGNORECASE | re.DOTALL

@@ -11,8 +11,8 @@ from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import StoreDownError
 from ksana.base.instant import MINUTE, SECOND, Instant
 from ksana.domain.schedule import make_every
-from ksana.domain.tasks import Definition, RetryPolicy, Task
-from ksana.service.tasks import NewTask, TaskService
+from ksana.domain.tasks.records import Definition, RetryPolicy, Task
+from ksana.service.tasks.definitions import NewTask, TaskService
 from ksana.store.jsonfile import open_store
 from ksana.store.sql import SqlStore
 

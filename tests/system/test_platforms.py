@@ -50,7 +50,7 @@ sys.platform = "win32"
 for name in mine:
     __import__(name)
 assert len(mine) > 100, mine
-assert sys.modules["ksana.store.sql.sqlite_file"].msvcrt is msvcrt
+assert sys.modules["ksana.store.sql.core.sqlite_file"].msvcrt is msvcrt
 import asyncio
 assert sys.modules["ksana.cli.serve"]._loop_factory() is asyncio.SelectorEventLoop  # calls need a loop that watches sockets
 sys.stdout.write(f"{len(mine)} modules")

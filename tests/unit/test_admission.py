@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksana.base.instant import SECOND
-from ksana.domain.admission import Ask, Room, find_denial, may_reserve, retry_after_us
+from ksana.domain.queue.admission import Ask, Room, find_denial, may_reserve, retry_after_us
 from ksana.domain.histogram import bucket_of, bucket_seconds, pack, quantile
-from ksana.domain.queue import (
+from ksana.domain.queue.jobs import (
     JOB_MOVES,
     Wants,
     accepts,

@@ -9,18 +9,19 @@ from typing import Any, get_args
 import pytest
 
 from ksana.base.instant import DAY, HOUR, LATEST, MINUTE, SECOND, Instant, format_instant
-from ksana.domain import explaining, tasks
-from ksana.domain.explaining import EVENTS, PRESENT, RECORDED, WORDS, Fact, reason, tell
-from ksana.domain.explaining_runs import RunFacts, explain_run
-from ksana.domain.explaining_tasks import SlotRun, TaskExplanation, TaskFacts, explain_task, slot_in_question
-from ksana.domain.firing import Counts
+from ksana.domain import explain
+from ksana.domain.tasks import records
+from ksana.domain.explain import EVENTS, PRESENT, RECORDED, WORDS, Fact, reason, tell
+from ksana.domain.tasks.explain_runs import RunFacts, explain_run
+from ksana.domain.tasks.explain_tasks import SlotRun, TaskExplanation, TaskFacts, explain_task, slot_in_question
+from ksana.domain.tasks.firing import Counts
 from ksana.domain.lifecycle import RUN
 from ksana.domain.schedule import Every, Once, make_cron
-from ksana.domain.tasks import Definition, Options, RetryPolicy, Run, Task
+from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Run, Task
 
 pytestmark = pytest.mark.spec("B1")
 
-SOURCE = Path(explaining.__file__).parents[1]
+SOURCE = Path(explain.__file__).parents[1]
 MADE = 1_767_225_600 * SECOND
 """2026-01-01T00:00:00Z"""
 NOW = MADE + HOUR + 30 * SECOND
@@ -28,12 +29,12 @@ EVERY_MINUTE = Every(MINUTE, MADE, False)
 
 WRITERS = [
     "engine/firing.py", "engine/delivery.py", "engine/outcomes.py", "engine/waking.py", "engine/promotion.py",
-    "service/tasks.py", "service/runs.py", "service/callbacks.py", "domain/firing.py", "domain/outcome.py",
+    "service/records.py", "service/runs.py", "service/callbacks.py", "domain/firing.py", "domain/outcome.py",
 ]  # fmt: skip
 """Everything that writes a reason."""
 
 OTHER_WORDS = {
-    *RUN.states, *get_args(tasks.ExecType), *get_args(tasks.ConcurrencyPolicy), *get_args(tasks.MisfirePolicy),
+    *RUN.states, *get_args(records.ExecType), *get_args(records.ConcurrencyPolicy), *get_args(records.MisfirePolicy),
     "ENABLED", "DISABLED", "TASK", "RUN", "LOST", "IGNORED", "RECEIVED", "ALREADY_EXISTS", "VERSION_CONFLICT",
     "ILLEGAL_TRANSITION",
 }  # fmt: skip
@@ -55,11 +56,11 @@ def test_every_reason_and_event_that_is_written_has_words(name: str) -> None:
         for text in literals(SOURCE / name) - known
         if not (text.endswith("_") and any(word.startswith(text) for word in known))
     }
-    assert not unknown, "give these words in domain/explaining.py"
+    assert not unknown, "give these words in domain/explain.py"
 
 
 def test_every_misfire_policy_and_every_end_of_a_run_has_words() -> None:
-    assert {f"MISFIRE_{policy}" for policy in get_args(tasks.MisfirePolicy)} <= set(RECORDED)
+    assert {f"MISFIRE_{policy}" for policy in get_args(records.MisfirePolicy)} <= set(RECORDED)
     assert {f"RUN_{state}" for state in RUN.states - {"RUNNING"}} <= set(EVENTS)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksana.base.errors import InvalidError
-from ksana.domain.headers import METHODS, check_headers, check_method, check_url, find_url_fault, split_url
+from ksana.domain.tasks.headers import METHODS, check_headers, check_method, check_url, find_url_fault, split_url
 
 
 @pytest.mark.spec("T9")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.domain import histogram
-from ksana.store.sql import hours
+from ksana.store.sql.core import hours
 
 HOUR_AT = 491_000 * HOUR
 SPAN = histogram.pack({3: 1, 17: 2}), histogram.pack({55: 2**40}), histogram.pack({0: 7, 1: 200}), histogram.pack({2: 1})

@@ -5,7 +5,7 @@ import pytest
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND, format_instant, parse_instant
 from ksana.domain.preview import preview
 from ksana.domain.schedule import Once, make_cron, make_every
-from ksana.domain.wording import describe
+from ksana.domain.schedule_words import describe
 
 T0 = parse_instant("2026-01-01T00:00:00Z")
 

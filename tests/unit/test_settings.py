@@ -6,10 +6,10 @@ import pytest
 
 from ksana.base.errors import SetupError
 from ksana.base.instant import DAY, SECOND
-from ksana.boot import settings_doc
-from ksana.boot.settings import TABLE, Settings
-from ksana.boot.settings_sources import Loaded, load
-from ksana.boot.settings_values import sqlite_url, url_of_go_dsn
+from ksana.boot.settings import reference
+from ksana.boot.settings.table import TABLE, Settings
+from ksana.boot.settings.sources import Loaded, load
+from ksana.boot.settings.values import sqlite_url, url_of_go_dsn
 
 pytestmark = pytest.mark.spec("X15")
 
@@ -303,4 +303,4 @@ def test_the_tree_is_frozen() -> None:
 
 def test_the_reference_page_is_current() -> None:
     page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
-    assert page == settings_doc.render(), "run: python -m ksana.boot.settings_doc > docs/reference/settings.md"
+    assert page == reference.render(), "run: python -m ksana.boot.settings_doc > docs/reference/settings.md"

@@ -8,7 +8,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from ksana.base.errors import InvalidError
 from ksana.base.instant import SECOND, to_instant
-from ksana.domain.signing import check_secret, sign
+from ksana.domain.tasks.signing import check_secret, sign
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = base64.b64encode(b"another key of some length......").decode()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ksana.base.errors import InvalidError
 from ksana.base.instant import HOUR, MINUTE, SECOND, parse_instant
 from ksana.domain.schedule import Cron, Every, Once, make_cron, make_every
-from ksana.domain.tasks import Definition, Options, RetryPolicy, Task
-from ksana.domain.timer_document import TimerDefaults, place, read_timer, write_head, write_tail
+from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Task
+from ksana.domain.tasks.timer_document import TimerDefaults, place, read_timer, write_head, write_tail
 
 NOW = parse_instant("2026-01-01T00:00:00Z")
 SEED = {

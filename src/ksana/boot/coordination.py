@@ -5,7 +5,7 @@ Timers, tasks and the queue are coordinated by the store alone; nothing here is 
 
 import structlog
 
-from ksana.api.services import Check
+from ksana.api.core.services import Check
 from ksana.boot.redaction import mask_url
 
 _log = structlog.get_logger("ksana.boot")

@@ -110,7 +110,7 @@ class Metrics:
         lag = Histogram(
             "ksana_event_loop_lag_seconds", "How late the event loop wakes.", buckets=_LAG_BUCKETS, registry=self.registry
         )
-        steps = self.counter("ksana_clock_steps_total", "Steps of the wall clock.", ("direction",))
+        steps = self.counter("ksana_clock_steps_total", "CoroutineDriver of the wall clock.", ("direction",))
         self._step_children = (steps.child("back"), steps.child("forward"))
         self._skew = Gauge("ksana_clock_skew_seconds", "The store's clock minus ours.", registry=self.registry)
         self._restarts = self.counter("ksana_loop_restarts_total", "Restarts of a loop.", ("loop",))

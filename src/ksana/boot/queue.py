@@ -5,27 +5,27 @@ from typing import Any
 
 from prometheus_client.core import GaugeMetricFamily
 
-from ksana.api.queue import Queue
-from ksana.boot.surfaces import House, Surface
-from ksana.engine.queue_chores import QueueChores
-from ksana.engine.supervisor import Loop
+from ksana.api.queue.routes import Queue
+from ksana.boot.surfaces import CoreServices, Surface
+from ksana.engine.queue.chores import QueueChores
+from ksana.engine.core.supervisor import Loop
 from ksana.ports.store import Tx
-from ksana.service.queue import QueueService
-from ksana.service.queue_explain import QueueExplainer
-from ksana.service.queue_jobs import Limits
-from ksana.service.queue_stats import QueueStats, Snapshot
+from ksana.service.queue.service import QueueService
+from ksana.service.queue.explain import QueueExplainer
+from ksana.service.queue.jobs import Limits
+from ksana.service.queue.stats import QueueStats, Snapshot
 
 
-def queue_surface(house: House) -> Surface:
+def queue_surface(core: CoreServices) -> Surface:
     """Build the surface; nothing waits here."""
-    settings = house.settings
+    settings = core.settings
     limits = Limits(settings.capacity.total, settings.capacity.shares, settings.queue.claim_ttl_us)
-    service = QueueService(house.store, house.clock, limits)
-    stats = QueueStats(house.store, limits)
+    service = QueueService(core.store, core.clock, limits)
+    stats = QueueStats(core.store, limits)
     figures = Figures(stats)
-    house.metrics.on_scrape(figures.collect)
+    core.metrics.on_scrape(figures.collect)
     chores = QueueChores(
-        house.store, house.clock, house.membership.instance_id, settings.store.retention_us, figures.sample
+        core.store, core.clock, core.membership.instance_id, settings.store.retention_us, figures.sample
     )  # fmt: skip
 
     async def drain() -> None:
@@ -33,7 +33,7 @@ def queue_surface(house: House) -> Surface:
 
     return Surface(
         name="queue",
-        routes=Queue(service, stats, QueueExplainer(house.store, limits)).routes(),
+        routes=Queue(service, stats, QueueExplainer(core.store, limits)).routes(),
         loops=(
             Loop("queue-leasing", service.leasing.pump.run),
             Loop("queue-arrivals", service.arrivals.watch),

@@ -19,31 +19,32 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from ksana import __version__
-from ksana.api.app import create_app
-from ksana.api.health import StatsSections, find_tzdata_version
-from ksana.api.server import Server, make_config
-from ksana.api.services import ApiSettings, Check
+from ksana.api.core.app import create_app
+from ksana.api.core.health import StatsSections, find_tzdata_version
+from ksana.api.core.server import Server, make_config
+from ksana.api.core.services import ApiSettings, Check
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND, Micros
-from ksana.boot import arrival, whereabouts
+from ksana.boot import banner
+from ksana.boot import instance_identity
 from ksana.boot.coordination import CoordinationNotes
-from ksana.boot.late_store import LateStore
+from ksana.boot.unopened_store import UnopenedStore
 from ksana.boot.listening import describe_address, is_loopback, listen
 from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
-from ksana.boot.served import SURFACES
-from ksana.boot.settings import Settings
+from ksana.boot.surface_list import SURFACES
+from ksana.boot.settings.table import Settings
 from ksana.boot.stores import Jobs, wait_for_store
-from ksana.boot.surfaces import House, Surface
+from ksana.boot.surfaces import CoreServices, Surface
 from ksana.boot.tracing import FLUSH_WITHIN, start_tracing
-from ksana.domain.timer_document import TimerDefaults
-from ksana.engine.chores import Retention, add_house
-from ksana.engine.clockwatch import ClockWatch, watch_loop_lag
-from ksana.engine.membership import RENEW_EVERY, Membership
-from ksana.engine.supervisor import Loop, Supervisor
-from ksana.service.events import EventLog
-from ksana.service.keys import KeyRing
+from ksana.domain.tasks.timer_document import TimerDefaults
+from ksana.engine.core.retention import Retention, add_core_rows
+from ksana.engine.core.clock_watch import ClockWatch, watch_loop_lag
+from ksana.engine.core.membership import RENEW_EVERY, Membership
+from ksana.engine.core.supervisor import Loop, Supervisor
+from ksana.service.core.events import EventLog
+from ksana.service.core.keys import KeyRing
 
 LOCAL_RENEW_EVERY: Final[Micros] = SECOND
 """On a store of our own a sign of life each second dates an outage to it; the whole idle server took 0.13 % of a core."""
@@ -57,7 +58,7 @@ _log = structlog.get_logger("ksana.boot")
 class Seen(msgspec.Struct, frozen=True):
     """What the API layer is given (its `Services`)."""
 
-    store: LateStore
+    store: UnopenedStore
     clock: Clock
     settings: ApiSettings
     metrics: CollectorRegistry
@@ -78,7 +79,7 @@ class KsanaServer:
         self._clock = clock = clock or SystemClock()
         self._random = random = random or Random()
         self._stop_asked = asyncio.Event()
-        self._store = LateStore(mask_url(settings.store.url))
+        self._store = UnopenedStore(mask_url(settings.store.url))
         self._metrics = metrics = Metrics(clock, __version__)
         metrics.watch_store(lambda: self._store.health())
         self._supervisor = Supervisor(clock, random, metrics.loop_restarted)
@@ -95,25 +96,25 @@ class KsanaServer:
             tzdata_version=find_tzdata_version(),
         )
         self._coordination = CoordinationNotes(settings.coordination.url)
-        here = whereabouts.find_host()
+        here = instance_identity.find_host()
         self._membership = Membership(
             self._store,
             clock,
-            whereabouts.make_instance_id(settings.coordination.instance_id),
+            instance_identity.make_instance_id(settings.coordination.instance_id),
             here,
             __version__,
             self._renew_every,
-            lambda other: whereabouts.is_dead(other, here),
+            lambda other: instance_identity.is_dead(other, here),
             self._coordination.see_peers,
         )
         self._spans = start_tracing(settings.tracing, os.environ, clock, self._membership.instance_id)
         self._retention = Retention(self._store, clock, self._membership.instance_id)
-        add_house(self._retention, settings.store.retention_us)
-        self._house = House(
+        add_core_rows(self._retention, settings.store.retention_us)
+        self._core = CoreServices(
             settings, api_settings, clock, random, self._store, metrics, self._membership, self._retention, self._events,
             self._keys, self._spans,
         )  # fmt: skip
-        self._surfaces: tuple[Surface, ...] = tuple(make(self._house) for make in SURFACES)
+        self._surfaces: tuple[Surface, ...] = tuple(make(self._core) for make in SURFACES)
         stats = StatsSections()
         for surface in self._surfaces:
             if surface.stats is not None:
@@ -188,7 +189,7 @@ class KsanaServer:
                 f"{settings.server.host} can be reached by others and no API key exists: make one with "
                 "`ksana key create`, listen on 127.0.0.1, or allow it with --insecure."
             )
-        found = await arrival.take_stock(store, self._surfaces)
+        found = await banner.take_stock(store, self._surfaces)
         await self._membership.join()
         start = self._supervisor.start
         start(Loop("membership", self._membership.run))
@@ -202,7 +203,7 @@ class KsanaServer:
             for loop in surface.loops:
                 start(loop)
         _calm_collector()
-        arrival.announce(address, store.url, found)
+        banner.announce(address, store.url, found)
         self._coordination.tell_start()
 
     @property

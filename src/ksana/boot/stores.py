@@ -10,12 +10,12 @@ import structlog
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.base.instant import MILLISECOND, SECOND, Micros
-from ksana.boot.late_store import LateStore
+from ksana.boot.unopened_store import UnopenedStore
 from ksana.boot.redaction import mask_url
-from ksana.domain.timer_document import DEFAULTS, TimerDefaults
+from ksana.domain.tasks.timer_document import DEFAULTS, TimerDefaults
 from ksana.ports.store import Store
 from ksana.store import jsonfile, sql
-from ksana.store.sql.migrate import MigrationReport, list_migrations
+from ksana.store.sql.core.migrate import MigrationReport, list_migrations
 
 Durability = Literal["warn", "strict"]
 
@@ -100,7 +100,7 @@ def schema_version() -> int:
 
 
 async def wait_for_store(
-    late: LateStore,
+    late: UnopenedStore,
     url: str,
     clock: Clock,
     random: Random,

@@ -1,4 +1,4 @@
-"""How a surface is plugged in: what it brings to the house, as one frozen value. The list of all is in `served`.
+"""How a surface is plugged in: what it brings to the core, as one frozen value. The list of all is in `served`.
 
 A surface is made before the store answers: it may keep references, it must not wait for anything. Its loops start once the
 store is open.
@@ -10,21 +10,21 @@ from typing import Any
 
 import msgspec
 
-from ksana.api.routing import AnyRoute
-from ksana.api.services import ApiSettings, Check
+from ksana.api.core.routing import AnyRoute
+from ksana.api.core.services import ApiSettings, Check
 from ksana.base.clock import Clock
 from ksana.boot.metrics import Metrics
-from ksana.boot.settings import Settings
+from ksana.boot.settings.table import Settings
 from ksana.boot.tracing import Spans
-from ksana.engine.chores import Retention
-from ksana.engine.membership import Membership
-from ksana.engine.supervisor import Loop
+from ksana.engine.core.retention import Retention
+from ksana.engine.core.membership import Membership
+from ksana.engine.core.supervisor import Loop
 from ksana.ports.store import Store, Tx
-from ksana.service.events import EventLog
-from ksana.service.keys import KeyRing
+from ksana.service.core.events import EventLog
+from ksana.service.core.keys import KeyRing
 
 
-class House(msgspec.Struct, frozen=True):
+class CoreServices(msgspec.Struct, frozen=True):
     """What every surface is given to build on."""
 
     settings: Settings
@@ -35,7 +35,7 @@ class House(msgspec.Struct, frozen=True):
     metrics: Metrics
     membership: Membership
     retention: Retention
-    """Add what grows old; its loop is the house's."""
+    """Add what grows old; its loop is the core's."""
     events: EventLog
     keys: KeyRing
     spans: Spans | None = None

@@ -8,31 +8,31 @@ from prometheus_client import Histogram
 from prometheus_client.core import GaugeMetricFamily
 
 from ksana import __version__
-from ksana.api import callbacks as callbacks_api
-from ksana.api import explain as explain_api
-from ksana.api import runs as runs_api
-from ksana.api import schedules as schedules_api
-from ksana.api import tasks as tasks_api
-from ksana.api import timers as timers_api
-from ksana.api.definitions import Defaults, TaskSurface
+from ksana.api.tasks import callbacks as callbacks_api
+from ksana.api.tasks import explain as explain_api
+from ksana.api.tasks import runs as runs_api
+from ksana.api.tasks import schedules as schedules_api
+from ksana.api.tasks import definitions as tasks_api
+from ksana.api.tasks import timers as timers_api
+from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
-from ksana.boot.surfaces import House, Surface
-from ksana.domain.tasks import Task
-from ksana.engine.delivery import Delivery
-from ksana.engine.firing import FiringEngine
-from ksana.engine.held import AttemptOver
-from ksana.engine.pump import Pump
-from ksana.engine.run_history import RunHistory, add_run_history
-from ksana.engine.supervisor import Loop
-from ksana.engine.waking import WakingEngine
+from ksana.boot.surfaces import CoreServices, Surface
+from ksana.domain.tasks.records import Task
+from ksana.engine.tasks.delivery import Delivery
+from ksana.engine.tasks.firing import FiringEngine
+from ksana.engine.tasks.claimed_run import AttemptOver
+from ksana.engine.core.pump import Pump
+from ksana.engine.tasks.run_history import RunHistory, add_run_history
+from ksana.engine.core.supervisor import Loop
+from ksana.engine.tasks.rescue import RescueEngine
 from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.lanes import HttpCaller
+from ksana.outbound.by_scheme import HttpCaller
 from ksana.ports.store import Store, Tx
-from ksana.service.callbacks import CallbackService
-from ksana.service.insight import InsightService
-from ksana.service.runs import RunService
-from ksana.service.tasks import TaskService
+from ksana.service.tasks.callbacks import CallbackService
+from ksana.service.tasks.explain import ExplainService
+from ksana.service.tasks.runs import RunService
+from ksana.service.tasks.definitions import TaskService
 
 _DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SCANS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -46,8 +46,8 @@ _log = structlog.get_logger("ksana.tasks")
 class TaskMetrics:
     """The names of seed 004, and what firing and delivery count."""
 
-    def __init__(self, house: House) -> None:
-        metrics = house.metrics
+    def __init__(self, core: CoreServices) -> None:
+        metrics = core.metrics
         self._runs = metrics.counter("cronjob_run_total", "Runs by final status.", ("status",))
         self._durations = metrics.histogram("cronjob_run_duration_seconds", "Length of attempts.", ("task_id",), _DURATIONS)
         self._retries = metrics.counter("cronjob_run_retries_total", "Retries.", ("task_id",))
@@ -58,7 +58,7 @@ class TaskMetrics:
         )
         self._fired = metrics.plain_counter("ksana_tasks_fired_total", "Tasks fired.")
         self.on_success: Callable[[int, int], None] = lambda task_id, keep: None
-        self._spans = house.spans
+        self._spans = core.spans
 
     def scanned(self, seconds: float, fired: int) -> None:
         self._scan.observe(seconds)
@@ -138,28 +138,28 @@ class _Hints:
         self._delivery.abort(run_id)
 
 
-def tasks_surface(house: House) -> Surface:
+def tasks_surface(core: CoreServices) -> Surface:
     """Put the surface together."""
-    settings, store, clock = house.settings, house.store, house.clock
-    me, metrics = house.membership.instance_id, TaskMetrics(house)
+    settings, store, clock = core.settings, core.store, core.clock
+    me, metrics = core.membership.instance_id, TaskMetrics(core)
     policy = EgressPolicy(allow=settings.egress.allow, deny=settings.egress.deny)
     delivery = Delivery(
-        store, clock, lambda: HttpCaller(policy, max_idle=max(256, settings.tasks.workers)), me, house.membership.is_held,
-        metrics, workers=settings.tasks.workers, per_host=settings.tasks.per_host, callback_base=_callback_base(house),
+        store, clock, lambda: HttpCaller(policy, max_idle=max(256, settings.tasks.workers)), me, core.membership.is_held,
+        metrics, workers=settings.tasks.workers, per_host=settings.tasks.per_host, callback_base=_callback_base(core),
         agent=f"ksana/{__version__}",
     )  # fmt: skip
     firing = FiringEngine(
         store, clock, me, delivery.rooms, delivery.take, metrics, batch_limit=settings.tasks.batch_limit,
         poll_us=settings.tasks.poll_interval_us,
     )  # fmt: skip
-    waking = WakingEngine(store, clock, me, delivery.ready, delivery.known_runs)
+    waking = RescueEngine(store, clock, me, delivery.ready, delivery.known_runs)
     delivery.on_wakes = waking.wakes.signal
     hints = _Hints(firing, delivery)
     surface = TaskSurface(
         tasks=TaskService(store, clock, hints, settings.timers.once_grace_us),
         runs=RunService(store, hints),
         callbacks=CallbackService(store, clock, hints, settings.callback.token_ttl_us, settings.callback.identity_mode),
-        defaults=_defaults(house),
+        defaults=_defaults(core),
         clock=clock,
     )
 
@@ -171,9 +171,9 @@ def tasks_surface(house: House) -> Surface:
             delivery.close()
 
     history, figures = RunHistory(store, clock), TaskFigures(store, clock)
-    add_run_history(house.retention, settings.store.retention_us)
+    add_run_history(core.retention, settings.store.retention_us)
     metrics.on_success = history.note
-    house.metrics.on_scrape(figures.collect)
+    core.metrics.on_scrape(figures.collect)
     modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
     routes = [route for module in modules for route in module.routes(surface)]
     pumps = (
@@ -182,7 +182,7 @@ def tasks_surface(house: House) -> Surface:
     )  # fmt: skip
     return Surface(
         name="tasks",
-        routes=(*routes, *explain_api.routes(InsightService(store))),
+        routes=(*routes, *explain_api.routes(ExplainService(store))),
         loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,
         stats=lambda: store.read(_stats),
@@ -190,10 +190,10 @@ def tasks_surface(house: House) -> Surface:
     )
 
 
-def _callback_base(house: House) -> str:
-    base = house.settings.callback.base_url.rstrip("/")
+def _callback_base(core: CoreServices) -> str:
+    base = core.settings.callback.base_url.rstrip("/")
     if not base:
-        server = house.settings.server
+        server = core.settings.server
         host = "127.0.0.1" if server.host in ("0.0.0.0", "") else "[::1]" if server.host == "::" else server.host
         base = f"http://{host}:{server.port}"
     return base if base.endswith("/callbacks") else f"{base}/api/v1/callbacks"
@@ -211,8 +211,8 @@ def _stats(tx: Tx) -> dict[str, object]:
     return {"by_status": tx.tasks.count_by_status(), "callbacks_pending": tx.runs.count_pending_callbacks()}
 
 
-def _defaults(house: House) -> Defaults:
-    timers, tasks = house.settings.timers, house.settings.tasks
+def _defaults(core: CoreServices) -> Defaults:
+    timers, tasks = core.settings.timers, core.settings.tasks
     return Defaults(
         timer_timeout_us=timers.default_timeout_us, timer_max_retries=timers.max_retries,
         timer_retry_backoff_us=timers.retry_backoff_us, request_timeout_us=tasks.request_timeout_us,

@@ -16,16 +16,16 @@ from urllib.parse import urlsplit
 import structlog
 
 from ksana import __version__
-from ksana.api.routing import Trace
+from ksana.api.core.routing import Trace
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
 from ksana.base.ids import new_uid
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.boot.redaction import MASK, mask_url, redact_text
-from ksana.boot.settings import DEFAULT_SERVICE, TracingSettings
-from ksana.domain.classify import classify, clip_error
-from ksana.engine.held import AttemptOver
-from ksana.engine.requests import span_id_of
+from ksana.boot.settings.table import DEFAULT_SERVICE, TracingSettings
+from ksana.domain.tasks.classify import classify, clip_error
+from ksana.engine.tasks.claimed_run import AttemptOver
+from ksana.engine.tasks.requests import span_id_of
 
 TELL_EVERY: Final[Micros] = 5 * MINUTE
 """How often trouble with the collector is logged at most."""

@@ -4,7 +4,7 @@ import asyncio
 
 import typer
 
-from ksana.boot.settings_sources import Loaded
+from ksana.boot.settings.sources import Loaded
 from ksana.cli.main import COMMANDS, EXIT_FAILED
 from ksana.cli.options import tell_warnings, with_settings
 
@@ -16,7 +16,7 @@ def attach(app: typer.Typer) -> None:
 
 def doctor(loaded: Loaded) -> None:
     """Look at everything a start needs, and change nothing."""
-    from ksana.boot.checkup import examine
+    from ksana.boot.doctor import examine
     from ksana.boot.redaction import escape_controls
 
     tell_warnings(loaded)

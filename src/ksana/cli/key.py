@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from ksana.boot.settings_sources import Loaded
+from ksana.boot.settings.sources import Loaded
 from ksana.cli.main import COMMANDS
 from ksana.cli.options import tell_warnings, with_settings
 
@@ -60,7 +60,7 @@ def revoke(loaded: Loaded, key_id: str = typer.Argument(..., metavar="ID", help=
 def _with_keys(loaded: Loaded, ask: Callable[[Any], Awaitable[T]]) -> T:
     from ksana.base.clock import SystemClock
     from ksana.boot.stores import open_store
-    from ksana.service.keys import KeyRing
+    from ksana.service.core.keys import KeyRing
 
     async def ask_once() -> T:
         clock = SystemClock()

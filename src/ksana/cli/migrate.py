@@ -4,7 +4,7 @@ import asyncio
 
 import typer
 
-from ksana.boot.settings_sources import Loaded
+from ksana.boot.settings.sources import Loaded
 from ksana.cli.main import COMMANDS
 from ksana.cli.options import tell_warnings, with_settings
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import typer
 
-from ksana.boot.settings import TABLE, Setting
-from ksana.boot.settings_sources import Loaded, load
-from ksana.boot.settings_values import SWITCH
+from ksana.boot.settings.table import TABLE, Setting
+from ksana.boot.settings.sources import Loaded, load
+from ksana.boot.settings.values import SWITCH
 
 _CONFIG_HELP: Final = "The configuration file; else KSANA_CONFIG, else ./ksana.toml if it exists."
 

@@ -6,7 +6,7 @@ import sys
 import structlog
 import typer
 
-from ksana.boot.settings_sources import Loaded
+from ksana.boot.settings.sources import Loaded
 from ksana.cli.main import COMMANDS
 from ksana.cli.options import with_settings
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from ksana.base.errors import InvalidError
-from ksana.domain.cronfields import FIELD, CronFields, DayRule, read_fields
+from ksana.domain.cron_fields import FIELD, CronFields, DayRule, read_fields
 
 LocalSecond = int
 """Seconds since 1970-01-01T00:00:00 as a wall clock counts them."""

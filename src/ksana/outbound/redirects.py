@@ -5,7 +5,7 @@ from urllib.parse import urljoin
 
 import msgspec
 
-from ksana.domain.headers import Target, split_url
+from ksana.domain.tasks.headers import Target, split_url
 from ksana.ports.caller import Request
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})

@@ -25,8 +25,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from ksana.base.instant import Instant
-from ksana.ports.queue_store import CountTable, Idempotency, LeaseTable, QueueTable
-from ksana.ports.tasks_store import Runs, Tasks
+from ksana.ports.queue.tables import CountTable, Idempotency, LeaseTable, QueueTable
+from ksana.ports.tasks.tables import Runs, Tasks
 
 P = ParamSpec("P")
 T = TypeVar("T")

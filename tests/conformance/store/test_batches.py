@@ -7,10 +7,10 @@ import pytest
 
 from ksana.base.ids import new_token, new_uid
 from ksana.base.instant import HOUR
-from ksana.domain.firing import Counts
+from ksana.domain.tasks.firing import Counts
 from ksana.domain.schedule import Every
-from ksana.domain.tasks import Definition, Task
-from ksana.ports.tasks_store import Advance, AttemptEnd, NewRun
+from ksana.domain.tasks.records import Definition, Task
+from ksana.ports.tasks.tables import Advance, AttemptEnd, NewRun
 from ksana.store.sql import SqlStore
 
 

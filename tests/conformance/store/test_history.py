@@ -7,9 +7,9 @@ import pytest
 from ksana.base.ids import new_token, new_uid
 from ksana.base.instant import HOUR, SECOND
 from ksana.domain.schedule import Every
-from ksana.domain.tasks import Definition, Options
-from ksana.ports.tasks_store import NewRun
-from ksana.service.insight import explain_run, explain_task
+from ksana.domain.tasks.records import Definition, Options
+from ksana.ports.tasks.tables import NewRun
+from ksana.service.tasks.explain import explain_run, explain_task
 from ksana.store.sql import SqlStore
 
 

@@ -1,4 +1,4 @@
-"""The house's own tables: events, instances and outages, locks, rollups, keys, marks, and the store's clock."""
+"""The core's own tables: events, instances and outages, locks, rollups, keys, marks, and the store's clock."""
 
 import asyncio
 import time

@@ -8,10 +8,10 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_uuid
-from ksana.domain.queue import Wants
-from ksana.engine.leasing import recount
-from ksana.service.queue_jobs import Claim, LineBook, claim_jobs
-from ksana.service.queue_leases import Denied, LeaseAsk, Release, find_standing_denial, release_briefly
+from ksana.domain.queue.jobs import Wants
+from ksana.engine.queue.leasing import recount
+from ksana.service.queue.jobs import Claim, LineBook, claim_jobs
+from ksana.service.queue.leases import Denied, LeaseAsk, Release, find_standing_denial, release_briefly
 from ksana.store.sql import SqlStore, open_store
 from tests.conformance.store.test_queue_store import LIMITS, claim, lease, new_job, submit
 

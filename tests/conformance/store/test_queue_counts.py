@@ -10,14 +10,14 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.instant import DAY, HOUR, MINUTE
 from ksana.domain import histogram
-from ksana.domain.queue import Wants
-from ksana.engine.leasing import sweep
-from ksana.service.queue_jobs import Claim, LineBook, cancel_job, claim_jobs
-from ksana.service.queue_leases import Release, release_leases
-from ksana.service.queue_stats import read_series, read_snapshot
+from ksana.domain.queue.jobs import Wants
+from ksana.engine.queue.leasing import sweep
+from ksana.service.queue.jobs import Claim, LineBook, cancel_job, claim_jobs
+from ksana.service.queue.leases import Release, release_leases
+from ksana.service.queue.stats import read_series, read_snapshot
 from ksana.store.sql import SqlStore, open_store
-from ksana.store.sql.migrate import list_migrations
-from ksana.store.sql.queue_counts import METRICS
+from ksana.store.sql.core.migrate import list_migrations
+from ksana.store.sql.queue.counts import METRICS
 from tests.conformance.store.ground import Database
 from tests.conformance.store.test_queue_store import LIMITS, new_job, submit
 
@@ -31,7 +31,7 @@ def write(tx: Any, counts: Counted) -> None:
     """Count in minutes of the past, as commits of that time did."""
     columns = ("metric", "minutes", "bucket_at", "entry", "count", "total")
     rows = [(f"queue.{metric}", 1, at, entry, count, 0.0) for metric, at, entry, count in sorted(counts)]
-    tx._session.run_tuples("house.add_to_bucket", columns, rows)
+    tx._session.run_tuples("core.add_to_bucket", columns, rows)
 
 
 def make_past(now: int, seed: int) -> Counted:

@@ -7,11 +7,11 @@ import pytest
 from ksana.base.errors import ConflictError, KsanaError
 from ksana.base.ids import new_uuid
 from ksana.base.instant import SECOND
-from ksana.domain.queue import MANY, Wants, line_of
-from ksana.engine.leasing import recount, sweep
-from ksana.service.queue import read_events
-from ksana.service.queue_jobs import Claim, Limits, LineBook, NewJob, cancel_job, claim_jobs, report_status, submit_jobs
-from ksana.service.queue_leases import (
+from ksana.domain.queue.jobs import MANY, Wants, line_of
+from ksana.engine.queue.leasing import recount, sweep
+from ksana.service.queue.service import read_events
+from ksana.service.queue.jobs import Claim, Limits, LineBook, NewJob, cancel_job, claim_jobs, report_status, submit_jobs
+from ksana.service.queue.leases import (
     Beat,
     Denied,
     Granted,
@@ -22,8 +22,8 @@ from ksana.service.queue_leases import (
     release_briefly,
     release_leases,
 )
-from ksana.service.queue_leases import request_lease as request
-from ksana.service.queue_stats import read_series, read_snapshot
+from ksana.service.queue.leases import request_lease as request
+from ksana.service.queue.stats import read_series, read_snapshot
 from ksana.store.sql import SqlStore
 
 LIMITS = Limits(100)

@@ -7,8 +7,9 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import SetupError
-from ksana.store.sql import check_schema, migrate, open_store
-from ksana.store.sql.migrate import list_migrations
+from ksana.store.sql import check_schema, open_store
+from ksana.store.sql.core import migrate
+from ksana.store.sql.core.migrate import list_migrations
 from tests.conformance.store.checks import enter_key, key_names
 from tests.conformance.store.ground import Database
 from tests.store import schema_dump
@@ -16,7 +17,7 @@ from tests.store import schema_dump
 MIGRATE = """
 import asyncio, sys
 from ksana.base.clock import SystemClock
-from ksana.store.sql import migrate
+from ksana.store.sql.core import migrate
 report = asyncio.run(migrate(sys.argv[1], SystemClock()))
 print(len(report.applied), report.now)
 """

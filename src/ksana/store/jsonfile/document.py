@@ -14,8 +14,8 @@ import msgspec
 from ksana.base.errors import InvalidError, SetupError
 from ksana.base.ids import new_uuid
 from ksana.base.instant import Instant, format_instant, parse_instant
-from ksana.domain.tasks import Task
-from ksana.domain.timer_document import MAX_TASK_ID, StoredTimer, TimerDefaults, place, read_timer, write_head, write_tail
+from ksana.domain.tasks.records import Task
+from ksana.domain.tasks.timer_document import MAX_TASK_ID, StoredTimer, TimerDefaults, place, read_timer, write_head, write_tail
 from ksana.ports.store import ApiKey
 
 VERSION: Final = 1

@@ -5,10 +5,10 @@ from pathlib import Path
 from ksana.base.errors import SetupError
 from ksana.base.ids import new_uid
 from ksana.base.instant import Instant
-from ksana.domain.timer_document import TimerDefaults
+from ksana.domain.tasks.timer_document import TimerDefaults
 from ksana.ports.store import Instance
 from ksana.store.jsonfile.document import Document, UnreadableError, parse_document
-from ksana.store.sql.tx import SqlTx
+from ksana.store.sql.core.tx import SqlTx
 
 
 def find_import(path: Path, now: Instant, defaults: TimerDefaults) -> tuple[Document | None, list[str]]:

@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ksana.base.clock import Clock
-from ksana.store.sql.dialects import SqliteDialect
-from ksana.store.sql.lane import Work, Writer
-from ksana.store.sql.threads import BATCH_LIMIT, WAITING_LIMIT, Reader, Waiting
+from ksana.store.sql.core.dialects import SqliteDialect
+from ksana.store.sql.core.commit_queue import StoreCall, Writer
+from ksana.store.sql.core.threads import BATCH_LIMIT, WAITING_LIMIT, Reader, Waiting
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class MemoryDialect(SqliteDialect):
         self.connection.end()
 
 
-class _Errand(Work):
+class _Errand(StoreCall):
     """A call that another thread waits for; no event loop does."""
 
     __slots__ = ()
@@ -117,7 +117,7 @@ class MemoryThread:
             if len(writes) < len(batch):
                 self._serve_rest([work for work in batch if work.fn is _read or isinstance(work, _Errand)])
 
-    def _serve_rest(self, batch: list[Work]) -> None:
+    def _serve_rest(self, batch: list[StoreCall]) -> None:
         reads = []
         for work in batch:
             if isinstance(work, _Errand):

@@ -28,13 +28,13 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
 from ksana.base.instant import Instant
-from ksana.domain.tasks import Task
+from ksana.domain.tasks.records import Task
 from ksana.ports.store import ApiKey
 from ksana.store.jsonfile.atomic import NotSyncedError, replace_file
 from ksana.store.jsonfile.document import Document, assemble, encode_head, encode_keys, encode_tail, encode_tail_of
 from ksana.store.jsonfile.memory import MemoryDialect
-from ksana.store.sql.session import Row, Session
-from ksana.store.sql.tasks import read_task
+from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.tasks.definitions import read_task
 
 FLUSH_AFTER: Final = 0.5
 """Seconds between a firing and the write that tells of it: half of what is promised, the rest is for the write."""

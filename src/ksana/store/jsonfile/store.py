@@ -15,20 +15,20 @@ from ksana.base.clock import Clock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.base.ids import new_uid
 from ksana.base.instant import Instant
-from ksana.domain.timer_document import DEFAULTS, TimerDefaults
+from ksana.domain.tasks.timer_document import DEFAULTS, TimerDefaults
 from ksana.ports.store import Instance, StoreHealth
 from ksana.store.jsonfile.atomic import set_aside
 from ksana.store.jsonfile.document import EMPTY, Document, UnreadableError, parse_document
 from ksana.store.jsonfile.memory import MemoryDialect, MemoryThread
 from ksana.store.jsonfile.mirror import Flusher, Mirror, sign_life
 from ksana.store.sql import SqlStore
-from ksana.store.sql.lane import Tally, Writer
-from ksana.store.sql.migrate import apply_migrations
-from ksana.store.sql.session import Session
-from ksana.store.sql.sqlite_file import ServeLock
-from ksana.store.sql.statements import load_statements
-from ksana.store.sql.threads import Inline, Reader
-from ksana.store.sql.tx import SqlTx
+from ksana.store.sql.core.commit_queue import Tally, Writer
+from ksana.store.sql.core.migrate import apply_migrations
+from ksana.store.sql.core.session import Session
+from ksana.store.sql.core.sqlite_file import ServeLock
+from ksana.store.sql.core.statements import load_statements
+from ksana.store.sql.core.threads import InlineExecutor, Reader
+from ksana.store.sql.core.tx import SqlTx
 
 RATED_FOR = 10_000
 IN_MEMORY = "runs, callbacks, events, queue, governance and nodes live in memory on this store and end with the process"
@@ -54,7 +54,7 @@ class JsonStore(SqlStore):
         writer = Writer(dialect, statements, clock, self._tally, opened.mirror.seal)
         reader = Reader(dialect, statements, clock)
         if inline:
-            self._writes, self._reads = Inline(writer, None), Inline(None, reader)
+            self._writes, self._reads = InlineExecutor(writer, None), InlineExecutor(None, reader)
             return
         thread = MemoryThread(writer, reader)
         self._writes, self._reads = thread, thread.reads

@@ -1,0 +1,76 @@
+"""Who may pass: host and origin first, then the key and its scope (X19). Knows nothing of bodies or routes' meaning."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from ksana.api.core.services import Services
+from ksana.base.errors import ForbiddenError, UnauthenticatedError
+from ksana.service.core.keys import Principal
+
+LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_MAX_REMEMBERED: Final = 256
+"""Host headers found good are remembered; a scanner may not make us remember more than this."""
+
+
+class Authenticator:
+    """Judges requests by their headers."""
+
+    def __init__(self, services: Services) -> None:
+        settings = services.settings
+        self._keys = services.keys
+        self._open_without_keys = settings.open_without_keys
+        self._any_host = not settings.bind_is_loopback
+        self._hosts = LOOPBACK_HOSTS | {host.lower() for host in settings.allowed_hosts}
+        self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.allowed_origins)
+        self._good_hosts: set[bytes] = set()
+
+    def check_source(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a foreign Host on a loopback bind (DNS rebinding), and a foreign Origin anywhere."""
+        host = headers.get(b"host")
+        if host is not None and not self._any_host and host not in self._good_hosts:
+            self._check_host(host)
+        origin = headers.get(b"origin")
+        if origin is not None:
+            self._check_origin(origin, host or b"")
+
+    async def admit(self, headers: Mapping[bytes, bytes], scope: str) -> Principal | None:
+        """Find who calls and check the scope. None while auth is off. Raise 401 or 403."""
+        keys = self._keys
+        if not keys.is_fresh:
+            await keys.follow()
+        if not keys.any_made and self._open_without_keys:
+            return None
+        principal = keys.recognise(_presented(headers))
+        if not principal.may(scope):
+            raise ForbiddenError(f"this key lacks the scope {scope}", scope=scope)
+        return principal
+
+    def _check_host(self, host: bytes) -> None:
+        text = host.decode("latin-1").lower()
+        name = text[: text.find("]") + 1] if text.startswith("[") else text.partition(":")[0]
+        if name not in self._hosts and text not in self._hosts:
+            raise ForbiddenError("this host name is not served here; allowed: " + ", ".join(sorted(self._hosts)))
+        if len(self._good_hosts) < _MAX_REMEMBERED:
+            self._good_hosts.add(host)
+
+    def _check_origin(self, origin: bytes, host: bytes) -> None:
+        text = origin.decode("latin-1").lower()
+        # A proxy may end TLS before us, so the scheme of our own origin is not known here: its host is.
+        scheme, _, netloc = text.partition("://")
+        if scheme in ("http", "https") and netloc and netloc == host.decode("latin-1").lower():
+            return
+        if text not in self._origins:
+            raise ForbiddenError("calls from this origin are not allowed")
+
+
+def _presented(headers: Mapping[bytes, bytes]) -> str:
+    authorization = headers.get(b"authorization")
+    if authorization is not None:
+        kind, _, key = authorization.decode("latin-1").strip().partition(" ")
+        if kind.lower() in ("bearer", "apikey") and key:
+            return key.strip()
+        raise UnauthenticatedError("write Authorization: Bearer <key> or Authorization: ApiKey <key>")
+    key_header = headers.get(b"x-api-key")
+    if key_header is None:
+        raise UnauthenticatedError("a key is needed: Authorization: Bearer <key>, or X-API-Key: <key>")
+    return key_header.decode("latin-1").strip()

@@ -1,0 +1,118 @@
+"""The event log over HTTP: pages, and live as server-sent events (X11)."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from ksana.api.core.routing import MAX_ID, AnyRoute, Call, Route, Stream
+from ksana.api.core.services import Services
+from ksana.base.errors import InvalidError
+from ksana.base.instant import SECOND, format_instant
+from ksana.ports.store import Event
+from ksana.service.core.events import MAX_PAGE, EventFilter, EventLog
+
+HEARTBEAT_US: Final = 15 * SECOND
+"""Below the idle limit of common proxies, so that a quiet stream stays open."""
+RECONNECT_MS: Final = 2000
+
+Text = Annotated[str, msgspec.Meta(max_length=255)]
+EventId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
+_encode = msgspec.json.Encoder().encode
+
+
+class EventQuery(msgspec.Struct, frozen=True):
+    """Filters of a page."""
+
+    entity_type: Text | None = None
+    entity_id: Text | None = None
+    type: Text | None = None
+    after: EventId = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)] = 100
+
+
+class StreamQuery(msgspec.Struct, frozen=True):
+    """Filters of a stream. `after` starts it in the past; without it, it starts now."""
+
+    entity_type: Text | None = None
+    entity_id: Text | None = None
+    type: Text | None = None
+    after: EventId | None = None
+
+
+class EventView(msgspec.Struct, frozen=True):
+    """One event as it is answered."""
+
+    id: int
+    ts: str
+    entity_type: str
+    entity_id: str
+    type: str
+    data: Any
+
+
+class EventList(msgspec.Struct, frozen=True):
+    """A page. Ask again with `after` = `next_after`."""
+
+    events: list[EventView]
+    next_after: int
+
+
+def routes(services: Services) -> list[AnyRoute]:
+    """The page and the stream."""
+    log = services.events
+
+    async def list_events(call: Call) -> EventList:
+        query: EventQuery = call.query
+        page = await log.list_events(_filter(query), query.after, query.limit)
+        return EventList([show_event(event) for event in page.events], page.next_after)
+
+    async def stream_events(call: Call) -> Stream:
+        query: StreamQuery = call.query
+        after = _last_event_id(call, query.after)
+        log.ensure_room()
+        return Stream(_write_events(log, _filter(query), after), "text/event-stream")
+
+    return [
+        Route(
+            "GET", "/api/v1/events", list_events, scope="*:read", summary="List events in the order of their ids",
+            tags=("events",), query=EventQuery, answers={200: EventList},
+        ),
+        Route(
+            "GET", "/api/v1/events/stream", stream_events, scope="*:read", query=StreamQuery, tags=("events",),
+            summary="Events live, as server-sent events; resumes by Last-Event-ID or after",
+            media_types=("text/event-stream",),
+        ),
+    ]  # fmt: skip
+
+
+def show_event(event: Event) -> EventView:
+    """Render an event for callers."""
+    return EventView(event.id, format_instant(event.ts), event.entity_type, event.entity_id, event.type, event.data)
+
+
+def _filter(query: EventQuery | StreamQuery) -> EventFilter:
+    return EventFilter(query.entity_type, query.entity_id, query.type)
+
+
+def _last_event_id(call: Call, after: int | None) -> int | None:
+    """The header is what a browser sends when it reconnects: it is newer than the query it began with."""
+    text = call.header("last-event-id")
+    if not text:
+        return after
+    if text.isdecimal() and text.isascii() and len(text) <= 16 and int(text) <= MAX_ID:
+        return int(text)
+    raise InvalidError("Last-Event-ID is the id of an event: a whole number", field="Last-Event-ID")
+
+
+async def _write_events(log: EventLog, wanted: EventFilter, after: int | None) -> AsyncIterator[bytes]:
+    yield b"retry: %d\n: connected\n\n" % RECONNECT_MS
+    batches = log.listen(wanted, after, HEARTBEAT_US)
+    try:
+        async for batch in batches:
+            if batch:
+                yield b"".join(b"id: %d\ndata: %s\n\n" % (event.id, _encode(show_event(event))) for event in batch)
+            else:
+                yield b": heartbeat\n\n"
+    finally:
+        await batches.aclose()  # type: ignore[attr-defined]

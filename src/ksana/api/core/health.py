@@ -1,0 +1,158 @@
+"""Probes, version, metrics and the overview (X17, X18). Probes are open and touch nothing that can hang."""
+
+import platform
+from collections.abc import Awaitable, Callable
+from importlib import metadata
+from typing import Any
+from zoneinfo import TZPATH
+
+import msgspec
+from prometheus_client.exposition import choose_encoder
+
+from ksana.api.core.routing import AnyRoute, Call, Content, Route
+from ksana.api.core.services import Check, Services
+from ksana.base.instant import format_instant
+
+Section = Callable[[], Awaitable[Any]]
+METRICS_TYPES = ("text/plain", "application/openmetrics-text")
+_encode = msgspec.json.encode
+
+
+class StatsSections:
+    """The overview's sections; each surface adds its own under its own name."""
+
+    def __init__(self) -> None:
+        self._sections: dict[str, Section] = {}
+
+    def add(self, name: str, section: Section) -> None:
+        """Add a section. Raise ValueError if the name is taken."""
+        if name in self._sections:
+            raise ValueError(f"two sections named {name}")
+        self._sections[name] = section
+
+    async def collect(self) -> dict[str, Any]:
+        """Ask every section, in the order they were added."""
+        return {name: await section() for name, section in self._sections.items()}
+
+
+class Alive(msgspec.Struct, frozen=True):
+    status: str
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """`problems` says in words what is wrong; empty when ready."""
+
+    status: str
+    checks: dict[str, str]
+    problems: list[str]
+
+
+class Version(msgspec.Struct, frozen=True):
+    version: str
+    python: str
+    tzdata: str
+    store: str
+
+
+class StoreStats(msgspec.Struct, frozen=True):
+    kind: str
+    ok: bool
+    reason: str | None
+    commits: int
+    transactions: int
+    retries: int
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """The frame of the overview; every surface adds a member of its name."""
+
+    version: str
+    now: str
+    store: StoreStats
+
+
+def routes(services: Services, stats: StatsSections) -> list[AnyRoute]:
+    """Probes, version, metrics, stats."""
+    settings = services.settings
+
+    async def tell_alive(call: Call) -> Content:
+        if "json" in (call.header("accept") or ""):
+            return Content(b'{"status":"ok"}', "application/json")
+        return Content(b"ok", "text/plain; charset=utf-8")
+
+    async def tell_ready(call: Call) -> Content:
+        ready = judge(services.readiness())
+        return Content(_encode(ready), "application/json", 200 if ready.status == "ready" else 503)
+
+    async def tell_version(call: Call) -> Version:
+        return Version(settings.version, platform.python_version(), settings.tzdata_version, store_kind(services))
+
+    async def tell_metrics(call: Call) -> Content:
+        encoder, media_type = choose_encoder(call.header("accept") or "")
+        return Content(encoder(services.metrics), media_type)
+
+    async def tell_stats(call: Call) -> dict[str, Any]:
+        frame = Stats(settings.version, format_instant(services.clock.now()), _store_stats(services))
+        return {**msgspec.structs.asdict(frame), **await stats.collect()}
+
+    def probe(path: str, handler: Callable[[Call], Awaitable[Any]], summary: str, kind: Any, *other: int) -> Route:
+        answers = {200: kind, **dict.fromkeys(other, kind)}
+        media_types = ("application/json", "text/plain") if kind is Alive else ("application/json",)
+        return Route(
+            "GET", path, handler, scope=None, summary=summary, tags=("probes",), answers=answers,
+            media_types=media_types,
+        )  # fmt: skip
+
+    return [
+        probe("/health", tell_alive, "Tell that the process answers", Alive),
+        probe("/api/v1/healthz", tell_alive, "Tell that the process answers", Alive),
+        probe("/readyz", tell_ready, "Tell whether work can be taken, and what is wrong if not", Ready, 503),
+        probe("/version", tell_version, "Tell what runs", Version),
+        probe("/api/v1/version", tell_version, "Tell what runs", Version),
+        Route(
+            "GET", "/metrics", tell_metrics, scope="*:read", summary="Prometheus metrics", tags=("insight",),
+            media_types=METRICS_TYPES,
+        ),
+        Route(
+            "GET", "/api/v1/stats", tell_stats, scope="*:read", summary="One overview of all surfaces",
+            tags=("insight",), answers={200: Stats},
+        ),
+    ]  # fmt: skip
+
+
+def judge(checks: list[Check]) -> Ready:
+    """Sum up the checks."""
+    problems = [f"{check.name}: {check.problem or 'not well'}" for check in checks if not check.ok]
+    told = {check.name: _tell(check) for check in checks}
+    return Ready("not ready" if problems else "ready", told, problems)
+
+
+def _tell(check: Check) -> str:
+    """A check in words; one that is well may still have something to say."""
+    if check.ok:
+        return f"ok, but {check.problem}" if check.problem else "ok"
+    return check.problem or "not well"
+
+
+def store_kind(services: Services) -> str:
+    """The store's kind by the scheme of its URL."""
+    return services.store.url.partition(":")[0] or "unknown"
+
+
+def find_tzdata_version() -> str:
+    """Find which edition of the time zone database is in use: the system's if there is one, as zoneinfo prefers it."""
+    for folder in TZPATH:
+        try:
+            with open(f"{folder}/tzdata.zi", encoding="ascii") as file:
+                return file.readline().removeprefix("# version").strip()
+        except (OSError, UnicodeDecodeError):
+            continue
+    try:
+        return metadata.version("tzdata")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _store_stats(services: Services) -> StoreStats:
+    health = services.store.health()
+    return StoreStats(store_kind(services), health.ok, health.reason, health.commits, health.transactions, health.retries)

@@ -1,0 +1,355 @@
+"""Routes as data: a route declares its path, types, scope and limits once; parsing, errors and OpenAPI follow from it.
+
+The router finds a fixed path by one dict lookup and a path with parameters by walking a tree of segments. It never scans
+a list of patterns. Nothing here reads a socket.
+"""
+
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.websockets import WebSocket
+
+from ksana.api.core.services import Services
+from ksana.base.errors import InvalidError, MethodError, NotFoundError
+from ksana.service.core.keys import Principal
+
+Headers = tuple[tuple[bytes, bytes], ...]
+Converter = Callable[[str], Any]
+"""Turns a path segment into an id, or raises ValueError with what is allowed."""
+
+MAX_ID: Final = 2**53 - 1
+_PARAMETER = re.compile(r"\{([a-z_]+)(?::([a-z]+))?\}\Z", re.ASCII)
+_DIGITS = re.compile(r"[0-9]{1,16}\Z", re.ASCII)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A JSON answer. `value` is anything msgspec encodes; None has no body (204)."""
+
+    status: int = 200
+    value: Any = None
+    headers: Headers = ()
+
+
+class Content(msgspec.Struct, frozen=True):
+    """An answer that is ready as bytes."""
+
+    body: bytes
+    media_type: str
+    status: int = 200
+    headers: Headers = ()
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """An answer that goes on. The chunks are closed when the reader goes away; a slow reader slows the chunks down."""
+
+    chunks: AsyncIterator[bytes]
+    media_type: str
+    headers: Headers = ()
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """A W3C traceparent as it came."""
+
+    trace_id: str
+    span_id: str
+    flags: str
+
+    def __str__(self) -> str:
+        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
+
+
+_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
+
+
+def find_trace(headers: Mapping[bytes, bytes]) -> Trace | None:
+    """Find the caller's trace, if it sent a sound one."""
+    match = _TRACEPARENT.match(headers.get(b"traceparent", b""))
+    if match is None or match[1] == b"ff" or (match[1] == b"00" and match[5]):
+        return None
+    if not match[2].strip(b"0") or not match[3].strip(b"0"):
+        return None
+    return Trace(match[2].decode(), match[3].decode(), match[4].decode())
+
+
+class Call:
+    """One request as its handler sees it."""
+
+    __slots__ = ("_headers", "app", "method", "params", "path", "principal", "query", "request_id")
+
+    def __init__(self, app: Services, method: str, path: str, headers: Mapping[bytes, bytes], request_id: str) -> None:
+        self.app = app
+        self.method = method
+        self.path = path
+        self.request_id = request_id
+        self.params: dict[str, Any] = {}
+        self.query: Any = None
+        self.principal: Principal | None = None
+        """Who calls; None while auth is off and on open routes."""
+        self._headers = headers
+
+    def header(self, name: str) -> str | None:
+        """Find a header by its name in any case."""
+        value = self._headers.get(name.lower().encode("latin-1"))
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def trace(self) -> Trace | None:
+        """The caller's trace, if it sent a sound one."""
+        return find_trace(self._headers)
+
+
+Handler = Callable[..., Awaitable[Any]]
+"""`async def submit(call: Call, body: SubmitJob) -> Answer | Content | Stream | struct`; without `body` where the route
+declares none. A plain value is a 200."""
+SocketHandler = Callable[[WebSocket, Call], Awaitable[None]]
+
+
+class Route:
+    """One method on one path, with everything the layer and the OpenAPI page need to know about it.
+
+    A body's `Raw` member takes its default from a factory: a schema cannot show a default of type Raw.
+    Parameters in the path: `{id}` is text, `{id:int}` a row id, `{id:uuid}` a UUID, `{path:rest}` all that follows.
+    """
+
+    __slots__ = (
+        "answers", "body", "converters", "decoder", "empty_body_ok", "handler", "has_ignored", "hidden",
+        "ignored_members", "is_swift", "max_body", "media_types", "method", "path", "query", "scope", "segments", "summary",
+        "tags",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        handler: Handler,
+        *,
+        scope: str | None,
+        summary: str,
+        tags: tuple[str, ...] = (),
+        body: Any = None,
+        query: type[msgspec.Struct] | None = None,
+        answers: Mapping[int, Any] | None = None,
+        converters: Mapping[str, Converter] | None = None,
+        max_body: int | None = None,
+        empty_body_ok: bool = False,
+        ignored_members: frozenset[str] = frozenset(),
+        media_types: tuple[str, ...] = ("application/json",),
+        hidden: bool = False,
+        is_swift: bool = False,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.handler = handler
+        self.scope = scope
+        self.summary = summary
+        self.tags = tags
+        self.body = body
+        self.query = query
+        self.answers = dict(answers or {200: Any})
+        self.max_body = max_body
+        """Overrides the setting for this route alone."""
+        self.empty_body_ok = empty_body_ok
+        """An empty body reads as `{}`: action calls need none."""
+        self.ignored_members = ignored_members
+        """Server-owned members that callers send back: dropped before decoding."""
+        self.has_ignored = bool(ignored_members)
+        self.media_types = media_types
+        """What a success may come as, for OpenAPI."""
+        self.hidden = hidden
+        """Not in OpenAPI: pages for people."""
+        self.is_swift = is_swift
+        """The handler awaits nothing but the store and does not stream: see `swift`."""
+        self.decoder: msgspec.json.Decoder[Any] | None = None if body is None else msgspec.json.Decoder(body)
+        self.segments, self.converters = _read_template(path, converters or {})
+
+
+class SocketRoute:
+    """A WebSocket endpoint. Origin, host, key and scope are checked before the handler is called."""
+
+    __slots__ = ("converters", "handler", "method", "path", "scope", "segments", "summary")
+
+    def __init__(
+        self,
+        path: str,
+        handler: SocketHandler,
+        *,
+        scope: str | None,
+        summary: str,
+        converters: Mapping[str, Converter] | None = None,
+    ) -> None:
+        self.method = "WEBSOCKET"
+        self.path = path
+        self.handler = handler
+        self.scope = scope
+        self.summary = summary
+        self.segments, self.converters = _read_template(path, converters or {})
+
+
+AnyRoute = Route | SocketRoute
+
+
+class _Node:
+    __slots__ = ("children", "methods", "parameter", "rest")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.parameter: _Node | None = None
+        self.methods: dict[str, AnyRoute] = {}
+        self.rest: dict[str, AnyRoute] = {}
+
+
+class Router:
+    """All routes. Built once; finding takes no lock and no regex."""
+
+    def __init__(self, routes: Iterable[AnyRoute]) -> None:
+        self.routes = list(routes)
+        self._fixed: dict[str, dict[str, AnyRoute]] = {}
+        self._root = _Node()
+        for route in self.routes:
+            self._add(route)
+
+    def find(self, method: str, path: str, raw_path: bytes) -> tuple[AnyRoute, dict[str, Any]]:
+        """Find the route and its converted parameters. Raise 404, 405 (with what is allowed) or 400 INVALID_ID."""
+        methods = self._fixed.get(path)
+        if methods is not None:
+            return self._pick(method, path, methods), {}
+        segments = _split(path, raw_path)
+        found = _walk(self._root, segments, 1)
+        if found is None:
+            raise NotFoundError(f"there is nothing at {path[:200]}; /openapi.json lists every path")
+        methods, rest_from = found
+        route = self._pick(method, path, methods)
+        return route, _convert(route, segments, rest_from)
+
+    def _pick(self, method: str, path: str, methods: dict[str, AnyRoute]) -> AnyRoute:
+        route = methods.get(method)
+        if route is None and method == "HEAD":
+            route = methods.get("GET")
+        if route is None:
+            allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])} - {"WEBSOCKET"})
+            if not allowed:
+                raise InvalidError(f"{path[:200]} is a WebSocket: ask for an upgrade")
+            raise MethodError(f"{method} is not possible here; allowed: {', '.join(allowed)}", allow=allowed)
+        return route
+
+    def _add(self, route: AnyRoute) -> None:
+        if not route.converters:
+            methods = self._fixed.setdefault(route.path, {})
+            if route.method in methods:
+                raise ValueError(f"two routes for {route.method} {route.path}")
+            methods[route.method] = route
+        node = self._root
+        for literal, name in route.segments:
+            if name is None:
+                node = node.children.setdefault(literal, _Node())
+            elif literal == "rest":
+                _put(node.rest, route)
+                return
+            else:
+                node.parameter = node.parameter or _Node()
+                node = node.parameter
+        _put(node.methods, route)
+
+
+def _put(methods: dict[str, AnyRoute], route: AnyRoute) -> None:
+    if route.method in methods:
+        raise ValueError(f"two routes for {route.method} {route.path}")
+    methods[route.method] = route
+
+
+def _walk(node: _Node, segments: list[str], at: int) -> tuple[dict[str, AnyRoute], int | None] | None:
+    """Literal segments win over parameters, parameters over the rest."""
+    if at == len(segments):
+        return (node.methods, None) if node.methods else None
+    child = node.children.get(segments[at])
+    if child is not None:
+        found = _walk(child, segments, at + 1)
+        if found is not None:
+            return found
+    if node.parameter is not None and segments[at]:
+        found = _walk(node.parameter, segments, at + 1)
+        if found is not None:
+            return found
+    return (node.rest, at) if node.rest else None
+
+
+def _split(path: str, raw_path: bytes) -> list[str]:
+    if b"%" not in raw_path:
+        return path.split("/")
+    # Decoded by segment, so that %2F stays inside an id and bad UTF-8 is seen and not replaced.
+    return [_unquote(segment) for segment in raw_path.split(b"/")]
+
+
+def _unquote(segment: bytes) -> str:
+    out = bytearray()
+    parts = segment.split(b"%")
+    out += parts[0]
+    for part in parts[1:]:
+        try:
+            out += bytes.fromhex(part[:2].decode("ascii")) + part[2:]
+        except ValueError:
+            raise InvalidError("the path holds a broken % escape", code="INVALID_ID") from None
+    try:
+        return out.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidError("the path is not UTF-8", code="INVALID_ID") from None
+
+
+def _convert(route: AnyRoute, segments: list[str], rest_from: int | None) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for at, (literal, name) in enumerate(route.segments, 1):
+        if name is None:
+            continue
+        text = "/".join(segments[rest_from:]) if literal == "rest" else segments[at]
+        try:
+            params[name] = route.converters[name](text)
+        except ValueError as error:
+            raise InvalidError(str(error), code="INVALID_ID", field=name) from None
+    return params
+
+
+def _read_template(
+    path: str, given: Mapping[str, Converter]
+) -> tuple[tuple[tuple[str, str | None], ...], dict[str, Converter]]:
+    """Split `/a/{id:int}` into ((literal or kind, parameter name or None), …) and its converters."""
+    segments: list[tuple[str, str | None]] = []
+    converters: dict[str, Converter] = {}
+    for part in path.split("/")[1:]:
+        match = _PARAMETER.match(part)
+        if match is None:
+            segments.append((part, None))
+            continue
+        name, kind = match[1], match[2] or "text"
+        segments.append((kind, name))
+        converters[name] = given.get(name, CONVERTERS[kind])
+    return tuple(segments), converters
+
+
+def to_row_id(text: str) -> int:
+    """Read an integer id from 1 below 2^53."""
+    if _DIGITS.match(text) and 1 <= int(text) <= MAX_ID:
+        return int(text)
+    raise ValueError(f"{text[:64]!r} is not an id: it is a whole number from 1")
+
+
+def to_uuid_text(text: str) -> str:
+    """Read a UUID into its usual form."""
+    try:
+        if len(text) == 36:
+            return str(uuid.UUID(text))
+    except ValueError:
+        pass
+    raise ValueError(f"{text[:64]!r} is not an id: it is a UUID such as 6f1c3c2e-8f0d-4b8e-9d55-0f6b1a2c3d4e")
+
+
+def to_text(text: str) -> str:
+    """Read a name or text id: 1 to 255 characters, none of them a control character."""
+    if 1 <= len(text) <= 255 and text.isprintable():
+        return text
+    raise ValueError("an id has 1 to 255 printable characters")
+
+
+CONVERTERS: Final[dict[str, Converter]] = {"int": to_row_id, "uuid": to_uuid_text, "text": to_text, "rest": str}

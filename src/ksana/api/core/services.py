@@ -1,0 +1,65 @@
+"""What the edges need from below, as one small protocol; boot fills it. No surface's own services live here."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from ksana.base.clock import Clock
+from ksana.ports.store import Store
+from ksana.service.core.events import EventLog
+from ksana.service.core.keys import KeyRing
+
+MAX_BODY = 1024 * 1024
+"""Bytes of a request body (X13)."""
+
+
+class ApiSettings(msgspec.Struct, frozen=True):
+    """The settings that the edges read."""
+
+    version: str = "0"
+    bind_is_loopback: bool = True
+    open_without_keys: bool = True
+    """Whether everything is open while no key was ever made: a loopback bind, or `--insecure`."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names besides localhost, 127.0.0.1 and [::1] that may be asked for on a loopback bind."""
+    allowed_origins: tuple[str, ...] = ()
+    """Foreign origins that browsers may call from, such as `https://ops.example.org`."""
+    max_body: int = MAX_BODY
+    tzdata_version: str = "unknown"
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that /readyz looks at. `problem` is one line for the operator when it is not well."""
+
+    name: str
+    ok: bool
+    problem: str | None = None
+
+
+class Services(Protocol):
+    """What the foundation's own routes and the layer itself use."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def settings(self) -> ApiSettings: ...
+
+    @property
+    def readiness(self) -> Callable[[], list[Check]]:
+        """Tell how the store, the loops and the coordination fare, without waiting for any of them."""
+        ...
+
+    @property
+    def metrics(self) -> CollectorRegistry: ...
+
+    @property
+    def keys(self) -> KeyRing: ...
+
+    @property
+    def events(self) -> EventLog: ...

@@ -1,0 +1,1 @@
+"""Timers, tasks, runs and callbacks over HTTP."""

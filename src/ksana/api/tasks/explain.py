@@ -1,0 +1,91 @@
+"""Why, over HTTP: `/api/v1/tasks/{id}/explain` and `/api/v1/runs/{id}/explain` (B1)."""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from ksana.api.tasks.members import read_time, show_time
+from ksana.api.core.routing import Call, Route
+from ksana.api.tasks.runs import to_run_ref
+from ksana.domain.explain import Reason
+from ksana.domain.tasks.explain_runs import Moment, Waiting
+from ksana.domain.tasks.explain_tasks import Decision
+from ksana.service.tasks.explain import ExplainService
+
+
+class ExplainQuery(msgspec.Struct, frozen=True):
+    """The instant asked about, past or to come; now if absent."""
+
+    at: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+
+
+class TaskExplained(msgspec.Struct, frozen=True):
+    """Why the task did, did not, or has not yet run. `slot` is the slot the verdict is about, `run` what became of it.
+    `next_run_at` is the slot the task is armed for now."""
+
+    task_id: int
+    job_id: str
+    at: str
+    verdict: str
+    summary: str
+    reasons: list[Reason]
+    slot: str | None
+    run: dict[str, Any] | None
+    next_run_at: str | None
+    decision: Decision | None
+
+
+class RunExplained(msgspec.Struct, frozen=True):
+    """Why the run is in its state. `waits_for` is null once it is finished."""
+
+    run_id: int
+    uid: str
+    task_id: int
+    at: str
+    status: str
+    summary: str
+    reasons: list[Reason]
+    waits_for: Waiting | None
+    attempts: dict[str, Any]
+    timeline: list[Moment]
+
+
+def routes(insight: ExplainService) -> list[Route]:
+    """Both questions."""
+
+    async def explain_task(call: Call) -> TaskExplained:
+        query: ExplainQuery = call.query
+        at = None if query.at is None else read_time(query.at, "at")
+        found = await insight.explain_task(call.params["id"], at)
+        run, why = found.slot_run, found.why
+        shown = None if run is None else {"id": run.id, "uid": run.uid, "status": run.status, "attempt": run.attempt}
+        return TaskExplained(
+            task_id=found.task.id, job_id=found.task.job_id, at=show_time(found.at) or "", verdict=why.verdict,
+            summary=_summary(why.reasons), reasons=why.reasons, slot=show_time(found.slot), run=shown,
+            next_run_at=show_time(why.next_run_at), decision=why.decision,
+        )  # fmt: skip
+
+    async def explain_run(call: Call) -> RunExplained:
+        found = await insight.explain_run(call.params["id"])
+        run, why = found.run, found.why
+        return RunExplained(
+            run_id=run.id, uid=run.uid, task_id=run.task_id, at=show_time(found.at) or "", status=run.status,
+            summary=_summary(why.reasons), reasons=why.reasons, waits_for=why.waits_for, attempts=why.attempts,
+            timeline=why.timeline,
+        )  # fmt: skip
+
+    return [
+        Route(
+            "GET", "/api/v1/tasks/{id:int}/explain", explain_task, scope="tasks:read", tags=("tasks",), query=ExplainQuery,
+            summary="Say why a task did, did not, or has not yet run", answers={200: TaskExplained},
+        ),
+        Route(
+            "GET", "/api/v1/runs/{id}/explain", explain_run, scope="tasks:read", tags=("runs",),
+            summary="Say why a run is in its state", answers={200: RunExplained}, converters={"id": to_run_ref},
+        ),
+    ]  # fmt: skip
+
+
+def _summary(reasons: list[Reason]) -> str:
+    """All reasons as sentences."""
+    return " ".join(one.words[:1].upper() + one.words[1:] + "." for one in reasons)

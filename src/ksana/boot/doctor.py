@@ -1,0 +1,162 @@
+"""What `ksana doctor` looks at: each check answers one line, good or bad, and none changes anything."""
+
+import asyncio
+import os
+import platform
+import shutil
+import socket
+import sqlite3
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from ksana.api.core.health import find_tzdata_version
+from ksana.base.clock import Clock, SystemClock
+from ksana.base.errors import SetupError, UnavailableError
+from ksana.base.instant import SECOND
+from ksana.boot.listening import is_loopback, listen
+from ksana.boot.redaction import mask_url, redact_text
+from ksana.boot.settings.table import Settings
+from ksana.boot.stores import check_store, open_store
+from ksana.engine.core.clock_watch import SKEW_TOLERANCE
+from ksana.store.sql.core import sqlite_file
+from ksana.store.sql.core.store import sqlite_path
+
+LEAST_FREE: Final = 256 << 20
+_LEAST_SQLITE: Final = (3, 35, 0)
+"""The first with RETURNING."""
+
+_ANSWER_WITHIN_SEC: Final = 5.0
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of the doctor's report."""
+
+    name: str
+    ok: bool
+    text: str
+
+
+async def examine(settings: Settings, clock: Clock | None = None) -> list[Finding]:
+    """Run every check, in the order in which a start would meet the troubles."""
+    at = clock or SystemClock()
+    checks: tuple[tuple[str, Callable[[], Awaitable[str]]], ...] = (
+        ("python", _look_at_python),
+        ("time zones", _look_at_zones),
+        ("address", lambda: _look_at_address(settings)),
+        ("disk", lambda: _look_at_disk(settings)),
+        ("sqlite", lambda: _look_at_sqlite(settings, at)),
+        ("store", lambda: _look_at_store(settings, at)),
+        ("clocks", lambda: _look_at_clocks(settings, at)),
+        ("coordination", lambda: _look_at_coordination(settings)),
+    )
+    return [await _find(name, check) for name, check in checks]
+
+
+async def _find(name: str, check: Callable[[], Awaitable[str]]) -> Finding:
+    try:
+        return Finding(name, True, await check())
+    except (SetupError, UnavailableError, OSError, TimeoutError) as error:
+        return Finding(name, False, redact_text(str(error) or type(error).__name__))
+
+
+async def _look_at_python() -> str:
+    return f"Python {platform.python_version()} on {platform.system()}"
+
+
+async def _look_at_zones() -> str:
+    try:
+        ZoneInfo("Asia/Shanghai")
+    except ZoneInfoNotFoundError:
+        raise SetupError("there is no time zone database: install the tzdata package") from None
+    return f"edition {find_tzdata_version()}"
+
+
+async def _look_at_address(settings: Settings) -> str:
+    host, port = settings.server.host, settings.server.port
+    listen(host, port).close()
+    reach = "this machine only" if is_loopback(host) else "open to others: an API key is needed"
+    return f"{host}:{port} is free ({reach})"
+
+
+async def _look_at_disk(settings: Settings) -> str:
+    if not settings.store.url.startswith("sqlite:"):
+        return "the store is elsewhere"
+    folder = _nearest_folder(Path(sqlite_path(settings.store.url)).parent)
+    if not os.access(folder, os.W_OK):
+        raise SetupError(f"{folder} cannot be written by this user")
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE:
+        raise SetupError(f"{folder} has {free >> 20} MiB free; at least {LEAST_FREE >> 20} are wanted")
+    return f"{folder} has {free >> 20} MiB free"
+
+
+async def _look_at_sqlite(settings: Settings, clock: Clock) -> str:
+    if sqlite3.sqlite_version_info < _LEAST_SQLITE:
+        raise SetupError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or newer is needed")
+    words = f"SQLite {sqlite3.sqlite_version}"
+    path = Path(sqlite_path(settings.store.url)) if settings.store.url.startswith("sqlite:") else None
+    if path is None or not path.exists():
+        return words
+    connection = sqlite_file.connect(str(path), clock, read_only=True)
+    try:
+        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        level = connection.execute("PRAGMA synchronous").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        raise SetupError(f"{path} cannot be read: {error}") from None
+    finally:
+        connection.close()
+    if mode != "wal" or level < 2:
+        raise SetupError(f"{path} would lose acknowledged writes: journal_mode={mode}, synchronous={level}")
+    return f"{words}, {path.name} in WAL mode with synchronous=FULL"
+
+
+async def _look_at_store(settings: Settings, clock: Clock) -> str:
+    url = settings.store.url
+    if _is_missing_file(url):
+        return f"{sqlite_path(url)} does not exist yet; the first start makes it"
+    report = await check_store(url, clock)
+    return f"{mask_url(url)} answers, schema {report.now}"
+
+
+async def _look_at_clocks(settings: Settings, clock: Clock) -> str:
+    if settings.store.url.startswith(("sqlite:", "json:")):
+        return "the store uses our own clock"
+    store = await open_store(settings.store.url, clock, migrate=False, serve=False)
+    try:
+        asked_at = clock.now()
+        store_at: int = await store.read(lambda tx: int(tx.now))
+        skew_us = store_at - (asked_at + clock.now()) // 2
+    finally:
+        await store.close()
+    if abs(skew_us) > SKEW_TOLERANCE:
+        raise SetupError(f"the store's clock is {skew_us / SECOND:+.3f} s from ours: set both by NTP")
+    return f"the store's clock is {skew_us / SECOND:+.3f} s from ours"
+
+
+async def _look_at_coordination(settings: Settings) -> str:
+    url = settings.coordination.url
+    if url == "memory":
+        return "memory: one instance only for nodes"
+    answers = []
+    for place in urlsplit(url).netloc.rpartition("@")[2].split(","):
+        host, _, port = place.rpartition(":") if place.rpartition(":")[2].isdigit() else (place, "", "6379")
+        async with asyncio.timeout(_ANSWER_WITHIN_SEC):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), family=socket.AF_UNSPEC)
+        writer.close()
+        answers.append(f"{host}:{port}")
+    return f"{', '.join(answers)} can be reached"
+
+
+def _is_missing_file(url: str) -> bool:
+    return url.startswith("sqlite:") and not Path(sqlite_path(url)).exists()
+
+
+def _nearest_folder(folder: Path) -> Path:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder

@@ -1,0 +1,1 @@
+"""Queue jobs: what they are and every rule about them. Pure."""

@@ -1,0 +1,1 @@
+"""Tasks and runs: what they are and every rule about them. Pure."""

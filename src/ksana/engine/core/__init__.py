@@ -1,0 +1,1 @@
+"""Loops that every surface stands on."""

@@ -1,0 +1,1 @@
+"""Leases that run out, claims that wait, upkeep of the queue."""

@@ -1,0 +1,1 @@
+"""Firing, delivery and rescue of runs."""

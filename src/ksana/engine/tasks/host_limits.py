@@ -1,0 +1,223 @@
+"""CallSlots: how many calls may be in flight, in all and per host, and how many runs are worth holding ahead of a place.
+
+A run that is held waits in our memory for a place; one that is only ready waits in the store, for any instance. To keep a
+fast host busy some runs are held ahead, as many as the host will start within 0.4 s by its measured rate; where no other
+instance could take them, within 4 s, since one that is ready costs another write before it starts. A host that hangs has a
+rate of nothing, so nothing is held for it beyond its free places.
+
+Hosts that hang must not take every place from those that answer. A call without an answer for half a second makes its host
+slow, until a call of it ends sooner. Slow hosts share the `workers` places; for all others a stale call does not count, so they
+find a place while the slow ones wait for theirs. In all at most twice `workers` calls are in flight.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from ksana.base.instant import MILLISECOND, SECOND, Micros
+from ksana.engine.tasks.claimed_run import ClaimedRun
+
+
+class Prefetch(msgspec.Struct, frozen=True):
+    """How many runs are held ahead of a place."""
+
+    unknown: int
+    """For a host nothing is known of yet."""
+    window_us: Micros
+    """For a known one: what it starts in this time."""
+    limit: int
+
+
+SHARED: Final = Prefetch(128, 400 * MILLISECOND, 4096)
+ALONE: Final = Prefetch(4096, 4 * SECOND, 16_384)
+
+SOON: Final[Micros] = 100 * MILLISECOND
+"""What a host begins in this time is begun before the next outcomes are on disk, mostly."""
+
+_UNKNOWN_SOON: Final = 64
+
+_RATE_WINDOW: Final[Micros] = 50 * MILLISECOND
+
+STALE: Final[Micros] = 500 * MILLISECOND
+"""A call this long in flight is stale, and its host slow."""
+
+_STALE_LOOK: Final[Micros] = 50 * MILLISECOND
+
+
+class SlotBudget:
+    """A snapshot of how many runs may be held now, taken on the event loop and used in a transaction."""
+
+    __slots__ = ("_by_host", "_default", "_soon", "_soon_default", "_total")
+
+    def __init__(
+        self, by_host: dict[str, int], default: int, total: int, soon: dict[str, int] | None = None, soon_default: int = 0
+    ) -> None:
+        """`soon` tells how many more are begun at once or nearly so."""
+        self._by_host = by_host
+        self._default = default
+        self._total = total
+        self._soon = soon or {}
+        self._soon_default = soon_default
+
+    def copy(self) -> "SlotBudget":
+        """A copy to use up."""
+        return SlotBudget(dict(self._by_host), self._default, self._total, dict(self._soon), self._soon_default)
+
+    def take(self, host: str) -> bool:
+        """Take one place at a host, if there is one."""
+        room = self._by_host.get(host, self._default)
+        if room <= 0 or self._total <= 0:
+            return False
+        self._by_host[host] = room - 1
+        self._total -= 1
+        return True
+
+    def take_soon(self, host: str) -> bool:
+        """Whether the run that was just given a place is begun soon."""
+        soon = self._soon.get(host, self._soon_default)
+        self._soon[host] = soon - 1
+        return soon > 0
+
+
+class HostQueue:
+    """One host: what is in flight, what waits here for a place, how fast it answers."""
+
+    __slots__ = (
+        "_ahead",
+        "_quiet_since",
+        "_window_count",
+        "_window_ends",
+        "host",
+        "in_flight",
+        "is_known",
+        "is_lined_up",
+        "is_slow",
+        "limit",
+        "rate",
+        "waiting",
+    )
+
+    def __init__(self, host: str, limit: int, ahead: Prefetch = SHARED) -> None:
+        self._ahead = ahead
+        self.host = host
+        self.limit = limit
+        self.in_flight = 0
+        self.waiting: deque[ClaimedRun] = deque()
+        self.rate = 0.0
+        self.is_known = False
+        self.is_slow = False
+        self.is_lined_up = False
+        self._quiet_since: Micros = 0
+        self._window_count = 0
+        self._window_ends: Micros = 0
+
+    def began(self, now_mono: Micros) -> None:
+        """A call begins."""
+        if self.in_flight == 0:
+            self._quiet_since = now_mono
+        self.in_flight += 1
+
+    def ended(self, since_mono: Micros, now_mono: Micros) -> None:
+        """A call ended: count it into the rate."""
+        self.in_flight -= 1
+        self._quiet_since = now_mono
+        self.is_slow = now_mono - since_mono >= STALE
+        if now_mono >= self._window_ends:
+            self._roll(now_mono)
+        self._window_count += 1
+
+    def room(self, now_mono: Micros) -> int:
+        """How many more runs may be held for this host."""
+        if now_mono >= self._window_ends:
+            self._roll(now_mono)
+        if self.is_slow:
+            ahead = 0
+        elif not self.is_known:
+            ahead = self._ahead.unknown
+        else:
+            ahead = min(int(self.rate * self._ahead.window_us / 1e6), self._ahead.limit)
+        return self.limit - self.in_flight + ahead - len(self.waiting)
+
+    def soon(self, now_mono: Micros) -> int:
+        """How many of those that wait here are begun soon: the free places, and as many again or what the rate says."""
+        if now_mono >= self._window_ends:
+            self._roll(now_mono)
+        more = int(self.rate * SOON / 1e6) if self.is_known else _UNKNOWN_SOON
+        return max(1, self.limit - self.in_flight + max(self.limit, more))
+
+    def _roll(self, now_mono: Micros) -> None:
+        late = now_mono - self._window_ends
+        if self._window_ends and self._window_count:
+            self.is_known = True
+            measured = self._window_count / ((_RATE_WINDOW + max(0, late)) / 1e6)
+            self.rate = measured if self.rate == 0 else 0.5 * self.rate + 0.5 * measured
+        elif self._window_ends:
+            self.rate *= 0.5 ** min(20, 1 + late // _RATE_WINDOW)
+            # Not sooner: in a crowd we ourselves may be too busy to read the first answers.
+            self.is_known = self.is_known or (self.in_flight > 0 and now_mono - self._quiet_since >= STALE)
+        self._window_count = 0
+        self._window_ends = now_mono + _RATE_WINDOW
+
+
+class Flight(Protocol):
+    """What is asked of a call in flight."""
+
+    @property
+    def line(self) -> HostQueue: ...
+
+    @property
+    def since_mono(self) -> Micros: ...
+
+
+class CallSlots:
+    """Who may send next when places are short: one call a turn, so that no host keeps the places it has."""
+
+    def __init__(self, flights: Mapping[int, Flight], workers: int) -> None:
+        """`flights` are the calls in flight, in the order in which they began."""
+        self._flights = flights
+        self._workers = workers
+        self._turn: deque[HostQueue] = deque()
+        self._slow_turn: deque[HostQueue] = deque()
+        self._is_slow_first = False
+        self._stale = 0
+        self._looked_mono: Micros = 0
+
+    def has_place(self, line: HostQueue, now_mono: Micros) -> bool:
+        """Whether this host may send now, its own limit aside."""
+        count = len(self._flights)
+        if count < self._workers:
+            return True
+        return count < 2 * self._workers and count < self._workers + self._count_stale(now_mono) and not line.is_slow
+
+    def line_up(self, line: HostQueue) -> None:
+        """Let a host wait for its turn."""
+        if not line.is_lined_up:
+            line.is_lined_up = True
+            (self._slow_turn if line.is_slow else self._turn).append(line)
+
+    def next_line(self, now_mono: Micros) -> HostQueue | None:
+        """The host whose turn it is, if there is a place for it. Where both kinds may go they take turns."""
+        self._is_slow_first = not self._is_slow_first
+        for turn in (self._slow_turn, self._turn) if self._is_slow_first else (self._turn, self._slow_turn):
+            if turn and self.has_place(turn[0], now_mono):
+                line = turn.popleft()
+                line.is_lined_up = False
+                return line
+        return None
+
+    def is_anyone_lined_up(self) -> bool:
+        """Whether a host waits for its turn."""
+        return bool(self._turn or self._slow_turn)
+
+    def _count_stale(self, now_mono: Micros) -> int:
+        if now_mono - self._looked_mono >= _STALE_LOOK:
+            self._looked_mono = now_mono
+            self._stale = 0
+            for flight in self._flights.values():
+                if now_mono - flight.since_mono < STALE:
+                    break
+                flight.line.is_slow = True
+                self._stale += 1
+        return self._stale

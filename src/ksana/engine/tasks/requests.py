@@ -1,0 +1,148 @@
+"""From a held run to the request that is sent: placeholders filled, headers complete, signed if the task has a secret."""
+
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from ksana.base.instant import SECOND, Instant, format_instant
+from ksana.domain.tasks import template
+from ksana.domain.tasks.signing import sign
+from ksana.engine.tasks.claimed_run import ClaimedRun
+from ksana.ports.caller import Request
+
+_BODILESS: Final = frozenset({"GET", "HEAD"})
+_DEFAULT_CONNECT: Final = 5 * SECOND
+_MASKED: Final = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-callback-token", "x-callback-url", "webhook-signature"}
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class Built(NamedTuple):
+    """A request and its headers as they are stored: secrets read `***`."""
+
+    request: Request
+    shown_headers: str
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    """What is the same for every run with these headers."""
+
+    shown: str
+    """The task's own headers, masked, as the inside of a JSON object."""
+    headers: tuple[tuple[str, str], ...]
+    is_json: bool | None
+    """By the Content-Type; None if there is none."""
+    has_holes: bool
+
+
+@lru_cache(maxsize=8192)
+def _plan_of(headers: tuple[tuple[str, str], ...], secret: tuple[str, ...]) -> _Plan:
+    names = {name.lower(): value for name, value in headers}
+    content_type = names.get("content-type")
+    is_json = None if content_type is None else "json" in content_type.lower()
+    return _Plan(_shown(headers, secret), headers, is_json, any(_is_hole(value) for _, value in headers))
+
+
+def _is_hole(text: str) -> bool:
+    return "{{" in text or "<filled-by-service>" in text
+
+
+def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: str) -> Built:
+    """Make the request of one attempt."""
+    task = held.task
+    definition = task.definition
+    options = definition.options
+    body = held.override_body if held.override_body is not None else definition.body
+    plan = _plan_of(tuple(definition.headers.items()), options.secret_headers)
+    is_json = plan.is_json if plan.is_json is not None else template.looks_like_json(body or "{")
+    has_holes = options.template and (
+        plan.has_holes or _is_hole(definition.target_url) or (body is not None and _is_hole(body))
+    )
+    is_async = held.exec_type == "ASYNC"
+    scheduled = format_instant(held.scheduled_time)
+    url, headers = definition.target_url, list(plan.headers)
+    if has_holes or (is_async and body is None):
+        values = _values(held, now, scheduled, callback_base)
+        if has_holes:
+            url = template.fill_url(url, values)
+            headers = [(name, template.fill_header(value, values)) for name, value in headers]
+            body = None if body is None else template.fill_body(body, values, is_json=is_json)
+        elif definition.http_method not in _BODILESS:
+            body = _facts(held, values)
+    data = body.encode() if body else None
+    if data is not None and plan.is_json is None:
+        headers.append(("Content-Type", "application/json" if is_json else "text/plain; charset=utf-8"))
+    uid, job_id, attempt = held.uid, task.job_id, str(held.attempt)
+    parent = f"00-{held.trace_id}-{span_id_of(uid, held.attempt)}-01"
+    headers += (
+        ("User-Agent", version), ("X-Ksana-Run-Id", uid), ("X-Ksana-Job-Id", job_id), ("X-Ksana-Scheduled-At", scheduled),
+        ("X-Ksana-Attempt", attempt), ("traceparent", parent),
+    )  # fmt: skip
+    shown = (
+        f'{plan.shown},"User-Agent":"{version}","X-Ksana-Run-Id":"{uid}","X-Ksana-Job-Id":"{job_id}",'
+        f'"X-Ksana-Scheduled-At":"{scheduled}","X-Ksana-Attempt":"{attempt}","traceparent":"{parent}"'
+    )
+    if is_async and held.callback_token is not None:
+        headers += (
+            ("X-Callback-Url", f"{callback_base}/{held.callback_token}"), ("X-Callback-Token", held.callback_token),
+        )  # fmt: skip
+        shown += ',"X-Callback-Url":"***","X-Callback-Token":"***"'
+    if options.signing_secret:
+        headers += sign(options.signing_secret, held.uid, now, data or b"")
+        shown += f',"webhook-id":"{held.uid}","webhook-signature":"***"'
+    timeout_us = definition.timeout_us
+    request = Request(
+        definition.http_method, url, tuple(headers), data, timeout_us,
+        min(timeout_us, options.connect_timeout_us or _DEFAULT_CONNECT), options.follow_redirects, options.response_limit,
+        options.delivery != "at_most_once",
+    )  # fmt: skip
+    return Built(request, "{" + shown.lstrip(",") + "}")
+
+
+def span_id_of(uid: str, attempt: int) -> str:
+    """The span that an attempt is to its target. Retries share the run's trace; each is a span of its own."""
+    first = uid[-16:]
+    return first if attempt <= 1 else f"{int(first, 16) ^ attempt:016x}"
+
+
+def _shown(headers: tuple[tuple[str, str], ...], secret: tuple[str, ...]) -> str:
+    hidden = _MASKED.union(name.lower() for name in secret)
+    shown = {name: "***" if name.lower() in hidden else value for name, value in headers}
+    return _encode(shown).decode()[1:-1]
+
+
+def shown_body(request: Request, held: ClaimedRun) -> str | None:
+    """The body as stored: the callback token reads `***`."""
+    if request.body is None:
+        return None
+    text = request.body.decode("utf-8", "replace")
+    if held.callback_token is not None:
+        text = text.replace(held.callback_token, "***")
+    return text
+
+
+def _values(held: ClaimedRun, now: Instant, scheduled: str, callback_base: str) -> dict[str, str]:
+    task = held.task
+    token = held.callback_token or ""
+    return {
+        "run_id": held.uid if task.dialect == "T" else str(held.run_id),
+        "run_uid": held.uid,
+        "task_id": str(task.id),
+        "job_id": task.job_id,
+        "task_name": task.definition.name,
+        "scheduled_at": scheduled,
+        "triggered_at": format_instant(now),
+        "attempt": str(held.attempt),
+        "trace_id": held.trace_id,
+        "callback_url": f"{callback_base}/{token}" if token else "",
+        "callback_token": token,
+    }
+
+
+def _facts(held: ClaimedRun, values: dict[str, str]) -> str:
+    facts: dict[str, Any] = dict(values)
+    facts["task_id"], facts["attempt"] = held.task.id, held.attempt
+    facts["run_id"] = held.uid if held.task.dialect == "T" else held.run_id
+    return _encode(facts).decode()

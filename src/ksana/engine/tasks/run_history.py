@@ -1,0 +1,109 @@
+"""History of runs that grows old or too long: removed in small batches, unfinished work and definitions never.
+
+By age: registered with the core's retention. By number: a task keeps its newest successes up to its `history_limit`. Which
+tasks have too many is not looked for in history: delivery notes each success in passing, and a task is looked at once it
+grew by a tenth of what it keeps. What was noted is lost at a restart, so a slow sweep goes over all tasks as the net. Looking
+is done on reading connections; the writer only deletes.
+"""
+
+from typing import Final
+
+from ksana.base.clock import Clock
+from ksana.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant, Micros
+from ksana.engine.core.retention import Retention
+from ksana.engine.core.pump import Pump
+from ksana.ports.tasks.history import HistoryTx
+from ksana.ports.store import Store
+
+EVERY: Final[Micros] = 10 * SECOND
+"""Time from a look that found nothing to the next."""
+
+SWEEP_EVERY: Final[Micros] = MINUTE
+SWEEP_AGAIN: Final[Micros] = HOUR
+"""A sweep takes a few tasks a minute and begins anew an hour after it ended."""
+
+BREATH: Final[Micros] = 20 * MILLISECOND
+BATCH: Final = 500
+TASKS_A_LOOK: Final = 50
+MAX_NOTED: Final = 50_000
+"""Tasks whose growth is remembered; others are left to the sweep."""
+
+
+class RunHistory:
+    """Keeps each task's successes within its limit. `removed` counts runs since the start."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._grown: dict[int, int] = {}
+        self._long: dict[int, int] = {}
+        """Tasks to look at, and how many successes each keeps."""
+        self._swept_to = 0
+        self._sweep_at: Instant = 0
+        self.removed = 0
+        self.pump = Pump("run-history", clock, self.step, EVERY)
+
+    def note(self, task_id: int, keep: int) -> None:
+        """A run of the task succeeded. Called for every one, so it is one look into a dict."""
+        grown = self._grown.get(task_id, 0) + 1
+        if grown * 10 >= keep:
+            self._long[task_id] = keep
+            self._grown.pop(task_id, None)
+        elif grown > 1 or len(self._grown) < MAX_NOTED:
+            self._grown[task_id] = grown
+
+    async def step(self) -> Instant | None:
+        """Remove one batch of what is too much; tell when to come back."""
+        now = self._clock.now()
+        if now >= self._sweep_at:
+            await self._sweep(now)
+        looked_at = dict(list(self._long.items())[:TASKS_A_LOOK])
+        if not looked_at:
+            return now + EVERY
+        surplus = await self._store.read(find_surplus, looked_at, BATCH)
+        if surplus:
+            self.removed += await self._store.transact(remove_runs, surplus)
+        if len(surplus) < BATCH:
+            for task_id in looked_at:
+                self._long.pop(task_id, None)
+        return now + (BREATH if self._long else EVERY)
+
+    async def _sweep(self, now: Instant) -> None:
+        limits = await self._store.read(list_limits, self._swept_to, TASKS_A_LOOK)
+        for task_id, keep in limits:
+            self._long.setdefault(task_id, keep)
+        is_over = len(limits) < TASKS_A_LOOK
+        self._swept_to = 0 if is_over else limits[-1][0]
+        self._sweep_at = now + (SWEEP_AGAIN if is_over else SWEEP_EVERY)
+
+
+def add_run_history(retention: Retention, keep_us: Micros) -> None:
+    """Have finished runs removed by age."""
+    retention.add("runs", keep_us, purge_runs)
+
+
+def purge_runs(tx: HistoryTx, before: Instant, limit: int) -> int:
+    """Remove up to `limit` runs that ended before."""
+    return tx.history.purge_runs(before, limit)
+
+
+def find_surplus(tx: HistoryTx, limits: dict[int, int], limit: int) -> list[int]:
+    """Successes beyond what their tasks keep, up to `limit` in all. The limit in force now decides, not the one noted."""
+    found: list[int] = []
+    for task_id in limits:
+        task = tx.tasks.find(task_id)
+        if task is not None:
+            found += tx.history.list_surplus(task_id, task.definition.options.history_limit, limit - len(found))
+        if len(found) >= limit:
+            break
+    return found
+
+
+def remove_runs(tx: HistoryTx, run_ids: list[int]) -> int:
+    """Remove finished runs."""
+    return tx.history.remove_runs(run_ids)
+
+
+def list_limits(tx: HistoryTx, after: int, limit: int) -> list[tuple[int, int]]:
+    """What the next tasks keep."""
+    return tx.history.list_limits(after, limit)

@@ -1,0 +1,68 @@
+"""The Caller of the service: plain http in a lane of its own, everything else by libcurl.
+
+Both lanes ask the same egress policy and look names up in the same place. A redirect may lead from the plain lane to
+libcurl's, with what is left of its hops and its deadline; libcurl's lane follows its own, http or not.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from ksana.outbound.egress import EgressPolicy
+from ksana.outbound.curl.caller import MAX_IDLE, CurlCaller, check_libcurl
+from ksana.outbound.curl.handle import HARD_CAP
+from ksana.outbound.resolver import LookUp, Names, look_up_addresses
+from ksana.outbound.plain.client import PlainLane
+from ksana.ports.caller import Call, Reply, Request
+
+
+class HttpCaller:
+    """Makes calls on the running loop. Make it on the loop, use it on the loop, close it there."""
+
+    def __init__(
+        self,
+        policy: EgressPolicy | None = None,
+        *,
+        max_idle: int = MAX_IDLE,
+        ca_file: str | None = None,
+        look_up: LookUp = look_up_addresses,
+        hard_cap: int = HARD_CAP,
+    ) -> None:
+        """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it may block."""
+        check_libcurl()  # now: a call cannot raise it later
+        self._policy = policy or EgressPolicy()
+        self._max_idle = max_idle
+        self._ca_file = ca_file
+        self._hard_cap = hard_cap
+        self._names = Names(asyncio.get_running_loop(), look_up)
+        self._plain = PlainLane(self._policy, self._names, self._hand_over, max_idle=max_idle, hard_cap=hard_cap)
+        self._curl: CurlCaller | None = None
+        self._closed = False
+
+    @property
+    def in_flight(self) -> int:
+        """Count the calls that have not ended."""
+        return self._plain.in_flight + (self._curl.in_flight if self._curl is not None else 0)
+
+    def call(self, request: Request, done: Callable[[Reply], None]) -> Call:
+        """Start an attempt; see the port."""
+        if self._closed:
+            return self._plain.refuse(request, done)
+        return self._plain.take(request, done) or self._find_curl().call(request, done)
+
+    def close(self) -> None:
+        """Abort what is in flight, telling each one before this returns, and free every socket."""
+        self._closed = True
+        self._plain.close()
+        if self._curl is not None:
+            self._curl.close()
+        self._names.close()
+
+    def _hand_over(self, request: Request, done: Callable[[Reply], None], hops_left: int, spent_ms: float) -> Call:
+        return self._find_curl().carry_on(request, done, hops_left, spent_ms)
+
+    def _find_curl(self) -> CurlCaller:
+        if self._curl is None:
+            self._curl = CurlCaller(
+                self._policy, max_idle=self._max_idle, ca_file=self._ca_file, hard_cap=self._hard_cap, names=self._names
+            )
+        return self._curl

@@ -1,0 +1,193 @@
+"""A line: one libcurl handle, kept and used again, with everything that never changes set once.
+
+It knows how to dial a request and read what came; when to do so is the caller's matter.
+"""
+
+import re
+import socket
+from typing import Any, Final
+
+import pycurl
+
+from ksana.domain.tasks.headers import Target
+from ksana.outbound.egress import EgressPolicy
+from ksana.ports.caller import Request, Timing
+
+HARD_CAP: Final = 16 * 1024 * 1024
+"""No answer is read past this; it ends there, as a truncated answer."""
+DNS_CACHE_S: Final = 30
+CONNECTION_LIFE_S: Final = 600
+"""A connection is not used again after this, so that a target that moved is found again."""
+USER_AGENT: Final = "ksana"
+
+BAD_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+METHOD = re.compile(r"[A-Z]{1,16}\Z", re.ASCII)
+NEEDS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
+"""Servers expect `Content-Length: 0` from these when there is no body."""
+
+
+class Line:
+    """One handle, and what the call on it has received so far."""
+
+    __slots__ = (
+        "_may_resend", "_opened", "_shape", "_url", "chunks", "curl", "flight", "hard_cap", "is_capped", "policy", "received",
+        "refusal", "room", "target", "timeout_ms",
+    )  # fmt: skip
+
+    def __init__(self, policy: EgressPolicy, opened: list[socket.socket], ca_file: str | None, hard_cap: int) -> None:
+        self.policy = policy
+        self.hard_cap = hard_cap
+        self.curl: Any = pycurl.Curl()
+        self.flight: Any = None
+        self.target: Target | None = None
+        self.chunks: list[bytes] = []
+        self.room = self.received = 0
+        self.is_capped = False
+        self.refusal: str | None = None
+        self.timeout_ms = (0, 0)
+        self._shape: tuple[str, bool] | None = None
+        self._may_resend = True
+        self._url = ""
+        self._opened = opened
+        self._set_constants(ca_file)
+
+    def _set_constants(self, ca_file: str | None) -> None:
+        curl = self.curl
+        for option, value in (
+            (pycurl.NOSIGNAL, 1),
+            (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
+            (pycurl.FOLLOWLOCATION, 0),
+            # An empty proxy is "none", whatever the environment says: a proxy would connect where we cannot look.
+            (pycurl.PROXY, ""),
+            (pycurl.NOPROXY, "*"),
+            (pycurl.NETRC, pycurl.NETRC_IGNORED),
+            (pycurl.HTTP09_ALLOWED, 0),
+            (pycurl.HTTP_CONTENT_DECODING, 0),
+            (pycurl.USERAGENT, USER_AGENT),
+            (pycurl.DNS_CACHE_TIMEOUT, DNS_CACHE_S),
+            (pycurl.MAXLIFETIME_CONN, CONNECTION_LIFE_S),
+            (pycurl.WRITEFUNCTION, self._write),
+            (pycurl.OPENSOCKETFUNCTION, self._open_socket),
+        ):
+            curl.setopt(option, value)
+        if ca_file is not None:
+            curl.setopt(pycurl.CAINFO, ca_file)
+
+    def dial(self, request: Request, target: Target, addresses: tuple[str, ...], timeout_ms: int, connect_ms: int) -> None:
+        """Set the handle up for a request; options that stay as they were are not touched.
+
+        `addresses` are those of the target's name, looked up and judged; none if the host is an address itself.
+        """
+        curl, body = self.curl, request.body
+        if target.url != self._url:
+            curl.setopt(pycurl.URL, target.url)
+            self._url = target.url
+        if addresses:
+            # libcurl takes the list for one transfer; the plus lets the entry age like any other.
+            listed = ",".join(f"[{each}]" if ":" in each else each for each in addresses)
+            curl.setopt(pycurl.RESOLVE, [f"+{target.host}:{target.port}:{listed}"])
+        shape = (request.method, body is not None)
+        if shape != self._shape:
+            self._set_method(*shape)
+        if request.may_resend != self._may_resend:
+            curl.setopt(pycurl.FRESH_CONNECT, int(not request.may_resend))
+            self._may_resend = request.may_resend
+        if body is not None and request.method != "HEAD":
+            curl.setopt(pycurl.POSTFIELDS, body)
+        curl.setopt(pycurl.HTTPHEADER, header_lines(request.headers))
+        if (timeout_ms, connect_ms) != self.timeout_ms:
+            curl.setopt(pycurl.TIMEOUT_MS, timeout_ms)
+            curl.setopt(pycurl.CONNECTTIMEOUT_MS, connect_ms)
+            self.timeout_ms = (timeout_ms, connect_ms)
+        self.target = target
+        self.chunks = []
+        self.received = 0
+        self.room = self.hard_cap if request.max_body is None else request.max_body
+        self.is_capped = False
+        self.refusal = None
+
+    def _set_method(self, method: str, has_body: bool) -> None:
+        if not METHOD.match(method):
+            raise ValueError(f"{method[:32]!r} is not a method")
+        curl = self.curl
+        self._shape = None
+        curl.setopt(pycurl.HTTPGET, 1)  # also undoes NOBODY and POST
+        curl.unsetopt(pycurl.CUSTOMREQUEST)
+        if method == "HEAD":
+            curl.setopt(pycurl.NOBODY, 1)
+        elif has_body or method in NEEDS_LENGTH:
+            curl.setopt(pycurl.POST, 1)
+            if not has_body:
+                curl.setopt(pycurl.POSTFIELDS, b"")
+            if method != "POST":
+                curl.setopt(pycurl.CUSTOMREQUEST, method)
+        elif method != "GET":
+            curl.setopt(pycurl.CUSTOMREQUEST, method)
+        self._shape = (method, has_body)
+
+    def _write(self, data: bytes) -> int | None:
+        self.received += len(data)
+        if self.room > 0:
+            self.chunks.append(data if len(data) <= self.room else data[: self.room])
+            self.room -= len(data)
+        elif data:
+            self.room = -1
+        if self.received > self.hard_cap:
+            self.is_capped = True
+            return 0  # fewer than were given: libcurl ends the transfer
+        return None
+
+    def _open_socket(self, purpose: int, address: Any) -> Any:
+        """Judge the address libcurl is about to connect to. Here names are resolved, so nothing can change after."""
+        family, kind, protocol, place = address
+        if self.refusal is not None:
+            return pycurl.SOCKET_BAD
+        if family not in (socket.AF_INET, socket.AF_INET6) or self.target is None:
+            self.refusal = "only IPv4 and IPv6 addresses can be called"
+            return pycurl.SOCKET_BAD
+        reason = self.policy.check_address(place[0], place[1], self.target.host)
+        if reason is not None:
+            # One forbidden answer of a name spoils the rest: mixing open and closed addresses is how names are abused.
+            self.refusal = reason
+            return pycurl.SOCKET_BAD
+        opened = socket.socket(family, kind, protocol)
+        # pycurl takes a duplicate; the caller closes this one as soon as libcurl has returned.
+        self._opened.append(opened)
+        return opened
+
+    def read_timing(self, offset_ms: float, lookup_ms: float) -> Timing:
+        """Read the phases, counted from the start of the first hop; the name was looked up before libcurl began."""
+        getinfo = self.curl.getinfo
+        dns, connect, tls = (
+            getinfo(pycurl.NAMELOOKUP_TIME),
+            getinfo(pycurl.CONNECT_TIME),
+            getinfo(pycurl.APPCONNECT_TIME),
+        )
+        first, total = getinfo(pycurl.STARTTRANSFER_TIME), getinfo(pycurl.TOTAL_TIME)
+        if offset_ms:
+            parts = (offset_ms + part * 1e3 if part else 0.0 for part in (connect, tls, first, total))
+            return Timing(lookup_ms or offset_ms + dns * 1e3, *parts)
+        return Timing(dns * 1e3, connect * 1e3, tls * 1e3, first * 1e3, total * 1e3)
+
+    def is_connected(self) -> bool:
+        """Tell whether the call had a connection, a new one or one kept from before."""
+        getinfo = self.curl.getinfo
+        return bool(getinfo(pycurl.CONNECT_TIME) > 0 or getinfo(pycurl.LOCAL_PORT) > 0)
+
+    def close(self) -> None:
+        """Free the handle."""
+        self.curl.close()
+        self.flight = None
+
+
+def header_lines(headers: tuple[tuple[str, str], ...]) -> list[str] | list[bytes]:
+    """Write headers as libcurl takes them. Raise ValueError for a control byte: the last border before the wire."""
+    # An empty value needs a semicolon; a bare colon tells libcurl to leave the header out.
+    lines = [f"{name}: {value}" if value else f"{name};" for name, value in headers]
+    text = "".join(lines)
+    if BAD_HEADER.search(text):
+        raise ValueError("a header holds a control character")
+    lines.append("Expect:")
+    if not any(name.lower() == "content-type" for name, _ in headers):
+        lines.append("Content-Type:")  # or libcurl would call every body a form
+    return lines if text.isascii() else [line.encode() for line in lines]

@@ -1,0 +1,1 @@
+"""What a store keeps for tasks and runs."""

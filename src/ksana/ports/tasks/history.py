@@ -1,0 +1,67 @@
+"""What a store answers about the past of tasks and runs, and how it forgets. Nothing here reads more than it is told to."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ksana.base.instant import Instant
+from ksana.domain.explain import Fact
+from ksana.ports.store import Tx
+
+
+class History(Protocol):
+    """Bounded questions about what was, by index, and the removal of what is old."""
+
+    def find_run_of_slot(self, task_id: int, slot_at: Instant) -> int | None: ...
+
+    def find_last_by_hand(self, task_id: int) -> int | None:
+        """The task's newest run, if people started it."""
+        ...
+
+    def find_event_id_at(self, at: Instant) -> int:
+        """The id of the last event not later than `at`, 0 if there is none. Ids grow with time, give or take a commit, so it
+        is found by halving: a few dozen reads of one row, however long the log is."""
+        ...
+
+    def first_event(self, entity_type: str, entity_id: int) -> Fact | None: ...
+
+    def list_events_down(self, entity_type: str, entity_id: int, upto: int, limit: int) -> list[Fact]:
+        """Events of one entity with an id up to `upto`, newest first."""
+        ...
+
+    def list_events_up(self, entity_type: str, entity_id: int, after: int, limit: int) -> list[Fact]:
+        """Events of one entity with a greater id, oldest first."""
+        ...
+
+    def count_waiting_before(self, task_id: int, run_id: int) -> int: ...
+
+    def count_ready_before(self, host: str, run_id: int, limit: int) -> int:
+        """Runs before this one at a host, up to `limit`."""
+        ...
+
+    def find_lease_until(self, instance_id: str) -> Instant | None: ...
+
+    def count_alive(self) -> int: ...
+
+    def list_limits(self, after: int, limit: int) -> list[tuple[int, int]]:
+        """(task, successes it keeps) by id, after an id."""
+        ...
+
+    def list_surplus(self, task_id: int, keep: int, limit: int) -> list[int]:
+        """Up to `limit` finished successes beyond the newest `keep`. Looks through a bounded number of the task's runs; a
+        success hidden behind more failures than that is left to its age."""
+        ...
+
+    def remove_runs(self, run_ids: Sequence[int]) -> int:
+        """Forget those of these runs that are finished, with their callbacks; answer how many."""
+        ...
+
+    def purge_runs(self, before: Instant, limit: int) -> int:
+        """Forget up to `limit` runs that ended before; unfinished ones are passed over. Answer how many."""
+        ...
+
+
+class HistoryTx(Tx, Protocol):
+    """A transaction that can be asked about the past."""
+
+    @property
+    def history(self) -> History: ...

@@ -1,0 +1,103 @@
+"""Figures of the queue, from gauges and rollups that were written with what they count. Nothing here scans history."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ksana.base.errors import InvalidError
+from ksana.base.instant import DAY, MINUTE, Instant, Micros
+from ksana.domain.histogram import quantile
+from ksana.ports.store import Store, Tx
+from ksana.service.queue.jobs import Limits
+
+MAX_POINTS: Final = 2000
+_GAUGES: Final = {"leases_active": "leases", "capacity_used": "units", "jobs_queued": "queued", "jobs_running": "running"}
+_COUNTS: Final = {
+    "jobs_submitted": "submitted",
+    "jobs_done": "done",
+    "jobs_failed": "failed",
+    "jobs_timeout": "timeout",
+}
+_SPANS: Final = {"wait_seconds_p95": "wait", "run_seconds_p95": "run"}
+METRICS: Final = (*_GAUGES, *_COUNTS, *_SPANS)
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """The queue at this moment."""
+
+    capacity: dict[str, int]
+    jobs: dict[str, int]
+    leases: dict[str, int]
+
+
+class Series(msgspec.Struct, frozen=True):
+    """A metric over time: a value for each bucket, the first of which begins at `first_at`."""
+
+    metric: str
+    bucket_us: Micros
+    first_at: Instant
+    values: Sequence[float | None]
+
+
+class QueueStats:
+    """Reads the figures."""
+
+    def __init__(self, store: Store, limits: Limits) -> None:
+        self._store = store
+        self._limits = limits
+
+    async def snapshot(self) -> Snapshot:
+        """The present."""
+        return await self._store.read(read_snapshot, self._limits.total)
+
+    async def series(self, metric: str, bucket_us: Micros, range_us: Micros) -> Series:
+        """The past, in buckets up to now."""
+        if metric not in METRICS:
+            raise InvalidError(f"there is no metric {metric!r}; allowed: {', '.join(METRICS)}", field="metric")
+        if bucket_us < MINUTE or bucket_us % MINUTE:
+            raise InvalidError("'bucket' is a whole number of minutes, 1m or more", field="bucket")
+        if range_us < bucket_us:
+            raise InvalidError("'range' must not be shorter than 'bucket'", field="range")
+        if -(-range_us // bucket_us) > MAX_POINTS:
+            raise InvalidError(f"that makes more than {MAX_POINTS} points: take a longer bucket", field="bucket")
+        return await self._store.read(read_series, metric, bucket_us, range_us)
+
+
+def read_snapshot(tx: Tx, total: int) -> Snapshot:
+    """What is so now, and two counts of the last day."""
+    room = tx.leases.room(total)
+    gauges = tx.queue.gauges()
+    failed, expired, timed_out = (tx.counts.sum_since(metric, tx.now - DAY) for metric in ("failed", "expired", "timeout"))
+    return Snapshot(
+        {"total": total, "used": room.used, "reserved": room.reserved(tx.now)},
+        {"queued": gauges.queued, "running": gauges.running, "failed_last_24h": failed, "timeout_last_24h": timed_out},
+        {"active": room.active, "expired_last_24h": expired},
+    )
+
+
+def read_series(tx: Tx, metric: str, bucket_us: Micros, range_us: Micros) -> Series:
+    """One metric's buckets, aligned to the clock, the last one holding now."""
+    count = -(-range_us // bucket_us)
+    last = tx.now - tx.now % bucket_us
+    first = last - (count - 1) * bucket_us
+    starts = range(first, last + bucket_us, bucket_us)
+    if metric in _GAUGES:
+        return Series(metric, bucket_us, first, _gauge_values(tx, metric, starts, bucket_us))
+    name = _COUNTS.get(metric) or _SPANS[metric]
+    sums = tx.counts.sum_stretches(name, first, last + bucket_us, bucket_us)
+    if metric in _COUNTS:
+        return Series(metric, bucket_us, first, [sums.get(start, 0) for start in starts])
+    return Series(metric, bucket_us, first, [quantile(sums.get(start, 0), 0.95) for start in starts])
+
+
+def _gauge_values(tx: Tx, metric: str, starts: Sequence[Instant], bucket_us: Micros) -> list[int]:
+    """A gauge's value at the end of each bucket: the present value, less every change since."""
+    changes = tx.counts.sum_stretches(_GAUGES[metric], starts[0], starts[-1] + bucket_us, bucket_us)
+    room, gauges = tx.leases.room(0), tx.queue.gauges()
+    value = {"leases": room.active, "units": room.used, "queued": gauges.queued, "running": gauges.running}[_GAUGES[metric]]
+    values: list[int] = []
+    for start in reversed(starts):
+        values.append(value)
+        value -= changes.get(start, 0)
+    return values[::-1]

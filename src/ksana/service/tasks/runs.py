@@ -1,0 +1,125 @@
+"""Use cases of runs: read, list, cancel, run again."""
+
+import msgspec
+
+from ksana.base.errors import ConflictError, NotFoundError
+from ksana.base.ids import new_uid
+from ksana.base.instant import Instant
+from ksana.domain.lifecycle import RUN
+from ksana.domain.tasks.records import Run, Task
+from ksana.engine.tasks.promotion import promote_waiting
+from ksana.ports.store import Store, Tx
+from ksana.service.tasks.definitions import Hints, Started, cancel_run, find_task, start_run
+
+RunRef = int | str
+"""A run by its integer id or its uid."""
+
+
+class RunPage(msgspec.Struct, frozen=True):
+    """One page of runs, newest first."""
+
+    runs: list[Run]
+    total: int
+    tasks: dict[int, Task]
+    """The tasks they belong to, deleted ones included."""
+
+
+class RunView(msgspec.Struct, frozen=True):
+    """A run with its task and the callbacks that came for it."""
+
+    run: Run
+    task: Task | None
+    callbacks: list[tuple[int, Instant, str, str]]
+    """(id, received_at, body, status), in order."""
+
+
+class RunService:
+    """Read, list, cancel, retry."""
+
+    def __init__(self, store: Store, hints: Hints) -> None:
+        self._store = store
+        self._hints = hints
+
+    async def get(self, ref: RunRef) -> RunView:
+        """Read one run."""
+        return await self._store.read(_get, ref)
+
+    async def list_page(
+        self,
+        *,
+        task_id: int | None = None,
+        status: str | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+        page: int = 1,
+        page_size: int = 20,
+    ) -> RunPage:
+        """One page of runs; an unknown task is NOT_FOUND."""
+        return await self._store.read(_list_page, task_id, status, since, until, page, page_size)
+
+    async def cancel(self, ref: RunRef) -> Run:
+        """Cancel an unfinished run; a call in flight is aborted, on whichever instance holds it."""
+        run, hosts = await self._store.transact(_cancel, ref)
+        self._hints.canceled(run.id)
+        for host in hosts:
+            self._hints.ready(host)
+        return run
+
+    async def retry(self, ref: RunRef) -> Started:
+        """Run a finished run's task again, as a new run of its own."""
+        started = await self._store.transact(_retry, ref)
+        self._hints.ready(started.host)
+        return started
+
+
+def find_run(tx: Tx, ref: RunRef, *, lock: bool = False) -> Run:
+    """Find a run by either id, or raise NOT_FOUND."""
+    run_id = ref if isinstance(ref, int) else tx.runs.find_id_by_uid(ref)
+    run = None if run_id is None else tx.runs.find(run_id, lock=lock)
+    if run is None:
+        raise NotFoundError(f"no run has the id {ref}")
+    return run
+
+
+def _get(tx: Tx, ref: RunRef) -> RunView:
+    run = find_run(tx, ref)
+    return RunView(run, tx.tasks.find(run.task_id), tx.runs.list_callbacks(run.id))
+
+
+def _list_page(
+    tx: Tx, task_id: int | None, status: str | None, since: Instant | None, until: Instant | None, page: int, page_size: int
+) -> RunPage:
+    if task_id is not None and tx.tasks.find(task_id) is None:
+        raise NotFoundError(f"no task has the id {task_id}")
+    runs = tx.runs.list_runs(
+        task_id=task_id, status=status, since=since, until=until, limit=page_size, skip=(page - 1) * page_size
+    )
+    total = tx.runs.count_runs(task_id=task_id, status=status, since=since, until=until)
+    tasks = {id_: task for id_ in {run.task_id for run in runs} if (task := tx.tasks.find(id_)) is not None}
+    return RunPage(runs, total, tasks)
+
+
+def _cancel(tx: Tx, ref: RunRef) -> tuple[Run, set[str]]:
+    task_id = find_run(tx, ref).task_id
+    task = tx.tasks.find(task_id, lock=True)
+    run = find_run(tx, ref, lock=True)
+    if run.status in RUN.final:
+        raise ConflictError(f"the run is finished: {run.status}", code="ILLEGAL_TRANSITION", current={"status": run.status})
+    if not cancel_run(tx, run, "CANCELED_BY_CALLER"):
+        raise ConflictError("the run changed meanwhile: try again", current={"status": run.status})
+    hosts = promote_waiting(tx, task) if task is not None and run.is_counted else set()
+    return find_run(tx, run.id), hosts
+
+
+def _retry(tx: Tx, ref: RunRef) -> Started:
+    run = find_run(tx, ref)
+    if run.status not in RUN.final:
+        raise ConflictError(
+            f"the run is not finished: {run.status}; only a finished run can be run again",
+            current={"status": run.status},
+        )
+    task = find_task(tx, run.task_id, lock=True)
+    return start_run(
+        tx, task, trigger="retry", reason="RETRIED_BY_CALLER", is_ready=True, is_counted=True, trace_id=new_uid(),
+        exec_type=run.exec_type, override_body=run.override_body, retry_of=run.id,
+    )  # fmt: skip

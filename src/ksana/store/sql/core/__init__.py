@@ -1,0 +1,1 @@
+"""Connections, statements, group commit and the tables of the core."""

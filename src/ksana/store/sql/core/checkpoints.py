@@ -1,0 +1,67 @@
+"""Moving SQLite's log into the database file beside the writer, not in it.
+
+By default the connection that commits past a limit copies the log back itself, and everybody who waits for the writer waits for
+that too: 30 to 100 ms every few thousand pages. Here a thread of its own does it, in small portions, while commits go on. The
+writer's own limit stays as a net, far higher. SQLite hides a failed sync of its automatic copy; ours is told to the tally,
+because after it the database file cannot be trusted.
+"""
+
+import sqlite3
+import threading
+from typing import Final
+
+from ksana.store.sql.core.dialects import SqliteDialect, Trouble
+from ksana.store.sql.core.commit_queue import Tally
+from ksana.store.sql.core.threads import CLOSE_SECONDS
+
+COMMITS: Final = 64
+"""Commits after which it is worth copying."""
+
+REST_SECONDS: Final = 0.2
+"""Pause between two copies: a busy writer gives a few hundred pages meanwhile."""
+
+
+class Checkpointer:
+    """One thread with a connection of its own. Asleep, without a timer, while nothing is committed."""
+
+    def __init__(self, dialect: SqliteDialect, tally: Tally) -> None:
+        self._dialect = dialect
+        self._tally = tally
+        self._commits = 0
+        self._asked = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="store-checkpoint", daemon=True)
+        self._thread.start()
+
+    def note_commit(self) -> None:
+        """A batch was committed. Called by the writer."""
+        self._commits += 1
+        if self._commits >= COMMITS:
+            self._commits = 0
+            self._asked.set()
+
+    def close(self) -> None:
+        """End after the copy under way. One held by a disk that hangs is left behind, like a writer is."""
+        self._closing.set()
+        self._asked.set()
+        self._thread.join(CLOSE_SECONDS)
+
+    def _serve(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            if self._closing.is_set() or self._tally.broken_reason is not None:
+                break
+            try:
+                if connection is None:
+                    connection = self._dialect.connect(read_only=False)
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error as error:
+                if self._dialect.judge(error) is Trouble.BROKEN:
+                    self._tally.mark_broken(error)
+                    break
+                # Busy, or no room: the writer meets the same and says so; the log keeps everything until later.
+            self._closing.wait(REST_SECONDS)
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,376 @@
+"""Group commit: how transaction functions that wait become one durable transaction.
+
+    callers (event loop)          writer (thread, or inline in tests)
+    ────────────────────          ───────────────────────────────────
+    transact(fn) ─┐
+    transact(fn) ─┼─ queue ─────▶ take all that wait ─▶ BEGIN ─▶ fn, fn, fn ─▶ events, rollups ─▶ COMMIT ─▶ answers
+    transact(fn) ─┘
+
+Nobody waits for a timer: a lone function is committed at once, and while one commit runs the next batch piles up by itself.
+
+**Isolated failures.** A batch is first run with nothing between its functions. One that raises before it wrote anything
+just gets its exception, after the commit, because it may have judged by what a neighbour wrote. If one raises *after* a
+write (an event or a count is one), or a statement fails, the batch is rolled back and run again carefully, each function
+with its events inside a savepoint, and only the savepoint of the one that raises is undone. Functions may be run twice;
+that is in their contract.
+
+**Trouble.** A deadlock or a lock wait: roll back, wait a little, again. A connection lost before COMMIT: nothing happened;
+connect anew, again. No connection to be had: every waiting function gets StoreDownError and nothing is tried until the
+pause is over. A full disk: StoreDownError, nothing written. A disk that refused to sync: the lane is closed for good,
+because after a failed fsync the kernel may report success for data it dropped.
+
+**Unknown commits.** A connection lost *while* committing leaves the outcome open. Each batch on a network database
+therefore writes a fresh mark into its writer's own row of `commit_marks`. To resolve, connect anew and read that row
+`FOR UPDATE`: this waits for the old transaction if the server still has it, and then the mark is either ours, so it
+happened, or not, so it never will. Nothing is guessed and no function runs again after it was committed.
+"""
+
+import asyncio
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ksana.base.clock import Clock
+from ksana.base.errors import KsanaError, StoreDownError
+from ksana.base.ids import new_token, new_uid
+from ksana.base.instant import Instant
+from ksana.store.sql.core.dialects import Dialect, Trouble
+from ksana.store.sql.core.session import Session
+from ksana.store.sql.core.statements import Statement
+from ksana.store.sql.core.tx import SqlTx
+
+MAX_RETRIES: Final = 12
+"""Deadlocks in a row before a batch gives up; with the pauses below about four seconds."""
+
+MAX_RECONNECTS: Final = 3
+RESOLVE_SECONDS: Final = 60.0
+FIRST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 5.0
+CLOCK_REFRESH_SECONDS: Final = 1.0
+
+
+class StoreCall:
+    """One function that waits, and later what came of it."""
+
+    __slots__ = ("args", "error", "fn", "future", "kwargs", "loop", "result", "waits_since")
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        future: Any,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.fn = fn
+        self.args = args
+        self.kwargs = kwargs
+        self.future = future
+        self.loop = loop
+        self.waits_since = time.monotonic()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class _CarefulNeeded(Exception):
+    """A function failed after it wrote: the batch must be run again with savepoints."""
+
+
+class Tally:
+    """What the writers did, for health and metrics. Written under the interpreter's lock only."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.transactions = 0
+        self.retries = 0
+        self.down_reason: str | None = None
+        self.broken_reason: str | None = None
+        self.down_until = 0.0
+
+    def mark_broken(self, error: BaseException) -> None:
+        """Note that the store refused to make something durable. It stays so until a restart."""
+        self.broken_reason = f"the store refused to make a write durable ({_line(error)}): restart the server"
+
+
+class Writer:
+    """One connection that commits batches. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        statements: Mapping[str, Statement],
+        clock: Clock,
+        tally: Tally,
+        seal: Callable[[Session], None] | None = None,
+    ) -> None:
+        """`seal` commits in the place of a bare COMMIT, for a store that must write more than the database."""
+        self._dialect = dialect
+        self._seal = seal or _commit
+        self._statements = statements
+        self._clock = clock
+        self._tally = tally
+        self._session: Session | None = None
+        self._id = new_uid()
+        self._mark = 0
+        self._clock_offset = 0
+        self._clock_read_at = -1e9
+        self._pause = FIRST_PAUSE
+
+    def commit(self, batch: list[StoreCall]) -> None:
+        """Run and commit the batch. Afterwards each work has its result or its error; nothing is raised."""
+        try:
+            self._check_open()
+            self._commit_until_settled(batch)
+        except StoreDownError as error:
+            self._tally.down_reason = error.message
+            for work in batch:
+                work.result, work.error = None, error
+        except BaseException as error:  # a bug here must not leave callers waiting for ever
+            self._drop()
+            for work in batch:
+                work.result, work.error = None, error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._drop()
+
+    def _check_open(self) -> None:
+        if self._tally.broken_reason is not None:
+            raise StoreDownError(self._tally.broken_reason, retry_after_sec=30)
+        wait = self._tally.down_until - time.monotonic()
+        if wait > 0:
+            raise StoreDownError(f"the store is away: {self._tally.down_reason}", retry_after_sec=max(1, round(wait)))
+
+    def _commit_until_settled(self, batch: list[StoreCall]) -> None:
+        careful = False
+        retries = itertools.count(1)
+        lost = itertools.count(1)
+        while True:
+            session = self._connect()
+            try:
+                self._run(session, batch, careful)
+            except _CarefulNeeded:
+                self._roll_back(session)
+                careful = True
+                continue
+            except Exception as error:
+                self._settle_trouble(session, error, retries, lost)
+                continue
+            if self._try_commit(session, batch, retries, lost):
+                return
+
+    def _try_commit(self, session: Session, batch: list[StoreCall], retries: Any, lost: Any) -> bool:
+        if not session.wrote:
+            self._roll_back(session)
+            return True
+        try:
+            self._seal(session)
+        except Exception as error:
+            if self._dialect.is_network and self._dialect.judge(error) is Trouble.LOST:
+                self._drop()
+                if not self._resolve():
+                    self._tally.retries += 1
+                    return False
+            else:
+                self._settle_trouble(session, error, retries, lost)
+                return False
+        self._tally.commits += 1
+        self._tally.transactions += len(batch)
+        self._tally.down_reason = None
+        return True
+
+    def _run(self, session: Session, batch: list[StoreCall], careful: bool) -> None:
+        session.raw(self._dialect.begin_write)
+        tx = SqlTx(session, self._now(session))
+        if careful:
+            session.wrote = self._run_apart(session, tx, batch)
+        else:
+            session.wrote = self._run_together(session, tx, batch)
+            self._flush(tx)
+        if session.wrote and self._dialect.is_network:
+            self._set_mark(session, tx.now)
+
+    def _run_together(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
+        """Run the functions with nothing between them; tell whether any wrote."""
+        wrote = False
+        for work in batch:
+            session.wrote = False
+            work.error = None
+            try:
+                work.result = work.fn(tx, *work.args, **work.kwargs)
+            except Exception as error:
+                if self._dialect.judge(error) is not Trouble.OURS:
+                    raise
+                if session.wrote or not isinstance(error, KsanaError):
+                    raise _CarefulNeeded from error
+                work.result, work.error = None, error
+            else:
+                wrote = wrote or session.wrote
+        return wrote
+
+    def _run_apart(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
+        """Run each function, events and rollups included, inside its own savepoint; tell whether any wrote."""
+        wrote = False
+        for work in batch:
+            session.wrote = False
+            work.error = None
+            session.raw("SAVEPOINT one")
+            try:
+                work.result = work.fn(tx, *work.args, **work.kwargs)
+                tx.flush()
+                session.raw("RELEASE SAVEPOINT one")
+            except Exception as error:
+                if self._dialect.judge(error) is not Trouble.OURS:
+                    raise
+                session.raw("ROLLBACK TO SAVEPOINT one")
+                session.raw("RELEASE SAVEPOINT one")
+                work.result, work.error = None, error
+                tx.forget()
+            else:
+                wrote = wrote or session.wrote
+        return wrote
+
+    def _flush(self, tx: SqlTx) -> None:
+        try:
+            tx.flush()
+        except Exception as error:
+            if self._dialect.judge(error) is Trouble.OURS:  # an event the table will not take: whose it is, shows apart
+                raise _CarefulNeeded from error
+            raise
+
+    def _set_mark(self, session: Session, now: Instant) -> None:
+        self._mark = new_token()
+        if not session.run("core.set_mark", writer=self._id, mark=self._mark, at=now):
+            # The row of a writer that idled past the retention was purged.
+            session.run("core.enter_mark", writer=self._id, mark=self._mark, at=now)
+
+    def _now(self, session: Session) -> Instant:
+        """The store's clock. On a network database asked once a second and carried on by our monotonic clock between."""
+        if not self._dialect.is_network:
+            return self._clock.now()
+        here = time.monotonic()
+        if here - self._clock_read_at > CLOCK_REFRESH_SECONDS:
+            row = session.raw(self._dialect.clock_sql)
+            after = time.monotonic()
+            assert row is not None
+            self._clock_offset = int(row[0]) - int((here + after) / 2 * 1e6)
+            self._clock_read_at = here = after
+        return self._clock_offset + int(here * 1e6)
+
+    def _connect(self) -> Session:
+        if self._session is not None:
+            return self._session
+        session: Session | None = None
+        try:
+            session = Session(self._dialect, self._dialect.connect(read_only=False), self._statements)
+            if self._dialect.is_network:
+                session.run("core.enter_mark", writer=self._id, mark=0, at=self._clock.now())
+        except Exception as error:
+            if session is not None:
+                session.close()
+            self._tally.down_reason = _line(error)
+            self._tally.down_until = time.monotonic() + self._pause
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+            raise StoreDownError(f"the store is away: {_line(error)}") from error
+        self._pause = FIRST_PAUSE
+        self._tally.down_reason = None
+        self._clock_read_at = -1e9
+        self._session = session
+        return session
+
+    def _settle_trouble(self, session: Session, error: Exception, retries: Any, lost: Any) -> None:
+        trouble = self._dialect.judge(error)
+        self._tally.retries += 1
+        if trouble is Trouble.LOST:
+            self._drop()
+            if next(lost) > MAX_RECONNECTS:
+                raise StoreDownError(f"the store keeps dropping the connection: {_line(error)}") from error
+            return
+        self._roll_back(session)
+        if trouble is Trouble.RETRY:
+            attempt = next(retries)
+            if attempt > MAX_RETRIES:
+                raise StoreDownError(f"the store is too busy: {_line(error)}") from error
+            time.sleep(random.uniform(0, min(0.5, 0.01 * 2**attempt)))
+            return
+        if trouble is Trouble.FULL:
+            raise StoreDownError(f"the store has no room: {_line(error)}", retry_after_sec=5) from error
+        if trouble is Trouble.BROKEN:
+            self._tally.mark_broken(error)
+            self._drop()
+            raise StoreDownError(self._tally.broken_reason or "", retry_after_sec=30) from error
+        raise error
+
+    def _resolve(self) -> bool:
+        """Find out whether the batch whose COMMIT got no answer happened."""
+        deadline = time.monotonic() + RESOLVE_SECONDS
+        pause = 0.05
+        while True:
+            try:
+                session = Session(self._dialect, self._dialect.connect(read_only=False), self._statements)
+                try:
+                    session.raw(self._dialect.begin_write)
+                    row = session.one("core.get_mark", writer=self._id)
+                    session.raw("COMMIT")
+                finally:
+                    session.close()
+                return row is not None and row[0] == self._mark
+            except Exception as error:
+                if time.monotonic() > deadline:
+                    raise StoreDownError(
+                        "the connection broke while committing and the store has not come back: "
+                        "whether this write happened is not known yet"
+                    ) from error
+                self._tally.down_reason = _line(error)
+                time.sleep(pause)
+                pause = min(pause * 2, 1.0)
+
+    def _roll_back(self, session: Session) -> None:
+        try:
+            session.raw("ROLLBACK")
+        except Exception as error:
+            # SQLite rolls back by itself on a full disk and then says there is nothing to roll back.
+            if self._dialect.is_network or "no transaction is active" not in str(error):
+                self._drop()
+
+    def _drop(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+
+def _commit(session: Session) -> None:
+    session.raw("COMMIT")
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+class Limiter:
+    """Lets a fixed number of functions wait; the rest are refused, so that memory stays bounded while the store is slow."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits."""
+        return self._waiting == 0
+
+    def enter(self) -> None:
+        """Count one more in, or refuse."""
+        if self._waiting >= self._limit:
+            raise StoreDownError(f"more than {self._limit} writes wait for the store already")
+        with self._lock:
+            self._waiting += 1
+
+    def leave(self, count: int) -> None:
+        """Count some out."""
+        with self._lock:
+            self._waiting -= count

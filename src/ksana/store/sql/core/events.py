@@ -1,0 +1,79 @@
+"""`scheduler_events`: appended in bulk, read by id."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ksana.base.instant import Instant
+from ksana.ports.store import Event
+from ksana.store.sql.core.session import Session
+
+_encode = msgspec.json.Encoder().encode
+
+_COLUMNS = ("ts", "entity_type", "entity_id", "event_type", "data_json")
+
+_PURGE_WINDOWS = 20
+"""Windows of the oldest rows one purge looks through for something to remove."""
+
+
+class SqlEvents:
+    """Gathers the events of a batch and writes them in one go."""
+
+    __slots__ = ("_now", "_rows", "_session")
+
+    def __init__(self, session: Session, now: Instant) -> None:
+        self._session = session
+        self._now = now
+        self._rows: list[tuple[Any, ...]] = []
+
+    def append(self, entity_type: str, entity_id: str | int, event_type: str, data: dict[str, Any] | None = None) -> None:
+        self._session.wrote = True
+        self._rows.append((self._now, entity_type, str(entity_id), event_type, _encode(data).decode() if data else "{}"))
+
+    def append_texts(self, events: Iterable[tuple[str, str, str, str]]) -> None:
+        self._session.wrote = True
+        now = self._now
+        self._rows += [(now, *event) for event in events]
+
+    def list_after(
+        self,
+        after: int,
+        limit: int,
+        entity_type: str | None = None,
+        entity_id: str | None = None,
+        event_type: str | None = None,
+    ) -> list[Event]:
+        filters = {"entity_type": entity_type, "entity_id": entity_id, "event_type": event_type}
+        return [
+            Event(row[0], row[1], row[2], row[3], row[4], msgspec.Raw(row[5].encode()))
+            for row in self._session.filtered("core.list_events", filters, after=after, limit=limit)
+        ]
+
+    def latest_id(self) -> int:
+        row = self._session.one("core.latest_event_id")
+        return int(row[0]) if row else 0
+
+    def purge(self, before: Instant, limit: int) -> int:
+        # Ids grow with time, so the oldest stand at one end. Rows stamped by a clock that ran ahead may stand there too:
+        # look past some of them, or they would stop the purge for ever.
+        after = 0
+        for _ in range(_PURGE_WINDOWS):
+            rows = self._session.all("core.list_oldest_events", after=after, limit=limit)
+            old = [row[0] for row in rows if row[1] < before]
+            if old:
+                return self._session.run("core.delete_events_to", first=old[0], last=old[-1], before=before)
+            if len(rows) < limit:
+                return 0
+            after = rows[-1][0]
+        return 0
+
+    def forget(self) -> None:
+        """Drop the gathered rows."""
+        self._rows = []
+
+    def flush(self) -> None:
+        """Write the gathered rows."""
+        if self._rows:
+            self._session.run_tuples("core.append_event", _COLUMNS, self._rows)
+            self._rows = []

@@ -1,0 +1,194 @@
+"""Opening a store by its URL, and the store itself: a lane for writes, threads for reads, a tally of how it fares."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from ksana.base.clock import Clock
+from ksana.base.errors import SetupError, StoreDownError
+from ksana.ports.store import StoreHealth
+from ksana.store.sql.core import sqlite_file
+from ksana.store.sql.core.checkpoints import Checkpointer
+from ksana.store.sql.core.dialects import Dialect, MysqlDialect, PostgresDialect, SqliteDialect, Trouble
+from ksana.store.sql.core.durability import list_weaknesses
+from ksana.store.sql.core.commit_queue import Tally, Writer
+from ksana.store.sql.core.migrate import MigrationReport, apply_migrations
+from ksana.store.sql.core.statements import load_statements
+from ksana.store.sql.core.threads import InlineExecutor, Executor, Reader, ReaderThreads, WriterThreads
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+NETWORK_WRITERS = 4
+READERS = 2
+
+OPEN_SECONDS = 30.0
+"""How long opening waits for others who open the same store."""
+
+
+class SqlStore:
+    """A store on one SQL database. Made by `open_store`."""
+
+    def __init__(self, opened: "Opened", clock: Clock, *, inline: bool) -> None:
+        dialect = self.dialect = opened.dialect
+        self._url = opened.shown
+        self._lock = opened.lock
+        self.warnings = opened.warnings
+        """Settings of the database server under which an acknowledged write may be lost, in sentences."""
+        self._tally = Tally()
+        self._checkpointer: Checkpointer | None = None
+        statements = load_statements(dialect.macros)
+        if inline:
+            self._writes: Executor = InlineExecutor(Writer(dialect, statements, clock, self._tally), None)
+            self._reads: Executor = InlineExecutor(None, Reader(dialect, statements, clock))
+            return
+        count = NETWORK_WRITERS if dialect.is_network else 1
+        writers = [Writer(dialect, statements, clock, self._tally) for _ in range(count)]
+        after_commit: Callable[[], None] = _rest
+        if isinstance(dialect, SqliteDialect) and dialect.path != ":memory:":
+            self._checkpointer = Checkpointer(dialect, self._tally)
+            after_commit = self._checkpointer.note_commit
+        self._writes = WriterThreads(writers, "store-write", after_commit)
+        self._reads = ReaderThreads(dialect, statements, clock, READERS)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def sole(self) -> bool:
+        return not self.dialect.is_network
+
+    async def transact(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await self._writes.start(fn, args, kwargs)
+        return result
+
+    async def read(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = await self._reads.start(fn, args, kwargs)
+        return result
+
+    def health(self) -> StoreHealth:
+        tally = self._tally
+        reason = tally.broken_reason or tally.down_reason
+        return StoreHealth(reason is None, reason, tally.commits, tally.transactions, tally.retries)
+
+    async def close(self) -> None:
+        await self._writes.close()
+        await self._reads.close()
+        if self._checkpointer is not None:
+            await asyncio.to_thread(self._checkpointer.close)
+        if self._lock is not None:
+            self._lock.drop()
+
+
+def _rest() -> None:
+    """Nothing is to be done after a commit."""
+
+
+class Opened(NamedTuple):
+    """A store whose schema is known."""
+
+    dialect: Dialect
+    shown: str
+    lock: sqlite_file.ServeLock | None
+    report: MigrationReport
+    warnings: list[str]
+
+
+async def open_store(
+    url: str,
+    clock: Clock,
+    *,
+    migrate: bool = True,
+    serve: bool = False,
+    inline: bool = False,
+    durability: Literal["warn", "strict"] = "warn",
+) -> SqlStore:
+    """Open the store a URL names, with its schema up to date. `serve` takes the one server's place on a SQLite file.
+
+    Raises SetupError when it can never work (a foreign file, a newer schema, a bad URL; with `durability` strict also a
+    database server that may lose acknowledged writes), StoreDownError when it may later.
+    """
+    open_it = partial(_open, url, clock, apply=migrate, serve=serve, durability=durability)
+    opened = open_it() if inline else await asyncio.to_thread(open_it)
+    return SqlStore(opened, clock, inline=inline)
+
+
+async def migrate(url: str, clock: Clock) -> MigrationReport:
+    """Bring a store's schema up to date and tell what was done."""
+    return (await asyncio.to_thread(partial(_open, url, clock, apply=True, serve=False))).report
+
+
+async def check_schema(url: str, clock: Clock) -> MigrationReport:
+    """Tell the schema's version, changing nothing; a schema that needs a migration raises SetupError."""
+    return (await asyncio.to_thread(partial(_open, url, clock, apply=False, serve=False))).report
+
+
+def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str = "warn") -> Opened:
+    dialect, shown = choose_dialect(url, clock)
+    lock: sqlite_file.ServeLock | None = None
+    try:
+        if isinstance(dialect, SqliteDialect):
+            if serve and dialect.path != ":memory:":
+                lock = sqlite_file.ServeLock(dialect.path)
+                lock.take()
+            _patiently(dialect, partial(sqlite_file.prepare, dialect.path, clock, make=apply))
+        report = _patiently(dialect, partial(apply_migrations, dialect, clock.now(), apply=apply))
+        warnings = list_weaknesses(dialect)
+        if warnings and durability == "strict":
+            raise SetupError(f"the store {shown} may lose acknowledged writes: {'; '.join(warnings)}")
+    except Exception as error:
+        if lock is not None:
+            lock.drop()
+        if isinstance(error, SetupError):
+            raise
+        if dialect.judge(error) is Trouble.OURS:
+            raise SetupError(f"the store {shown} cannot be used: {error}") from error
+        raise StoreDownError(f"the store {shown} is away: {' '.join(str(error).split())[:300]}") from error
+    return Opened(dialect, shown, lock, report, warnings)
+
+
+def _patiently(dialect: Dialect, step: Callable[[], T]) -> T:
+    """Take a step of opening again while another process is at the same one: SQLite does not always wait by itself."""
+    give_up_at = time.monotonic() + OPEN_SECONDS
+    while True:
+        try:
+            return step()
+        except Exception as error:
+            if dialect.judge(error) is not Trouble.RETRY or time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.02)
+
+
+def choose_dialect(url: str, clock: Clock) -> tuple[Dialect, str]:
+    """Pick the dialect for a URL; answer it and the URL with its secret masked (the full path for SQLite)."""
+    scheme = url.split(":", 1)[0].split("+")[0]
+    if scheme == "sqlite":
+        path = sqlite_path(url)
+        return SqliteDialect(path, clock), f"sqlite:///{path}"
+    if scheme in ("mysql", "mariadb"):
+        return MysqlDialect(url), _masked(url)
+    if scheme in ("postgresql", "postgres"):
+        return PostgresDialect(url), _masked(url)
+    raise SetupError(f"no store is called {scheme!r}: use sqlite:///…, mysql://…, postgresql://… or json:///…")
+
+
+def sqlite_path(url: str) -> str:
+    """The path a SQLite URL names: three slashes relative, four absolute; always answered in full."""
+    rest = url.split("://", 1)[1] if "://" in url else ""
+    if not rest.startswith("/") or len(rest) < 2:
+        raise SetupError(f"{url!r} names no file: write sqlite:///data/ksana.db (relative) or sqlite:////var/lib/ksana.db")
+    path = rest[1:].split("?", 1)[0]
+    return path if path == ":memory:" else os.path.abspath(path)
+
+
+def _masked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))

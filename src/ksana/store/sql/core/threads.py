@@ -1,0 +1,298 @@
+"""Where lanes run: writer threads that take what waits, reader threads beside them, or everything inline for tests."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+from ksana.base.clock import Clock
+from ksana.base.errors import KsanaError, StoreDownError
+from ksana.store.sql.core.dialects import Dialect, Trouble
+from ksana.store.sql.core.commit_queue import FIRST_PAUSE, Limiter, StoreCall, Writer
+from ksana.store.sql.core.session import ReadSession
+from ksana.store.sql.core.statements import Statement
+from ksana.store.sql.core.tx import SqlTx
+
+BATCH_LIMIT = 512
+"""Functions in one commit at most: bounds the time the first of them waits for the last."""
+
+READER_PAUSE = 1.0
+"""Longest rest of a reader after a failed connect, in seconds: each notices for itself that the store is back."""
+
+WAITING_LIMIT = 50_000
+
+STALE_SECONDS = 10.0
+"""How long a function may wait to be begun while no thread takes any."""
+
+CLOSE_SECONDS = 30.0
+"""How long closing waits for what was begun."""
+
+
+class Executor(Protocol):
+    """Somewhere to hand a function and await its answer."""
+
+    def start(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]": ...
+
+    async def close(self) -> None: ...
+
+
+class Waiting:
+    """What waits for a thread: bounded in number always, and in time when no thread takes anything.
+
+    A database that is silent holds its threads for as long as it likes. What they have begun must wait with them, because
+    nobody knows its outcome; what has not begun is refused after STALE_SECONDS.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._queue: SimpleQueue[StoreCall | None] = SimpleQueue()
+        self._gate = Limiter(limit)
+        self._taken_at = time.monotonic()
+        self._watcher: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+
+    def add(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]":
+        """Put a function in the queue."""
+        if self._is_closed:
+            raise StoreDownError("the store is closed")
+        self._gate.enter()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        if self._watcher is None or self._watcher.is_closed():
+            self._watcher = loop
+            loop.call_later(STALE_SECONDS / 10, self._watch)
+        self._queue.put(StoreCall(fn, args, kwargs, future, loop))
+        return future
+
+    def take(self, limit: int) -> list[StoreCall] | None:
+        """Wait for work and take what there is; None when the store is closed and the queue was emptied."""
+        queue = self._queue
+        work = queue.get()
+        if work is None:
+            return None
+        self._taken_at = time.monotonic()
+        batch = [work]
+        try:
+            while len(batch) < limit:
+                more = queue.get_nowait()
+                if more is None:
+                    queue.put(None)  # the signal to end comes after this batch
+                    break
+                batch.append(more)
+        except Empty:
+            pass
+        return batch
+
+    def answer(self, batch: list[StoreCall]) -> None:
+        """Hand the results to those who wait for them."""
+        self._gate.leave(len(batch))
+        loop = batch[0].loop
+        others = [work for work in batch if work.loop is not loop]
+        if not others:
+            _tell(loop, batch)
+            return
+        _tell(loop, [work for work in batch if work.loop is loop])
+        for work in others:  # several loops share one store: rare, and each gets its own
+            _tell(work.loop, [work])
+
+    async def close(self, threads: list[threading.Thread]) -> None:
+        """Let the threads work off what waits, then end. One held by a silent database is left behind."""
+        self._is_closed = True
+        for _ in threads:
+            self._queue.put(None)
+        give_up_at = time.monotonic() + CLOSE_SECONDS
+        for thread in threads:
+            await asyncio.to_thread(thread.join, max(0.0, give_up_at - time.monotonic()))
+
+    def _watch(self) -> None:
+        assert self._watcher is not None
+        if self._gate.is_empty:
+            self._watcher = None  # no timer while nothing waits
+            return
+        self._watcher.call_later(STALE_SECONDS / 10, self._watch)
+        now = time.monotonic()
+        if now - self._taken_at > STALE_SECONDS:
+            self._refuse_stale(now - STALE_SECONDS)
+
+    def _refuse_stale(self, since: float) -> None:
+        stale: list[StoreCall] = []
+        young: list[StoreCall | None] = []
+        try:
+            while True:
+                work = self._queue.get_nowait()
+                if work is not None and work.waits_since < since:
+                    work.error = StoreDownError("the store is silent: this request was not begun", retry_after_sec=5)
+                    stale.append(work)
+                else:
+                    young.append(work)
+        except Empty:
+            pass
+        for work in young:
+            self._queue.put(work)
+        if stale:
+            self.answer(stale)
+
+
+class WriterThreads:
+    """One queue, one or a few writers. SQLite has one; a network database a few, each with its own connection."""
+
+    def __init__(self, writers: list[Writer], name: str, after_commit: Callable[[], None] = lambda: None) -> None:
+        self._after_commit = after_commit
+        self._waiting = Waiting(WAITING_LIMIT)
+        self.start = self._waiting.add
+        self._threads = [
+            threading.Thread(target=self._serve, args=(writer,), name=f"{name}-{n}", daemon=True)
+            for n, writer in enumerate(writers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def close(self) -> None:
+        await self._waiting.close(self._threads)
+
+    def _serve(self, writer: Writer) -> None:
+        while (batch := self._waiting.take(BATCH_LIMIT)) is not None:
+            writer.commit(batch)
+            self._waiting.answer(batch)
+            self._after_commit()
+        writer.close()
+
+
+class ReaderThreads:
+    """A few read-only connections, each with a thread; one snapshot per function."""
+
+    def __init__(self, dialect: Dialect, statements: Mapping[str, Statement], clock: Clock, count: int) -> None:
+        self._waiting = Waiting(WAITING_LIMIT)
+        self.start = self._waiting.add
+        self._threads = [
+            threading.Thread(
+                target=self._serve, args=(Reader(dialect, statements, clock),), name=f"store-read-{n}", daemon=True
+            )
+            for n in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def close(self) -> None:
+        await self._waiting.close(self._threads)
+
+    def _serve(self, reader: "Reader") -> None:
+        while (batch := self._waiting.take(1)) is not None:
+            reader.run(batch[0])
+            self._waiting.answer(batch)
+        reader.close()
+
+
+class Reader:
+    """One read-only connection. A lost one is replaced and the function run again, once."""
+
+    def __init__(self, dialect: Dialect, statements: Mapping[str, Statement], clock: Clock) -> None:
+        self._dialect = dialect
+        self._statements = statements
+        self._clock = clock
+        self._session: ReadSession | None = None
+        self._down_reason = ""
+        self._down_until = 0.0
+        self._pause = FIRST_PAUSE
+
+    def run(self, work: StoreCall) -> None:
+        """Run the function; its result or error is left in the work."""
+        for last in (False, True):
+            try:
+                work.result = self._read(self._connect(), work)
+                return
+            except Exception as error:
+                if isinstance(error, KsanaError) or self._dialect.judge(error) is Trouble.OURS:
+                    work.error = error
+                    self._end()
+                    return
+                self.close()
+                if last:
+                    work.error = StoreDownError(f"the store is away: {str(error)[:300]}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _connect(self) -> ReadSession:
+        if self._session is not None:
+            return self._session
+        if time.monotonic() < self._down_until:
+            raise StoreDownError(f"the store is away: {self._down_reason}")
+        try:
+            self._session = ReadSession(self._dialect, self._dialect.connect(read_only=True), self._statements)
+        except Exception as error:
+            self._down_reason = str(error)[:300]
+            self._down_until = time.monotonic() + self._pause
+            self._pause = min(self._pause * 2, READER_PAUSE)
+            raise StoreDownError(f"the store is away: {self._down_reason}") from error
+        self._pause = FIRST_PAUSE
+        return self._session
+
+    def _read(self, session: ReadSession, work: StoreCall) -> Any:
+        session.wrote = False
+        session.raw(self._dialect.begin_read)
+        if self._dialect.is_network:
+            row = session.raw(self._dialect.clock_sql)
+            assert row is not None
+            now = int(row[0])
+        else:
+            now = self._clock.now()
+        result = work.fn(SqlTx(session, now), *work.args, **work.kwargs)
+        if session.wrote:
+            raise TypeError("a read function appended events or counts: use store.transact")
+        session.raw("COMMIT")
+        return result
+
+    def _end(self) -> None:
+        try:
+            if self._session is not None:
+                self._session.raw("ROLLBACK")
+        except Exception:
+            self.close()
+
+
+class InlineExecutor:
+    """The same writer and reader without threads: what the virtual clock needs to be deterministic."""
+
+    def __init__(self, writer: Writer | None, reader: Reader | None) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    def start(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]":
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        work = StoreCall(fn, args, kwargs, future, loop)
+        if self._writer is not None:
+            self._writer.commit([work])
+        elif self._reader is not None:
+            self._reader.run(work)
+        _settle([work])
+        return future
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        if self._reader is not None:
+            self._reader.close()
+
+
+def _tell(loop: asyncio.AbstractEventLoop, batch: list[StoreCall]) -> None:
+    try:
+        loop.call_soon_threadsafe(_settle, batch)
+    except RuntimeError:
+        return  # the loop is closed: nobody waits any more, and what was committed stays
+
+
+def _settle(batch: list[StoreCall]) -> None:
+    for work in batch:
+        future = work.future
+        if future.done():
+            continue
+        if work.error is None:
+            future.set_result(work.result)
+        else:
+            future.set_exception(work.error)

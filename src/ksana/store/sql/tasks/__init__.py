@@ -1,0 +1,1 @@
+"""Tasks, runs and their history in SQL."""

@@ -1,0 +1,115 @@
+"""The past of tasks and runs: bounded reads by index for explain, and removal in small batches for retention."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ksana.base.instant import Instant
+from ksana.domain.explain import Fact
+from ksana.domain.tasks.records import Options
+from ksana.store.sql.core.session import Row, Session
+
+LOOK_THROUGH: Final = 20_000
+"""Runs of one task looked at for surplus beyond those it keeps."""
+
+_WINDOWS: Final = 20
+"""Windows of the oldest runs one purge looks through: unfinished ones may stand at the old end, and must not stop it."""
+
+_decode_options = msgspec.json.Decoder(Options).decode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class SqlHistory:
+    """The history as one transaction sees it."""
+
+    def __init__(self, session: Session, tx: Any) -> None:
+        self._session = session
+
+    def find_run_of_slot(self, task_id: int, slot_at: Instant) -> int | None:
+        row = self._session.one("history.run_of_slot", task_id=task_id, slot_at=slot_at)
+        return None if row is None else int(row[0])
+
+    def find_last_by_hand(self, task_id: int) -> int | None:
+        row = self._session.one("history.newest_runs", task_id=task_id, limit=1)
+        return int(row[0]) if row is not None and row[1] in ("manual", "retry") else None
+
+    def find_event_id_at(self, at: Instant) -> int:
+        row = self._session.one("history.event_span")
+        if row is None or row[0] is None:
+            return 0
+        low, high = int(row[0]) - 1, int(row[1])
+        # Everything up to `low` is not later than `at`; everything after `high` is.
+        while low < high:
+            middle = (low + high + 1) // 2
+            probe = self._session.one("history.event_from", from_id=middle)
+            if probe is not None and probe[1] <= at:
+                low = max(middle, min(int(probe[0]), high))
+            else:
+                high = middle - 1
+        return low
+
+    def first_event(self, entity_type: str, entity_id: int) -> Fact | None:
+        row = self._session.one("history.first_event", entity_type=entity_type, entity_id=str(entity_id))
+        return None if row is None else _fact(row)
+
+    def list_events_down(self, entity_type: str, entity_id: int, upto: int, limit: int) -> list[Fact]:
+        rows = self._session.all(
+            "history.events_down", entity_type=entity_type, entity_id=str(entity_id), upto=upto, limit=limit
+        )
+        return [_fact(row) for row in rows]
+
+    def list_events_up(self, entity_type: str, entity_id: int, after: int, limit: int) -> list[Fact]:
+        rows = self._session.all(
+            "history.events_up", entity_type=entity_type, entity_id=str(entity_id), after=after, limit=limit
+        )
+        return [_fact(row) for row in rows]
+
+    def count_waiting_before(self, task_id: int, run_id: int) -> int:
+        return self._count("history.count_waiting_before", task_id=task_id, id=run_id)
+
+    def count_ready_before(self, host: str, run_id: int, limit: int) -> int:
+        return self._count("history.count_ready_before", host=host, id=run_id, limit=limit)
+
+    def find_lease_until(self, instance_id: str) -> Instant | None:
+        row = self._session.one("history.lease_of", id=instance_id)
+        return None if row is None else int(row[0])
+
+    def count_alive(self) -> int:
+        return self._count("history.count_alive")
+
+    def list_limits(self, after: int, limit: int) -> list[tuple[int, int]]:
+        rows = self._session.all("history.list_limits", after=after, limit=limit)
+        return [(int(row[0]), _decode_options(row[1]).history_limit) for row in rows]
+
+    def list_surplus(self, task_id: int, keep: int, limit: int) -> list[int]:
+        row = self._session.one("history.newest_surplus", task_id=task_id, keep=keep, look=keep + LOOK_THROUGH)
+        if row is None:
+            return []
+        rows = self._session.all("history.list_surplus", task_id=task_id, upto=row[0], look=LOOK_THROUGH, limit=limit)
+        return [int(row[0]) for row in rows]
+
+    def remove_runs(self, run_ids: Sequence[int]) -> int:
+        ids = [{"id": run_id} for run_id in sorted(run_ids)]
+        removed = self._session.run_many("history.delete_run", ids)
+        self._session.run_many("history.delete_callbacks", ids)
+        return removed
+
+    def purge_runs(self, before: Instant, limit: int) -> int:
+        old: list[int] = []
+        after = 0
+        for _ in range(_WINDOWS):
+            rows = self._session.all("history.oldest_runs", after=after, limit=limit)
+            old += [row[0] for row in rows if row[3] is None and row[2] is not None and row[2] < before]
+            if len(old) >= limit or len(rows) < limit or all(row[1] >= before for row in rows):
+                break
+            after = rows[-1][0]
+        return self.remove_runs(old[:limit]) if old else 0
+
+    def _count(self, statement: str, **params: Any) -> int:
+        row = self._session.one(statement, **params)
+        return 0 if row is None else int(row[0])
+
+
+def _fact(row: Row) -> Fact:
+    return Fact(row[0], row[1], row[2], _decode(row[3]))

@@ -1,0 +1,165 @@
+"""Single writes entered as one set: each gets its own answer, whatever becomes of the others."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ksana.base.clock import SystemClock
+from ksana.base.errors import ConflictError, StoreDownError
+from ksana.service.core.batching import TRAY, Batcher
+from ksana.store.sql import open_store
+
+
+class FakeStore:
+    """Runs each transaction when it is told to, as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: asyncio.Queue[tuple[Any, asyncio.Future[Any]]] = asyncio.Queue()
+
+    async def transact(self, fn: Any, *args: Any) -> Any:
+        future = asyncio.get_running_loop().create_future()
+        await self.waiting.put((fn, future))
+        return await future
+
+    async def run_next(self, times: int = 1, error: Exception | None = None) -> Any:
+        """Run the next transaction; as a store does after a deadlock or a lost connection, perhaps more than once."""
+        fn, future = await asyncio.wait_for(self.waiting.get(), 5)
+        try:
+            for _ in range(times):
+                result = fn(None)
+            if error is not None:
+                raise error
+        except Exception as raised:
+            future.set_exception(raised)
+            return None
+        future.set_result(result)
+        return result
+
+
+class Ledger:
+    """What was entered, and who was told."""
+
+    def __init__(self) -> None:
+        self.sets: list[list[int]] = []
+        self.told: list[int] = []
+
+    def enter(self, _: Any, items: Sequence[int]) -> list[str]:
+        self.sets.append(list(items))
+        if 13 in items:
+            raise ConflictError("thirteen is not taken here")
+        return [f"made {item}" for item in items]
+
+    def entered(self, items: Sequence[int], made: Sequence[str]) -> None:
+        assert [f"made {item}" for item in items] == list(made)
+        self.told += items
+
+
+def make() -> tuple[FakeStore, Ledger, Batcher[int, str]]:
+    store, ledger = FakeStore(), Ledger()
+    return store, ledger, Batcher(store, ledger.enter, ledger.entered)  # type: ignore[arg-type]
+
+
+async def test_what_comes_in_the_same_moment_is_one_transaction_and_each_gets_its_own() -> None:
+    store, ledger, intake = make()
+    answers = [intake.put(number) for number in range(5)]
+    await store.run_next()
+    assert await asyncio.gather(*answers) == [f"made {number}" for number in range(5)]
+    assert ledger.sets == [[0, 1, 2, 3, 4]]
+    assert ledger.told == [0, 1, 2, 3, 4]
+    assert store.waiting.empty()
+
+
+async def test_a_tray_takes_more_until_the_writer_takes_it_up_and_nothing_after() -> None:
+    store, ledger, intake = make()
+    first = intake.put(1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    second = intake.put(2)  # the writer has not begun
+    await store.run_next()
+    third = intake.put(3)
+    assert [await first, await second] == ["made 1", "made 2"]
+    await store.run_next()
+    assert await third == "made 3"
+    assert ledger.sets == [[1, 2], [3]]
+
+
+async def test_a_transaction_that_runs_again_enters_the_same_set() -> None:
+    store, ledger, intake = make()
+    answers = [intake.put(1), intake.put(2)]
+    late: list[asyncio.Future[str]] = []
+    enter = ledger.enter
+
+    def enter_and_hear_more(tx: Any, items: Sequence[int]) -> list[str]:
+        late.append(intake.put(10 + len(late)))
+        return enter(tx, items)
+
+    intake._tray._enter = enter_and_hear_more  # type: ignore[union-attr]
+    await store.run_next(times=2)
+    assert await asyncio.gather(*answers) == ["made 1", "made 2"]
+    assert ledger.sets == [[1, 2], [1, 2]]
+    await store.run_next()
+    assert await asyncio.gather(*late) == ["made 10", "made 11"]
+
+
+async def test_one_that_fails_takes_nobody_with_it() -> None:
+    store, ledger, intake = make()
+    answers = [intake.put(number) for number in (12, 13, 14)]
+    await store.run_next()
+    for _ in range(3):
+        await store.run_next()
+    done = await asyncio.gather(*answers, return_exceptions=True)
+    assert [done[0], done[2]] == ["made 12", "made 14"]
+    assert isinstance(done[1], ConflictError)
+    assert ledger.told == [12, 14]
+
+
+async def test_a_store_that_is_down_is_told_to_all_and_not_tried_again() -> None:
+    store, ledger, intake = make()
+    answers = [intake.put(number) for number in range(3)]
+    await store.run_next(error=StoreDownError("away"))
+    done = await asyncio.gather(*answers, return_exceptions=True)
+    assert all(isinstance(one, StoreDownError) for one in done)
+    assert ledger.told == []
+    assert store.waiting.empty()
+
+
+async def test_a_caller_who_has_gone_does_not_keep_the_others_from_their_answers() -> None:
+    store, ledger, intake = make()
+    answers = [intake.put(number) for number in range(3)]
+    answers[1].cancel()
+    await store.run_next()
+    assert [await answers[0], await answers[2]] == ["made 0", "made 2"]
+    assert ledger.told == [0, 1, 2], "what was entered stays entered"
+
+
+async def test_a_tray_is_bounded() -> None:
+    store, ledger, intake = make()
+    answers = [intake.put(100 + number) for number in range(TRAY + 3)]
+    await store.run_next()
+    await store.run_next()
+    await asyncio.gather(*answers)
+    assert [len(one) for one in ledger.sets] == [TRAY, 3]
+
+
+@pytest.mark.spec("X10")
+async def test_on_a_real_store_many_at_once_are_all_there_and_share_commits(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/ksana.db", SystemClock())
+
+    def enter(tx: Any, items: Sequence[int]) -> list[int]:
+        for item in items:
+            tx.events.append("JOB", item, "JOB_SUBMITTED")
+        return list(items)
+
+    intake: Batcher[int, int] = Batcher(store, enter, lambda *_: None)
+    try:
+        before = store.health().commits
+        done = await asyncio.gather(*(intake.put(number) for number in range(1000)))
+        assert done == list(range(1000))
+        events = await store.read(lambda tx: tx.events.list_after(0, 2000))
+        assert sorted(int(event.entity_id) for event in events) == list(range(1000))
+        assert store.health().commits - before <= 1000 // TRAY + 1
+    finally:
+        await store.close()

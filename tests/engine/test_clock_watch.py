@@ -1,0 +1,149 @@
+"""The clock watch and the lease: what moved is told, and who may act is known without asking."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from ksana.base.clock import VirtualClock
+from ksana.base.errors import StoreDownError
+from ksana.base.instant import HOUR, MILLISECOND, SECOND, Instant, Micros
+from ksana.engine.core.clock_watch import ClockWatch, watch_loop_lag
+from ksana.engine.core.membership import LEASE, Membership
+
+
+@pytest.mark.spec("X5")
+@pytest.mark.parametrize("step", [-HOUR, -SECOND, SECOND, HOUR])
+async def test_a_step_of_the_wall_clock_is_told_once(clock: VirtualClock, step: Micros) -> None:
+    told: list[Micros] = []
+    watch = asyncio.create_task(ClockWatch(clock, told.append).run())
+    with capture_logs() as logs:
+        await clock.advance(20 * SECOND)
+        assert told == []
+        clock.step(step)
+        await clock.advance(20 * SECOND)
+    watch.cancel()
+    assert told == [step]
+    assert [log["event"] for log in logs] == ["wall clock stepped"]
+
+
+@pytest.mark.spec("X5")
+async def test_slewing_is_no_step(clock: VirtualClock) -> None:
+    told: list[Micros] = []
+    watch = ClockWatch(clock, told.append)
+    for _ in range(100):
+        await clock.advance(SECOND)
+        clock.step(2 * MILLISECOND)
+        watch.check_steps()
+    assert told == []
+
+
+@pytest.mark.spec("X5")
+async def test_a_store_clock_more_than_a_second_off_is_told_and_so_is_its_return(clock: VirtualClock) -> None:
+    off: Micros = 3 * SECOND
+    seen: list[Micros] = []
+
+    async def store_now() -> Instant:
+        return clock.now() + off
+
+    watch = ClockWatch(clock, lambda _: None, store_now, seen.append)
+    with capture_logs() as logs:
+        await watch.check_skew()
+        await watch.check_skew()
+        assert watch.is_skewed
+        off = 500 * MILLISECOND
+        await watch.check_skew()
+    assert not watch.is_skewed
+    assert seen == [3 * SECOND, 3 * SECOND, 500 * MILLISECOND]
+    assert [log["log_level"] for log in logs] == ["warning", "info"]
+
+
+async def test_a_slow_answer_is_not_taken_for_skew(clock: VirtualClock) -> None:
+    async def store_now() -> Instant:
+        at = clock.now()
+        await clock.sleep_until(at + 4 * SECOND)
+        return at
+
+    watch = ClockWatch(clock, lambda _: None, store_now)
+    checking = asyncio.create_task(watch.check_skew())
+    await clock.advance(5 * SECOND)
+    await checking
+    assert not watch.is_skewed
+
+
+async def test_a_store_that_is_away_is_not_the_watch_s_business(clock: VirtualClock) -> None:
+    async def store_now() -> Instant:
+        raise StoreDownError("gone")
+
+    await ClockWatch(clock, lambda _: None, store_now).check_skew()
+
+
+async def test_lag_of_the_event_loop_is_measured(clock: VirtualClock) -> None:
+    lags: list[Micros] = []
+    watching = asyncio.create_task(watch_loop_lag(clock, lags.append))
+    await clock.advance(3 * SECOND)
+    watching.cancel()
+    assert lags == [0, 0, 0]
+
+
+class Moody:
+    """A store, as far as membership sees it, that can be away or forgetful."""
+
+    sole = False
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self.is_forgetful = False
+        self.calls: list[str] = []
+
+    async def transact(self, fn: Any, *args: Any) -> Any:
+        if self.is_down:
+            raise StoreDownError("gone")
+        self.calls.append(fn.__name__)
+        return (not self.is_forgetful, 0) if fn.__name__ == "_renew" else (None, 0)
+
+
+async def test_the_lease_is_lost_by_our_own_clock_before_others_may_act(clock: VirtualClock) -> None:
+    store = Moody()
+    membership = Membership(store, clock, "i", "h", "1")  # type: ignore[arg-type]
+    assert not membership.is_held()
+    await membership.join()
+    renewing = asyncio.create_task(membership.run())
+    with capture_logs():
+        await clock.advance(60 * SECOND)
+        assert membership.is_held()
+        store.is_down = True
+        await clock.advance(LEASE)
+        assert not membership.is_held()
+        clock.step(-HOUR)
+        assert not membership.is_held()
+        store.is_down = False
+        await clock.advance(2 * SECOND)
+        assert membership.is_held()
+    renewing.cancel()
+
+
+async def test_an_instance_that_was_forgotten_enters_again(clock: VirtualClock) -> None:
+    store = Moody()
+    membership = Membership(store, clock, "i", "h", "1")  # type: ignore[arg-type]
+    await membership.join()
+    store.is_forgetful = True
+    renewing = asyncio.create_task(membership.run())
+    with capture_logs():
+        await clock.advance(SECOND)
+    renewing.cancel()
+    assert store.calls == ["_register", "_renew", "_register"]
+
+
+async def test_leaving_is_recorded_and_survives_a_store_that_is_away(clock: VirtualClock) -> None:
+    store = Moody()
+    membership = Membership(store, clock, "i", "h", "1")  # type: ignore[arg-type]
+    await membership.join()
+    await membership.leave()
+    assert store.calls[-1] == "_stop"
+    assert not membership.is_held()
+    store.is_down = True
+    with capture_logs() as logs:
+        await membership.leave()
+    assert logs[0]["log_level"] == "warning"

@@ -1,0 +1,151 @@
+"""Retention on the virtual clock: everything old goes, in small batches, by one instance, and nothing young."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ksana.base.clock import VirtualClock
+from ksana.base.errors import StoreDownError
+from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
+from ksana.engine.core import retention
+from ksana.engine.core.retention import BATCH, Retention, add_core_rows
+from ksana.store.sql import SqlStore, open_store
+
+KEEP = 30 * DAY
+
+
+@pytest.fixture
+async def store(clock: VirtualClock, tmp_path: Path) -> AsyncIterator[SqlStore]:
+    store = await open_store(f"sqlite:///{tmp_path}/k.db", clock, inline=True)
+    yield store
+    await store.close()
+
+
+def make_retention(store: SqlStore, clock: VirtualClock, owner: str = "one") -> Retention:
+    retention = Retention(store, clock, owner)
+    add_core_rows(retention, KEEP)
+    return retention
+
+
+async def let_run(retention: Retention, clock: VirtualClock, us: int) -> None:
+    """Run the loop while so much time passes."""
+    running = asyncio.ensure_future(retention.pump.run())
+    await clock.advance(us)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def fill(store: SqlStore, events: int = 0, buckets: int = 0, instances: int = 0) -> None:
+    def write(tx: Any) -> None:
+        for n in range(events):
+            tx.events.append("TASK", n, "FIRED")
+        for n in range(buckets):
+            tx.rollups.add("runs", f"k{n}")
+        for n in range(instances):
+            tx.instances.register(f"i{tx.now}-{n}", "h", "1", SECOND, False)
+
+    await store.transact(write)
+
+
+async def count(store: SqlStore, table: str) -> int:
+    row = await store.read(lambda tx: tx._session.raw(f"SELECT COUNT(*) FROM {table}"))
+    return int(row[0])
+
+
+@pytest.mark.spec("X13")
+async def test_everything_old_is_removed_and_counted(store: SqlStore, clock: VirtualClock) -> None:
+    await fill(store, events=3 * BATCH + 7, buckets=BATCH + 1, instances=4)
+    await clock.advance(KEEP + 30 * MINUTE)
+    await fill(store, events=5, buckets=3, instances=1)
+    retention = make_retention(store, clock)
+    await let_run(retention, clock, 10 * SECOND)
+    assert retention.removed == {"events": 3 * BATCH + 7, "instances": 4, "rollups": BATCH + 1, "marks": 0}
+    assert [await count(store, table) for table in ("scheduler_events", "rollups", "instances")] == [5, 3, 1]
+
+
+@pytest.mark.spec("X13")
+async def test_nothing_young_is_removed(store: SqlStore, clock: VirtualClock) -> None:
+    await fill(store, events=50, buckets=5, instances=2)
+    await clock.advance(KEEP - HOUR)
+    retention = make_retention(store, clock)
+    await let_run(retention, clock, 3 * MINUTE)
+    assert set(retention.removed.values()) == {0}
+    assert await count(store, "scheduler_events") == 50
+
+
+@pytest.mark.spec("X13")
+async def test_the_database_stops_growing(store: SqlStore, clock: VirtualClock) -> None:
+    retention = make_retention(store, clock)
+    sizes = []
+    for _ in range(12):
+        await fill(store, events=200, buckets=20)
+        await clock.advance(KEEP // 4)
+        await retention.step()
+        sizes.append(await count(store, "scheduler_events"))
+    assert max(sizes) <= 200 * 5
+    assert sizes[-1] <= sizes[5]
+
+
+async def test_a_batch_is_small_and_a_breath_follows(store: SqlStore, clock: VirtualClock) -> None:
+    await fill(store, events=3 * BATCH)
+    await clock.advance(KEEP + MINUTE)
+    retention = make_retention(store, clock)
+    now = clock.now()
+    assert await retention.step() == now + retention.BREATH
+    assert await count(store, "scheduler_events") == 2 * BATCH
+    await retention.step()
+    await retention.step()
+    assert await retention.step() == now + retention.EVERY
+
+
+async def test_one_instance_at_a_time_does_it(store: SqlStore, clock: VirtualClock) -> None:
+    await fill(store, events=2 * BATCH)
+    await clock.advance(KEEP + MINUTE)
+    one, two = make_retention(store, clock, "one"), make_retention(store, clock, "two")
+    await one.step()
+    await two.step()
+    assert (one.removed["events"], two.removed["events"]) == (BATCH, 0)
+    await clock.advance(retention.LOCK_US)
+    await two.step()
+    assert two.removed["events"] == BATCH, "the first fell silent, the second goes on"
+
+
+async def test_a_surface_adds_its_own_rows(store: SqlStore, clock: VirtualClock) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def remove(tx: Any, before: int, limit: int) -> int:
+        asked.append((before, limit))
+        return 0
+
+    retention = make_retention(store, clock)
+    retention.add("jobs", HOUR, remove)
+    await retention.step()
+    assert asked == [(clock.now() - HOUR, BATCH)]
+
+
+async def test_one_kind_that_fails_does_not_keep_the_others(store: SqlStore, clock: VirtualClock) -> None:
+    def remove(tx: Any, before: int, limit: int) -> int:
+        raise RuntimeError("no such table")
+
+    await fill(store, events=3)
+    await clock.advance(KEEP + MINUTE)
+    retention = Retention(store, clock, "one")
+    retention.add("broken", HOUR, remove)
+    add_core_rows(retention, KEEP)
+    with pytest.raises(RuntimeError, match="no such table"):
+        await retention.step()
+    assert retention.removed["events"] == 3
+
+
+async def test_a_store_that_is_down_is_left_to_the_supervisor(
+    store: SqlStore, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def down(*args: Any) -> None:
+        raise StoreDownError("away")
+
+    monkeypatch.setattr(store, "transact", down)
+    with pytest.raises(StoreDownError):
+        await make_retention(store, clock).step()

@@ -1,0 +1,262 @@
+"""Reading answers: however the bytes are cut, and whatever they say, the reading is the same and ends."""
+
+import itertools
+import re
+from typing import Any
+
+import httptools
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ksana.outbound.plain.response import MAX_HEAD, Answer, AnswerError, read_common
+
+NOT_HTTP = 8
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Read:
+    """What came of feeding an answer piece by piece, and of the end of the connection after it."""
+
+    def __init__(self, pieces: list[bytes], *, is_head: bool = False, max_body: int | None = None, cap: int = 1 << 20) -> None:
+        self.answer = Answer(is_head, max_body, cap)
+        self.error: int | None = None
+        self.message = ""
+        self.was_whole = False
+        rest = list(pieces)
+        try:
+            while rest and not self.was_whole:
+                self.was_whole = self.answer.feed(rest.pop(0))
+            if not self.was_whole:
+                self.answer.finish()
+        except AnswerError as error:
+            self.error, self.message = error.code, error.message
+        # Bytes that came in a piece of their own would meet an idle connection, and end it.
+        self.can_keep = self.answer.can_keep and self.was_whole and not rest
+
+    @property
+    def outcome(self) -> tuple[Any, ...]:
+        if self.error is not None:
+            return (self.error, self.message)
+        answer = self.answer
+        return (answer.status, answer.body, answer.room < 0, answer.retry_after, answer.location, self.can_keep)
+
+
+def read(data: bytes, **options: Any) -> Read:
+    return Read([data], **options)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
+    return [piece for piece in (data[a:b] for a, b in itertools.pairwise(edges)) if piece]
+
+
+LINES = st.sampled_from(
+    [b"Content-Length: 5", b"content-length:5", b"CONTENT-LENGTH:  5 ", b"Content-Length: 3", b"Content-Length: 5, 5",
+     b"Content-Length: -5", b"Content-Length: 5x", b"Content-Length: 99999999999999999999", b"Content-Length:",
+     b"Transfer-Encoding: chunked", b"transfer-encoding: CHUNKED", b"Transfer-Encoding: gzip, chunked",
+     b"Transfer-Encoding: identity", b"Connection: close", b"Connection: keep-alive", b"connection: x, Close",
+     b"Server: s", b"X-A: b\r\n c", b"X-B: b\n\tc", b"X : y", b"no colon", b"", b": nameless", b"X-Nul: \0", b"X-Cr: a\rb",
+     b"Retry-After: 7", b"Location: /x", b"Content-Length-Not: 9", b"Date: now", b"Content-Type: text/plain"]
+)  # fmt: skip
+STATUS = st.sampled_from(
+    [b"HTTP/1.1 200 OK", b"HTTP/1.1 200", b"HTTP/1.0 200 OK", b"HTTP/1.1 204 No", b"HTTP/1.1 304 No", b"HTTP/1.1 503 Wait",
+     b"HTTP/1.1 302 Found", b"HTTP/1.2 200 OK", b"HTTP/1.1 2000 OK", b"HTTP/1.1  200 OK", b"SSH-2.0", b"HTTP/1.1 101 Up"]
+)  # fmt: skip
+INTERIM = st.sampled_from([b"", b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early\nLink: x\n\n" * 2])
+BODIES = st.sampled_from(
+    [b"hello", b"", b"hello world", b"5\r\nhello\r\n0\r\n\r\n", b"2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: 1\r\n\r\n",
+     b"5\r\nhel", b"zz\r\n", b"hello" + OK, b"5\r\nhello\r\n0\r\n\r\nmore", b"ffffffffffffffffffff\r\n", b"\r\n\r\n",
+     b"\n\nhello"]
+)  # fmt: skip
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> bytes:
+    end = draw(st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n"]))
+    lines = [draw(STATUS), *draw(st.lists(LINES, max_size=4))]
+    return draw(INTERIM) + end.join(lines) + end + end + draw(BODIES)
+
+
+@settings(max_examples=600, deadline=None)
+@given(answers(), st.lists(st.integers(0, 400), max_size=6), st.booleans(), st.sampled_from([None, 0, 3, 100]))
+def test_an_answer_reads_the_same_however_it_is_cut(data: bytes, places: list[int], is_head: bool, keep: int | None) -> None:
+    whole = read(data, is_head=is_head, max_body=keep, cap=8)
+    assert Read(cut(data, places), is_head=is_head, max_body=keep, cap=8).outcome == whole.outcome
+    assert Read([bytes([byte]) for byte in data], is_head=is_head, max_body=keep, cap=8).outcome == whole.outcome
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.binary(max_size=80), st.lists(st.integers(0, 100), max_size=3), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED])
+)
+def test_no_bytes_make_reading_fail_in_a_way_of_its_own(noise: bytes, places: list[int], start: bytes) -> None:
+    assert Read(cut(start + noise, places)).outcome == read(start + noise).outcome
+
+
+@settings(max_examples=600, deadline=None)
+@given(answers())
+def test_the_short_way_reads_as_the_long_way_does(data: bytes) -> None:
+    common = read_common(data)
+    if common is not None:
+        status, body = common
+        assert read(data).outcome == (status, body, False, b"", b"", True)
+
+
+COMMON = b"HTTP/1.1 %b OK\r\nServer: x\r\nDate: y\r\nContent-Type: z\r\n%b\r\n\r\nok"
+
+
+@pytest.mark.parametrize(
+    ("status", "lines", "is_common"),
+    [
+        (b"200", b"Content-Length: 2\r\nConnection: keep-alive", True), (b"503", b"content-length: 2", True),
+        (b"200", b"Content-Length: 2\r\nContent-Length-Not: 3\r\nLocations: 4\r\nConnections: 5", True),
+        (b"200", b"Content-Length: 3", False), (b"200", b"Content-Length: 1", False), (b"200", b"X: y", False),
+        (b"200", b"Content-Length: 2\r\nContent-Length: 2", False), (b"200", b"Content-Length: 2\r\nConnection: close", False),
+        (b"200", b"Content-Length: 2\r\nTransfer-Encoding: chunked", False), (b"204", b"Content-Length: 2", False),
+        (b"302", b"Content-Length: 2\r\nLocation: /", False), (b"503", b"Retry-After: 1\r\nContent-Length: 2", False),
+        (b"200", b"Content-Length: 2\r\nTransfer-Encoding : x", False), (b"200", b"Content-Length: 2\nX: y", False),
+        (b"200", b"Content-Length: 2\r\n X: y", False), (b"200", b"Content-Length: 0002", True),
+        (b"200", b"Content-Length: 2\r\nX: a\rb", False), (b"100", b"Content-Length: 2", False),
+    ],
+)  # fmt: skip
+def test_the_short_way_is_for_answers_without_a_doubt(status: bytes, lines: bytes, is_common: bool) -> None:
+    assert read_common(COMMON % (status, lines)) == ((int(status), b"ok") if is_common else None)
+
+
+class Judge:
+    """The same answer as httptools reads it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.body = b""
+        self.is_whole = self.can_keep = False
+        self.parser = httptools.HttpResponseParser(self)
+        self.parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.is_whole = True
+        self.can_keep = self.parser.should_keep_alive()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(200, 599).filter(lambda status: status not in (204, 304)),
+    st.lists(
+        st.tuples(st.from_regex(r"X-[a-z!~]{1,9}", fullmatch=True), st.from_regex(r"[ -~]{0,20}", fullmatch=True)), max_size=5
+    ),
+    st.lists(st.binary(min_size=1, max_size=40), max_size=5),
+    st.booleans(),
+    st.booleans(),
+)
+def test_httptools_reads_a_sound_answer_the_same_way(
+    status: int, headers: list[tuple[str, str]], parts: list[bytes], is_chunked: bool, is_last: bool
+) -> None:
+    body = b"".join(parts)
+    lines = [f"HTTP/1.1 {status} Because", *(f"{name}: {value}" for name, value in headers)]
+    lines.append("Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {len(body)}")
+    lines += ["Connection: close"] if is_last else []
+    if is_chunked:
+        body = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+    data = "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+    ours, theirs = read(data), Judge(data)
+    assert ours.was_whole and theirs.is_whole
+    assert (ours.answer.status, ours.answer.body) == (theirs.parser.get_status_code(), theirs.body)
+    assert ours.can_keep == theirs.can_keep == (not is_last)
+
+
+@pytest.mark.parametrize(
+    ("data", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"ok"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"ok"),
+        (b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"ok"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
+        (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok", b"ok"),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok", b"ok"),
+        (OK + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", b"ok"),
+        (OK + b"\r\n", b"ok"),
+        (CHUNKED + b"2\r\nok\r\n0\r\n\r\nevil", b"ok"),
+        (b"HTTP/1.1 204 No\r\nContent-Length: 2\r\n\r\nok", b""),
+    ],
+)
+def test_an_answer_with_a_doubtful_end_is_read_but_its_connection_is_not_kept(data: bytes, body: bytes) -> None:
+    found = read(data)
+    assert found.was_whole and found.answer.body == body and not found.can_keep
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3", b"HTTP/1.1 200 OK\r\nContent-Length: 2, 3",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -2", b"HTTP/1.1 200 OK\r\nContent-Length: +2",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0x2", b"HTTP/1.1 200 OK\r\nContent-Length: 2 2",
+        b"HTTP/1.1 200 OK\r\nContent-Length : 2", b"HTTP/1.1 200 OK\r\nContent-Length:",
+        b"HTTP/1.1 200 OK\r\n Content-Length: 2", b"HTTP/1.1 200 OK\r\nX: a\rContent-Length: 2", b"HTTP/1.1 200 OK\r\nX: \0",
+        "HTTP/1.1 200 OK\r\nContent-Length: ²".encode(), b"HTTP/1.1 20 OK", b"HTTP/1.1 2000 OK", b"HTTP/2 200",
+        b"\r\nHTTP/1.1 200 OK",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x", b"ICY 200 OK", b"HTTP/1.1 099 OK",
+    ],
+)  # fmt: skip
+def test_an_answer_that_could_be_read_in_two_ways_is_not_read_at_all(head: bytes) -> None:
+    assert read(head + b"\r\n\r\nokk").error == NOT_HTTP
+
+
+def test_a_folded_line_is_one_line() -> None:
+    found = read(b"HTTP/1.1 302 Found\r\nLocation:\r\n /there\r\nContent-Length:\r\n\t2\r\n\r\nok")
+    assert (found.answer.location, found.answer.body, found.can_keep) == (b"/there", b"ok", True)
+
+
+def test_a_length_beyond_all_bounds_is_never_reached() -> None:
+    found = read(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nok")
+    assert not found.was_whole and found.error == 18, "cut short"
+    capped = read(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n" + b"k" * 99, cap=10)
+    assert capped.was_whole and capped.answer.body == b"k" * 10 and capped.answer.room < 0 and not capped.can_keep
+
+
+@pytest.mark.parametrize("step", [1460, 65_536, 10_000_000])
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2 * MAX_HEAD,
+        b"HTTP/1.1 200 OK\r\n" + b"a:\r\n" * MAX_HEAD,
+        b"HTTP/1.1 200 OK\r\n" + b"X-Many: x\r\n" * MAX_HEAD + b"\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * MAX_HEAD,
+        CHUNKED + b"1;" + b"x" * 3 * MAX_HEAD,
+        CHUNKED + b"0\r\n" + b"X: y\r\n" * MAX_HEAD,
+    ],
+    ids=["one line", "short lines", "whole", "interim", "extension", "trailers"],
+)
+def test_headers_without_end_are_cut_off(flood: bytes, step: int) -> None:
+    found = Read([flood[at : at + step] for at in range(0, len(flood), step)])
+    assert found.error is not None and "headers" in found.message
+    assert re.search(r"more than \d+ bytes", found.message)
+
+
+def test_a_head_that_drips_in_costs_no_more_than_its_length() -> None:
+    line = b"X-Drip: y\r\n"
+    head = b"HTTP/1.1 200 OK\r\n" + line * 20_000
+    found = Read([bytes([byte]) for byte in head] + [b"Content-Length: 2\r\n\r\n", b"ok"])
+    assert found.was_whole and found.can_keep and found.answer.body == b"ok"
+
+
+def test_tiny_chunks_take_no_more_room_than_what_they_hold() -> None:
+    found = read(CHUNKED + b"2\r\nab\r\n" * 50_000 + b"0\r\n\r\n")
+    assert found.was_whole and found.answer.body == b"ab" * 50_000 and found.can_keep
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok", CHUNKED + b"2\r\nok\r\n", CHUNKED],
+)
+def test_an_answer_that_breaks_off_is_not_an_answer(data: bytes) -> None:
+    assert read(data).error == 18
+
+
+def test_an_answer_without_a_length_ends_with_the_connection() -> None:
+    found = read(b"HTTP/1.1 200 OK\r\n\r\nhello")
+    assert found.error is None and found.answer.body == b"hello" and not found.can_keep
+    assert read(b"HTTP/1.1 100 Continue\r\n\r\n").error == 52, "an interim answer is no answer"
