@@ -1,8 +1,10 @@
-"""Run the benchmarks: `python -m bench [name …]`. Each figure as a ratio to its floor; all of it as JSON in bench/results.
+"""Run the benchmarks: `python -m bench [name …]`. Each figure as a ratio to its floor; all of it as
+JSON in bench/results.
 
-`tasks` and `queue` mean all whose names begin so, those of peers too if KSANA_BENCH_PEERS is set. A module that defines
-`run() -> list[Figure]` is called. Any other is a script that prints JSON lines: it is started as a process and each line with
-a `ratio` (and perhaps a `goal`) counts as a figure. Misses are told, they fail nothing: the machines are noisy.
+`tasks` and `queue` mean all whose names begin so, those of peers too if KSANA_BENCH_PEERS is set. A
+module that defines `run() -> list[Figure]` is called. Any other is a script that prints JSON lines:
+it is started as a process and each line with a `ratio` (and perhaps a `goal`) counts as a figure.
+Misses are told, they fail nothing: the machines are noisy.
 """
 
 import importlib
@@ -30,7 +32,8 @@ def list_all() -> list[str]:
 
 
 def list_names(group: str = "") -> list[str]:
-    """Those of a group, or all. Those of peers need other products installed: only with a folder for them, or by name."""
+    """Those of a group, or all. Those of peers need other products installed: only with a folder
+    for them, or by name."""
     has_peers = bool(group and os.environ.get("KSANA_BENCH_PEERS"))
     names = [name for name in list_all() if not group or name.partition("_")[0] == group]
     return [name for name in names if has_peers or not name.endswith("_peers")]
@@ -40,16 +43,25 @@ def choose(words: list[str]) -> list[str]:
     """The benchmarks that are asked for, each once, in that order."""
     unknown = [word for word in words if word not in GROUPS and word not in list_all()]
     if unknown:
-        sys.exit(f"no benchmark is called {', '.join(unknown)}: there are {', '.join(sorted({*GROUPS, *list_all()}))}")
+        sys.exit(
+            f"no benchmark is called {', '.join(unknown)}: there are {', '.join(sorted({*GROUPS, *list_all()}))}"
+        )
     if not words:
         return list_names()
-    return list(dict.fromkeys(name for word in words for name in (list_names(word) if word in GROUPS else [word])))
+    return list(
+        dict.fromkeys(
+            name for word in words for name in (list_names(word) if word in GROUPS else [word])
+        )
+    )
 
 
 def run_module(name: str) -> list[dict[str, Any]]:
     try:
         return [row_of(figure) for figure in importlib.import_module(f"bench.{name}").run()]
-    except (Exception, SystemExit) as error:  # one that fails must not take along the figures of the others
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # one that fails must not take along the figures of the others
         traceback.print_exc()
         return [{"bench": name, "what": f"failed: {error}", "is_met": False}]
 
@@ -57,11 +69,19 @@ def run_module(name: str) -> list[dict[str, Any]]:
 def run_script(name: str) -> list[dict[str, Any]]:
     try:
         done = subprocess.run(
-            [sys.executable, str(HERE / f"{name}.py")], stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, cwd=HERE.parent
+            [sys.executable, str(HERE / f"{name}.py")],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=LIMIT_S,
+            cwd=HERE.parent,
         )
     except subprocess.TimeoutExpired:
         return [{"bench": name, "what": f"not done after {LIMIT_S} s", "is_met": False}]
-    rows = [{"bench": name, **row} for row in map(as_object, done.stdout.splitlines()) if row is not None]
+    rows = [
+        {"bench": name, **row}
+        for row in map(as_object, done.stdout.splitlines())
+        if row is not None
+    ]
     if done.returncode:
         rows.append({"bench": name, "what": f"ended with {done.returncode}", "is_met": False})
     return rows

@@ -1,9 +1,10 @@
-"""Calls per CPU-second: `CurlCaller` and the plain lane, guard on, against the bare libcurl loop, on a local nginx.
+"""Calls per CPU-second: `CurlCaller` and the plain lane, guard on, against the bare libcurl loop,
+on a local nginx.
 
     python bench/caller.py [--seconds 3] [--concurrency 64] [--loop uvloop|asyncio] [--rounds 2]
 
-Prints one JSON line per measurement and one per ratio. All run in this process, in turns, so that a ratio says more than
-the figures.
+Prints one JSON line per measurement and one per ratio. All run in this process, in turns, so that a
+ratio says more than the figures.
 """
 
 import argparse
@@ -24,12 +25,16 @@ from typing import Any
 import pycurl
 import uvloop
 
-from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.curl.caller import CurlCaller
 from ksana.outbound.by_scheme import HttpCaller
+from ksana.outbound.curl.caller import CurlCaller
+from ksana.outbound.egress import EgressPolicy
 from ksana.ports.caller import Caller, Reply, Request
 
-BODY = b'{"run_id":"0123456789abcdef0123456789abcdef","payload":{"order_id":12345,"x":"' + b"y" * 100 + b'"}}'
+BODY = (
+    b'{"run_id":"0123456789abcdef0123456789abcdef","payload":{"order_id":12345,"x":"'
+    + b"y" * 100
+    + b'"}}'
+)
 HEADERS = (
     ("Content-Type", "application/json"),
     ("X-Ksana-Run-Id", "0123456789abcdef0123456789abcdef"),
@@ -111,7 +116,9 @@ class BareLoop:
             )
         self.free.append(curl)
 
-    def call(self, url: str, headers: list[str], body: bytes, timeout_ms: int) -> asyncio.Future[Any]:
+    def call(
+        self, url: str, headers: list[str], body: bytes, timeout_ms: int
+    ) -> asyncio.Future[Any]:
         if self.free:
             curl = self.free.pop()
         else:
@@ -145,11 +152,15 @@ async def run_bare(url: str, seconds: float, concurrency: int) -> int:
 
 
 async def run_curl(url: str, seconds: float, concurrency: int) -> int:
-    return await run_caller(CurlCaller(EgressPolicy(deny=("172.16.0.0/12",))), url, seconds, concurrency)
+    return await run_caller(
+        CurlCaller(EgressPolicy(deny=("172.16.0.0/12",))), url, seconds, concurrency
+    )
 
 
 async def run_plain(url: str, seconds: float, concurrency: int) -> int:
-    return await run_caller(HttpCaller(EgressPolicy(deny=("172.16.0.0/12",))), url, seconds, concurrency)
+    return await run_caller(
+        HttpCaller(EgressPolicy(deny=("172.16.0.0/12",))), url, seconds, concurrency
+    )
 
 
 async def run_caller(caller: Caller, url: str, seconds: float, concurrency: int) -> int:
@@ -185,9 +196,21 @@ def measure(name: str, run: Callable[..., Any], url: str, options: argparse.Name
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     rate = float(count / cpu)
-    print(json.dumps({"bench": "caller", "what": name, "loop": options.loop, "concurrency": options.concurrency,
-                      "ours": round(rate), "unit": " calls/CPU-s", "cpu_us": round(1e6 / rate, 1),
-                      "calls_per_s": round(count / wall)}), flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "bench": "caller",
+                "what": name,
+                "loop": options.loop,
+                "concurrency": options.concurrency,
+                "ours": round(rate),
+                "unit": " calls/CPU-s",
+                "cpu_us": round(1e6 / rate, 1),
+                "calls_per_s": round(count / wall),
+            }
+        ),
+        flush=True,
+    )
     return rate
 
 
@@ -200,9 +223,13 @@ def serve_nginx() -> Iterator[str]:
         config = Path(folder, "nginx.conf")
         config.write_text(NGINX.format(dir=folder, port=port))
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
-        if len(cores) > 1:  # a core each, or the two push each other about and the figures with them
+        if (
+            len(cores) > 1
+        ):  # a core each, or the two push each other about and the figures with them
             os.sched_setaffinity(0, cores[-1:])
-        server = subprocess.Popen(["nginx", "-p", folder, "-c", str(config)], stderr=subprocess.DEVNULL)
+        server = subprocess.Popen(
+            ["nginx", "-p", folder, "-c", str(config)], stderr=subprocess.DEVNULL
+        )
         try:
             if len(cores) > 1:
                 os.sched_setaffinity(0, cores[:1])
@@ -232,9 +259,20 @@ def main() -> None:
             ours["plain lane"].append(measure("plain lane", run_plain, url, options))
     for name, goal in GOALS.items():
         mine, bare = statistics.median(ours[name]), statistics.median(floor)
-        print(json.dumps({"bench": "caller", "what": f"{name} ÷ bare loop", "loop": options.loop, "ours": round(mine),
-                          "floor": round(bare), "unit": " calls/CPU-s", "ratio": round(mine / bare, 3),
-                          "goal": goal}))  # fmt: skip
+        print(
+            json.dumps(
+                {
+                    "bench": "caller",
+                    "what": f"{name} ÷ bare loop",
+                    "loop": options.loop,
+                    "ours": round(mine),
+                    "floor": round(bare),
+                    "unit": " calls/CPU-s",
+                    "ratio": round(mine / bare, 3),
+                    "goal": goal,
+                }
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Next slots per second of ten expressions, beside cronsim in the same run. Prints one JSON line each and the worst ratio.
+"""Next slots per second of ten expressions, beside cronsim in the same run. Prints one JSON line
+each and the worst ratio.
 
-`next` asks `next_after` of a schedule, as the firing loop does; `fresh` reads the expression anew each time. cronsim is
-measured twice: iterating (its cheapest use, which `ratio` is held against) and asked for the slot after a given instant,
-for which it must read the expression again. Goal: every ratio at least 5. `* * * * * *` is shown but not judged: there
-cronsim only adds a second to a datetime.
+`next` asks `next_after` of a schedule, as the firing loop does; `fresh` reads the expression anew
+each time. cronsim is measured twice: iterating (its cheapest use, which `ratio` is held against)
+and asked for the slot after a given instant, for which it must read the expression again. Goal:
+every ratio at least 5. `* * * * * *` is shown but not judged: there cronsim only adds a second to a
+datetime.
 """
 
 import json
@@ -36,7 +38,8 @@ ROUNDS, ROUND_SECONDS, STEPS = 5, 0.12, 50
 
 
 def per_second(walk: Callable[[], None], steps: int) -> float:
-    """Walks per CPU second times the steps of one walk, the best of a few rounds: neighbours only ever slow a round down."""
+    """Walks per CPU second times the steps of one walk, the best of a few rounds: neighbours only
+    ever slow a round down."""
     rates = []
     for _ in range(ROUNDS):
         walks, begun = 0, time.process_time()

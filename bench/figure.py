@@ -10,7 +10,8 @@ class BenchError(Exception):
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """`ratio` is ours ÷ floor; the goal says how much it should be at least (at most, if `less_is_better`)."""
+    """`ratio` is ours ÷ floor; the goal says how much it should be at least (at most, if
+    `less_is_better`)."""
 
     bench: str
     what: str

@@ -1,7 +1,9 @@
-"""What the HTTP layer costs: a small validated POST through it, against a raw ASGI echo on the same uvicorn.
+"""What the HTTP layer costs: a small validated POST through it, against a raw ASGI echo on the same
+uvicorn.
 
-Starts both servers as processes of their own, loads each in turn with keep-alive connections from this process, several
-rounds, and prints JSON lines: requests/s by wall time and by the server's CPU seconds, and the ratio to the floor.
+Starts both servers as processes of their own, loads each in turn with keep-alive connections from
+this process, several rounds, and prints JSON lines: requests/s by wall time and by the server's CPU
+seconds, and the ratio to the floor.
 """
 
 import argparse
@@ -40,9 +42,16 @@ def serve_echo(port: int) -> None:
         await send({"type": "http.response.body", "body": body})
 
     config = uvicorn.Config(
-        echo, port=port, loop="uvloop", http="httptools", lifespan="off", log_config=None, access_log=False,
-        proxy_headers=False, server_header=False,
-    )  # fmt: skip
+        echo,
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+    )
     uvicorn.Server(config).run()
 
 
@@ -78,7 +87,11 @@ def serve_layer(port: int, with_key: bool) -> None:
     async def echo(call: Call, body: Submit) -> Answer:
         return Answer(201, Stored(body.job_type, body.priority, body.payload, body.name))
 
-    keys = [ApiKey("ab", "bench", hash_secret("s" * 64), ("queue:write",), 0, None, None)] if with_key else []
+    keys = (
+        [ApiKey("ab", "bench", hash_secret("s" * 64), ("queue:write",), 0, None, None)]
+        if with_key
+        else []
+    )
 
     class OnlyKeys:
         """A store that holds nothing but the keys; the route writes nothing."""
@@ -94,10 +107,23 @@ def serve_layer(port: int, with_key: bool) -> None:
 
     clock, store = SystemClock(), OnlyKeys()
     services: Any = SimpleNamespace(
-        store=store, clock=clock, settings=ApiSettings(), readiness=list, metrics=CollectorRegistry(),
-        keys=KeyRing(store, clock), events=EventLog(store, clock),  # type: ignore[arg-type]
-    )  # fmt: skip
-    route = Route("POST", "/api/v1/echo", echo, scope="queue:write", summary="Echo", body=Submit, answers={201: Stored})
+        store=store,
+        clock=clock,
+        settings=ApiSettings(),
+        readiness=list,
+        metrics=CollectorRegistry(),
+        keys=KeyRing(store, clock),
+        events=EventLog(store, clock),  # type: ignore[arg-type]
+    )
+    route = Route(
+        "POST",
+        "/api/v1/echo",
+        echo,
+        scope="queue:write",
+        summary="Echo",
+        body=Submit,
+        answers={201: Stored},
+    )
     app = create_app(services, [route])
 
     async def run() -> None:
@@ -182,7 +208,9 @@ def start(kind: str) -> tuple[subprocess.Popen[bytes], int]:
 def measure(seconds: float, rounds: int) -> None:
     import uvloop
 
-    with_key = REQUEST.replace(b"accept:", b"authorization: Bearer ksana_ab_" + b"s" * 64 + b"\r\naccept:")
+    with_key = REQUEST.replace(
+        b"accept:", b"authorization: Bearer ksana_ab_" + b"s" * 64 + b"\r\naccept:"
+    )
     kinds = {"floor": REQUEST, "layer": REQUEST, "layer+key": with_key}
     servers = {kind: start(kind) for kind in kinds}
     try:
@@ -196,7 +224,8 @@ def measure(seconds: float, rounds: int) -> None:
             process.send_signal(signal.SIGTERM)
             process.wait(10)
     median = {
-        kind: tuple(sorted(column)[len(column) // 2] for column in zip(*runs, strict=True)) for kind, runs in best.items()
+        kind: tuple(sorted(column)[len(column) // 2] for column in zip(*runs, strict=True))
+        for kind, runs in best.items()
     }
     for kind in ("layer", "layer+key"):
         for at, unit in ((0, " requests/s"), (1, " requests/CPU-s")):
@@ -204,11 +233,16 @@ def measure(seconds: float, rounds: int) -> None:
             print(
                 json.dumps(
                     {
-                        "bench": "http_layer", "what": f"{kind} ÷ ASGI echo", "unit": unit, "ours": round(ours),
-                        "floor": round(floor), "ratio": round(ours / floor, 3), "goal": GOAL,
+                        "bench": "http_layer",
+                        "what": f"{kind} ÷ ASGI echo",
+                        "unit": unit,
+                        "ours": round(ours),
+                        "floor": round(floor),
+                        "ratio": round(ours / floor, 3),
+                        "goal": GOAL,
                     }
                 )
-            )  # fmt: skip
+            )
 
 
 def main() -> None:

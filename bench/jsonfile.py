@@ -1,6 +1,8 @@
-"""The JSON store: time of one change at 1,000 and 10,000 jobs, beside the bare replacing of a file of the same size.
+"""The JSON store: time of one change at 1,000 and 10,000 jobs, beside the bare replacing of a file
+of the same size.
 
-The floor is what nobody can go below with one file: write, fsync, rename, fsync of the folder. Medians; times in µs.
+The floor is what nobody can go below with one file: write, fsync, rename, fsync of the folder.
+Medians; times in µs.
 """
 
 import asyncio
@@ -37,10 +39,17 @@ class _NoHints:
 
 def _definition(now: Instant, number: int) -> Definition:
     return Definition(
-        name=f"job {number}", description="", schedule=make_every(60 * MINUTE, now=now),
-        target_url=f"http://127.0.0.1:9/jobs/{number}", http_method="POST", headers={"Content-Type": "application/json"},
-        body='{"job_id": "<filled-by-service>"}', retry=RetryPolicy(3), concurrency_policy="SKIP", misfire_policy="SKIP",
-    )  # fmt: skip
+        name=f"job {number}",
+        description="",
+        schedule=make_every(60 * MINUTE, now=now),
+        target_url=f"http://127.0.0.1:9/jobs/{number}",
+        http_method="POST",
+        headers={"Content-Type": "application/json"},
+        body='{"job_id": "<filled-by-service>"}',
+        retry=RetryPolicy(3),
+        concurrency_policy="SKIP",
+        misfire_policy="SKIP",
+    )
 
 
 def _renamed(task: Task, now: Instant) -> Definition:
@@ -67,7 +76,9 @@ async def _measure(count: int, folder: Path) -> list[Figure]:
     now = SystemClock().now()
     for first in range(0, count, 5000):
         numbers = range(first, min(first + 5000, count))
-        await asyncio.gather(*(service.create(NewTask("T", _definition(now, number))) for number in numbers))
+        await asyncio.gather(
+            *(service.create(NewTask("T", _definition(now, number))) for number in numbers)
+        )
     text = (folder / "jobs.json").read_bytes()
 
     async def bare(number: int) -> None:
@@ -89,9 +100,33 @@ async def _measure(count: int, folder: Path) -> list[Figure]:
     await store.close()
     size = f"file of {len(text) / 1e6:.1f} MB"
     return [
-        Figure("jsonfile", f"one change at {count:,} jobs", one, floor, " µs", 2.5, less_is_better=True, note=size),
-        Figure("jsonfile", f"one of {AT_ONCE} changes at once, {count:,} jobs", many, floor, " µs", note=size),
-        Figure("jsonfile", f"start with {count:,} jobs", start_us, None, " µs", 2e6 if count == 10_000 else None, True),
+        Figure(
+            "jsonfile",
+            f"one change at {count:,} jobs",
+            one,
+            floor,
+            " µs",
+            2.5,
+            less_is_better=True,
+            note=size,
+        ),
+        Figure(
+            "jsonfile",
+            f"one of {AT_ONCE} changes at once, {count:,} jobs",
+            many,
+            floor,
+            " µs",
+            note=size,
+        ),
+        Figure(
+            "jsonfile",
+            f"start with {count:,} jobs",
+            start_us,
+            None,
+            " µs",
+            2e6 if count == 10_000 else None,
+            True,
+        ),
     ]
 
 

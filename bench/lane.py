@@ -1,8 +1,10 @@
-"""The lane: transactions per second of many callers and of one, beside what the database does when fed by hand.
+"""The lane: transactions per second of many callers and of one, beside what the database does when
+fed by hand.
 
-Each caller's function writes one row and one event. Floors, measured in the same run: the same two rows by `executemany`, a
-hundred items a commit; and for one caller how often the disk syncs a 4 KiB page appended to a file, as a log does.
-Rounds of ours and of the floor alternate, and the best of each counts: noise only ever slows.
+Each caller's function writes one row and one event. Floors, measured in the same run: the same two
+rows by `executemany`, a hundred items a commit; and for one caller how often the disk syncs a 4 KiB
+page appended to a file, as a log does. Rounds of ours and of the floor alternate, and the best of
+each counts: noise only ever slows.
 """
 
 import asyncio
@@ -31,19 +33,40 @@ GROUPED_GOAL, LONE_GOAL = 0.5, 0.35
 
 
 def row_of(name: str) -> dict[str, Any]:
-    return {"id": name, "host": "bench", "version": "1", "started_at": 1, "alive_at": 1, "lease_until": 1, "stopped_at": None,
-            "outage_from": None}  # fmt: skip
+    return {
+        "id": name,
+        "host": "bench",
+        "version": "1",
+        "started_at": 1,
+        "alive_at": 1,
+        "lease_until": 1,
+        "stopped_at": None,
+        "outage_from": None,
+    }
 
 
 def event_of(name: str) -> dict[str, Any]:
-    return {"ts": 1, "entity_type": "TASK", "entity_id": name, "event_type": "FIRED", "data_json": '{"n":1}'}
+    return {
+        "ts": 1,
+        "entity_type": "TASK",
+        "entity_id": name,
+        "event_type": "FIRED",
+        "data_json": '{"n":1}',
+    }
 
 
 def write_one(tx: Any, name: str) -> None:
     tx._session.run(
-        "core.insert_instance", id=name, host="bench", version="1", started_at=1, alive_at=1, lease_until=1, stopped_at=None,
+        "core.insert_instance",
+        id=name,
+        host="bench",
+        version="1",
+        started_at=1,
+        alive_at=1,
+        lease_until=1,
+        stopped_at=None,
         outage_from=None,
-    )  # fmt: skip
+    )
     tx.events.append("TASK", name, "FIRED", {"n": 1})
 
 
@@ -61,9 +84,12 @@ async def call(store: SqlStore, items: int, callers: int, prefix: str) -> float:
 
 
 def feed(store: SqlStore, items: int, prefix: str) -> float:
-    """The floor: the same rows by executemany, a hundred items a commit, on the store's own kind of connection."""
+    """The floor: the same rows by executemany, a hundred items a commit, on the store's own kind of
+    connection."""
     statements = load_statements(store.dialect.macros)
-    with closing(Session(store.dialect, store.dialect.connect(read_only=False), statements)) as session:
+    with closing(
+        Session(store.dialect, store.dialect.connect(read_only=False), statements)
+    ) as session:
         begun = time.perf_counter()
         for start in range(0, items, GROUP):
             names = [f"{prefix}{n}" for n in range(start, start + GROUP)]
@@ -95,7 +121,8 @@ def feed_sqlite(path: Path, items: int, prefix: str) -> float:
 
 
 def sync_rate(folder: Path, appended: bool) -> float:
-    """How often a second the disk syncs one page: at the end of a growing file, or over the same page again."""
+    """How often a second the disk syncs one page: at the end of a growing file, or over the same
+    page again."""
     file = os.open(folder / f"sync-{time.monotonic_ns()}", os.O_RDWR | os.O_CREAT)
     page = os.urandom(4096)
     try:
@@ -123,10 +150,23 @@ async def measure_sqlite(folder: Path) -> list[Figure]:
     share = f"{health.transactions / max(1, health.commits):.0f} functions a commit over all"
     return [
         Figure(
-            "lane", f"sqlite, {CALLERS} callers ÷ raw inserts by {GROUP}", max(grouped), max(fed), goal=GROUPED_GOAL, note=share
+            "lane",
+            f"sqlite, {CALLERS} callers ÷ raw inserts by {GROUP}",
+            max(grouped),
+            max(fed),
+            goal=GROUPED_GOAL,
+            note=share,
         ),
-        Figure("lane", "sqlite, one caller ÷ fdatasync, page appended", max(lone), max(appended), goal=LONE_GOAL),
-        Figure("lane", "sqlite, one caller ÷ fdatasync, page overwritten", max(lone), max(overwritten)),
+        Figure(
+            "lane",
+            "sqlite, one caller ÷ fdatasync, page appended",
+            max(lone),
+            max(appended),
+            goal=LONE_GOAL,
+        ),
+        Figure(
+            "lane", "sqlite, one caller ÷ fdatasync, page overwritten", max(lone), max(overwritten)
+        ),
     ]
 
 
@@ -140,7 +180,9 @@ async def measure_network(kind: str, url: str) -> list[Figure]:
         lone.append(await call(store, 300, 1, f"l{n}-"))
     await store.close()
     return [
-        Figure("lane", f"{kind}, {CALLERS} callers ÷ executemany by {GROUP}", max(grouped), max(fed)),
+        Figure(
+            "lane", f"{kind}, {CALLERS} callers ÷ executemany by {GROUP}", max(grouped), max(fed)
+        ),
         Figure("lane", f"{kind}, one caller", max(lone)),
     ]
 
@@ -160,7 +202,9 @@ def run() -> list[Figure]:
             continue
         try:
             server.start()
-            figures += uvloop.run(measure_network(server.name, server.url(server.create_database())))
+            figures += uvloop.run(
+                measure_network(server.name, server.url(server.create_database()))
+            )
         finally:
             server.close()
     return figures

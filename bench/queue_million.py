@@ -1,6 +1,8 @@
-"""A million queue jobs beside the few that count: claims with them ÷ without them, and the figures of the queue. SQLite FULL.
+"""A million queue jobs beside the few that count: claims with them ÷ without them, and the figures
+of the queue. SQLite FULL.
 
-    python -m bench.queue_million [--future 1000000] [--ended 100000] [--few 1000] [--finished 1000000] [--only claim|sdk|stats]
+python -m bench.queue_million [--future 1000000] [--ended 100000] [--few 1000] [--finished 1000000]
+[--only claim|sdk|stats]
 
 claim  claim + lease, then release, through the service on two stores in turns, cycle by cycle; the medians count. Cold: the
        first cycle after the store was opened anew and the system's cache of its file dropped.
@@ -26,9 +28,9 @@ from bench.ground import cores, disk, filling, report
 from bench.ground.served import Served, serve
 from ksana.base.clock import SystemClock
 from ksana.domain.queue.jobs import Wants
-from ksana.service.queue.service import QueueService
 from ksana.service.queue.jobs import Claim
 from ksana.service.queue.leases import Release
+from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import METRICS
 from ksana.store.sql import SqlStore, open_store
 
@@ -37,7 +39,8 @@ FUTURE, ENDED, FEW, FINISHED = 1_000_000, 100_000, 1_000, 1_000_000
 ROUNDS, CYCLES, SIZES, SDK_JOBS, SDK_ROUNDS, CALLS = 5, 100, (1, 10, 100), 20_000, 3, 20
 CLAIM_GOAL, STATS_GOAL_MS = 1.3, 20
 WINDOWS = (("5m", "24h"), ("1m", "33h"), ("30m", "30d"), ("21m", "700h"))
-"""Bucket and range: the usual one, the most points of the finest, the longest that is kept, 2,000 points that fit no hour."""
+"""Bucket and range: the usual one, the most points of the finest, the longest that is kept, 2,000
+points that fit no hour."""
 CAPACITY = {"KSANA_CAPACITY_TOTAL": "100000"}
 
 
@@ -85,11 +88,16 @@ class Side:
         cpu, at = time.process_time(), time.perf_counter()
         claimed = await self._service.claim(Claim("w1", Wants("bench"), size, True, 30.0))
         between = time.perf_counter()
-        items = [Release(lease.lease_id, "SUCCEEDED", result_json=filling.RESULT) for lease in claimed.leases]
+        items = [
+            Release(lease.lease_id, "SUCCEEDED", result_json=filling.RESULT)
+            for lease in claimed.leases
+        ]
         outcomes = await self._service.release_batch_briefly(items)
         ended, cpu = time.perf_counter(), time.process_time() - cpu
         if [getattr(one, "state", one) for one in outcomes] != ["DONE"] * size:
-            raise BenchError(f"{len(claimed.leases)} of {size} jobs were claimed, and ended {outcomes}")
+            raise BenchError(
+                f"{len(claimed.leases)} of {size} jobs were claimed, and ended {outcomes}"
+            )
         self.done += size
         return Cycle((between - at) * 1000, (ended - between) * 1000, cpu * 1000)
 
@@ -132,21 +140,46 @@ def median(cycles: list[Cycle], part: Callable[[Cycle], float]) -> float:
 
 def measure_claims(folder: Path, options: argparse.Namespace) -> list[Figure]:
     """Claims at the service."""
-    many, few = Side(folder / "many.db", options.future, options.ended), Side(folder / "few.db", options.few, 0)
+    many, few = (
+        Side(folder / "many.db", options.future, options.ended),
+        Side(folder / "few.db", options.few, 0),
+    )
     for side in (many, few):
         asyncio.run(side.fill())
     uvloop.run(compare(many, few, options))
     beside = f"{options.future:,} future, {options.ended:,} ended ÷ {options.few:,} future"
     parts: dict[str, Callable[[Cycle], float]] = {
-        "claim + lease": lambda one: one.claim, "release": lambda one: one.release, "CPU of both": lambda one: one.cpu,
-    }  # fmt: skip
+        "claim + lease": lambda one: one.claim,
+        "release": lambda one: one.release,
+        "CPU of both": lambda one: one.cpu,
+    }
     figures = []
     for size in SIZES:
         for what, part in parts.items():
             pair = median(many.warm[size], part), median(few.warm[size], part)
-            figures.append(Figure(NAME, f"{what} of {size}, {beside}", *pair, "ms", CLAIM_GOAL, less_is_better=True))
-        cold = median(many.cold[size], lambda one: one.whole), median(few.cold[size], lambda one: one.whole)
-        figures.append(Figure(NAME, f"cold, both of {size}", *cold, "ms", note="first after opening, file not cached"))
+            figures.append(
+                Figure(
+                    NAME,
+                    f"{what} of {size}, {beside}",
+                    *pair,
+                    "ms",
+                    CLAIM_GOAL,
+                    less_is_better=True,
+                )
+            )
+        cold = (
+            median(many.cold[size], lambda one: one.whole),
+            median(few.cold[size], lambda one: one.whole),
+        )
+        figures.append(
+            Figure(
+                NAME,
+                f"cold, both of {size}",
+                *cold,
+                "ms",
+                note="first after opening, file not cached",
+            )
+        )
     return figures
 
 
@@ -166,7 +199,10 @@ def measure_sdk(folder: Path, options: argparse.Namespace) -> list[Figure]:
         for _ in range(options.sdk_rounds):
             for served, column in zip((one, other), spent, strict=True):
                 uvloop.run(queue_sdk.submit(served.program.url(), options.sdk_jobs, 500))
-                column.append(uvloop.run(queue_sdk.drain(served.program.url(), options.sdk_jobs, 1000))[0] * 1000)
+                column.append(
+                    uvloop.run(queue_sdk.drain(served.program.url(), options.sdk_jobs, 1000))[0]
+                    * 1000
+                )
     for file, done in zip((many, few), before, strict=True):
         if disk.count_states(file)["DONE"] != done + options.sdk_jobs * options.sdk_rounds:
             raise BenchError(f"not every job of the SDK ended: {disk.count_states(file)}")
@@ -202,10 +238,15 @@ def measure_stats(folder: Path, options: argparse.Namespace) -> list[Figure]:
         asker = Asker(served)
         check_counts(asker, states)
         beside = f"{options.finished:,} finished"
-        figures = describe_calls(f"stats/snapshot, {beside}", {"": [asker.get("snapshot")[0] for _ in range(CALLS)]})
+        figures = describe_calls(
+            f"stats/snapshot, {beside}", {"": [asker.get("snapshot")[0] for _ in range(CALLS)]}
+        )
         for bucket, span in WINDOWS:
             path = f"timeseries?metric={{}}&bucket={bucket}&range={span}"
-            calls = {metric: [asker.get(path.format(metric))[0] for _ in range(CALLS)] for metric in METRICS}
+            calls = {
+                metric: [asker.get(path.format(metric))[0] for _ in range(CALLS)]
+                for metric in METRICS
+            }
             figures += describe_calls(f"stats/timeseries, {span} by {bucket}, {beside}", calls)
     return figures
 
@@ -213,25 +254,43 @@ def measure_stats(folder: Path, options: argparse.Namespace) -> list[Figure]:
 def check_counts(asker: Asker, states: dict[str, int]) -> None:
     """The endpoints must tell what is in the store, or their speed says nothing."""
     told = {
-        metric: sum(point["value"] for point in asker.get(f"timeseries?metric={metric}&bucket=1h&range=30d")[1]["points"])
+        metric: sum(
+            point["value"]
+            for point in asker.get(f"timeseries?metric={metric}&bucket=1h&range=30d")[1]["points"]
+        )
         for metric in ("jobs_submitted", "jobs_done", "jobs_failed", "jobs_timeout")
     }
     there = {
-        "jobs_submitted": sum(states.values()), "jobs_done": states["DONE"], "jobs_failed": states["FAILED"],
+        "jobs_submitted": sum(states.values()),
+        "jobs_done": states["DONE"],
+        "jobs_failed": states["FAILED"],
         "jobs_timeout": states["TIMEOUT"],
-    }  # fmt: skip
+    }
     if told != there:
         raise BenchError(f"the endpoints tell {told}, the store has {there}")
 
 
 def describe_calls(what: str, calls: dict[str, list[float]]) -> list[Figure]:
-    """The slowest call of all, and the median of the slowest metric; the metrics above the goal by name."""
+    """The slowest call of all, and the median of the slowest metric; the metrics above the goal by
+    name."""
     slowest = max(calls, key=lambda metric: max(calls[metric]))
-    over = ", ".join(f"{name} {max(some):.0f}" for name, some in calls.items() if max(some) > STATS_GOAL_MS and name)
+    over = ", ".join(
+        f"{name} {max(some):.0f}"
+        for name, some in calls.items()
+        if max(some) > STATS_GOAL_MS and name
+    )
     middle = max(statistics.median(some) for some in calls.values())
     note = f"above the goal: {over}" if over else slowest
     return [
-        Figure(NAME, f"{what}: max", max(calls[slowest]), unit="ms", goal=STATS_GOAL_MS, less_is_better=True, note=note),
+        Figure(
+            NAME,
+            f"{what}: max",
+            max(calls[slowest]),
+            unit="ms",
+            goal=STATS_GOAL_MS,
+            less_is_better=True,
+            note=note,
+        ),
         Figure(NAME, f"{what}: p50", middle, unit="ms"),
     ]
 
@@ -258,7 +317,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--few", type=int, default=FEW)
     parser.add_argument("--finished", type=int, default=FINISHED, help="for stats")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--cycles", type=int, default=CYCLES, help="warm ones in a round, of each size")
+    parser.add_argument(
+        "--cycles", type=int, default=CYCLES, help="warm ones in a round, of each size"
+    )
     parser.add_argument("--sdk-jobs", type=int, default=SDK_JOBS)
     parser.add_argument("--sdk-rounds", type=int, default=SDK_ROUNDS)
     parser.add_argument("--only", choices=("claim", "sdk", "stats"))

@@ -1,10 +1,12 @@
-"""No-op jobs per second, one worker process each, in one run on this machine: Celery, taskiq, pgqueuer, BullMQ, and ours.
+"""No-op jobs per second, one worker process each, in one run on this machine: Celery, taskiq,
+pgqueuer, BullMQ, and ours.
 
     KSANA_BENCH_PEERS=/tmp/peers python bench/queue_peers.py [jobs]
 
-The folder named by KSANA_BENCH_PEERS holds a virtual environment and node modules, made there on first use; nothing is
-installed into the project. A peer that cannot be installed or run is passed over with a line that says why. Ours is measured
-by queue_sdk, every commit synced and every job counted in the store; a peer from its worker's first job to its last.
+The folder named by KSANA_BENCH_PEERS holds a virtual environment and node modules, made there on
+first use; nothing is installed into the project. A peer that cannot be installed or run is passed
+over with a line that says why. Ours is measured by queue_sdk, every commit synced and every job
+counted in the store; a peer from its worker's first job to its last.
 """
 
 import json
@@ -22,9 +24,12 @@ from typing import Any
 WITHIN_SEC = 180
 JOBS = 10_000
 KEPT = {
-    "Celery on Redis": "nothing on disk", "taskiq on Redis": "nothing on disk", "BullMQ on Redis": "nothing on disk",
-    "pgqueuer on PostgreSQL": "fsync on", "Ksana": "SQLite FULL",
-}  # fmt: skip
+    "Celery on Redis": "nothing on disk",
+    "taskiq on Redis": "nothing on disk",
+    "BullMQ on Redis": "nothing on disk",
+    "pgqueuer on PostgreSQL": "fsync on",
+    "Ksana": "SQLite FULL",
+}
 """What is left of a job after a power cut."""
 
 COUNTING = """
@@ -142,15 +147,30 @@ def measure_all(jobs: int) -> None:
             say(f"{name}: passed over, {reason}")
     rate = measure_ours(jobs)
     if best:
-        say("Ksana on SQLite ÷ the best of them", ours=rate, floor=round(best), ratio=rate / best, note=KEPT["Ksana"])
+        say(
+            "Ksana on SQLite ÷ the best of them",
+            ours=rate,
+            floor=round(best),
+            ratio=rate / best,
+            note=KEPT["Ksana"],
+        )
     else:
         say("Ksana on SQLite", ours=rate, note=KEPT["Ksana"])
 
 
 def measure_ours(jobs: int) -> int:
     """The figure of queue_sdk, from a process of its own."""
-    command = [sys.executable, str(Path(__file__).with_name("queue_sdk.py")), "--only", "batch", "--jobs", str(jobs)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=WITHIN_SEC, check=True)
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("queue_sdk.py")),
+        "--only",
+        "batch",
+        "--jobs",
+        str(jobs),
+    ]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, timeout=WITHIN_SEC, check=True
+    )
     for row in map(json.loads, done.stdout.splitlines()):
         if row["what"].startswith("claim + lease + release"):
             return int(row["ours"])
@@ -160,8 +180,21 @@ def measure_ours(jobs: int) -> int:
 def celery(folder: Path, work: Path, jobs: int) -> float:
     python = install(folder, "celery", "redis", "packaging")
     (work / "peer_celery.py").write_text(COUNTING + CELERY)
-    command = [str(python), "-m", "celery", "-A", "peer_celery", "worker", "-c", "1", "--loglevel", "ERROR", "--without-gossip",
-               "--without-mingle", "--without-heartbeat"]  # fmt: skip
+    command = [
+        str(python),
+        "-m",
+        "celery",
+        "-A",
+        "peer_celery",
+        "worker",
+        "-c",
+        "1",
+        "--loglevel",
+        "ERROR",
+        "--without-gossip",
+        "--without-mingle",
+        "--without-heartbeat",
+    ]
     with Redis(work) as url:
         return time_worker(work, jobs, {"REDIS": url}, [str(python), "peer_celery.py"], command)
 
@@ -169,7 +202,17 @@ def celery(folder: Path, work: Path, jobs: int) -> float:
 def taskiq(folder: Path, work: Path, jobs: int) -> float:
     python = install(folder, "taskiq", "taskiq-redis")
     (work / "peer_taskiq.py").write_text(COUNTING + TASKIQ)
-    command = [str(python), "-m", "taskiq", "worker", "peer_taskiq:broker", "--workers", "1", "--log-level", "ERROR"]
+    command = [
+        str(python),
+        "-m",
+        "taskiq",
+        "worker",
+        "peer_taskiq:broker",
+        "--workers",
+        "1",
+        "--log-level",
+        "ERROR",
+    ]
     with Redis(work) as url:
         return time_worker(work, jobs, {"REDIS": url}, [str(python), "peer_taskiq.py"], command)
 
@@ -202,7 +245,16 @@ def bullmq(folder: Path, work: Path, jobs: int) -> float:
     modules = folder / "node"
     if not (modules / "node_modules" / "ioredis").exists():
         modules.mkdir(parents=True, exist_ok=True)
-        command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(modules), "bullmq", "ioredis"]
+        command = [
+            npm,
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+            str(modules),
+            "bullmq",
+            "ioredis",
+        ]
         run_or_skip(command, "npm install bullmq")
     script = work / "peer_bullmq.js"
     script.write_text(BULLMQ)
@@ -215,10 +267,15 @@ def install(folder: Path, *packages: str) -> Path:
     """Make the virtual environment and put the packages there, once."""
     python = folder / "venv" / "bin" / "python"
     if not python.exists():
-        run_or_skip([sys.executable, "-m", "venv", str(folder / "venv")], "making a virtual environment")
+        run_or_skip(
+            [sys.executable, "-m", "venv", str(folder / "venv")], "making a virtual environment"
+        )
     mark = folder / f"installed-{packages[0]}"
     if not mark.exists():
-        run_or_skip([str(python), "-m", "pip", "install", "--quiet", *packages], f"pip install {packages[0]}")
+        run_or_skip(
+            [str(python), "-m", "pip", "install", "--quiet", *packages],
+            f"pip install {packages[0]}",
+        )
         mark.touch()
     return python
 
@@ -235,26 +292,49 @@ def telling(text: str) -> str:
     return next((line for line in reversed(lines) if "rror" in line), lines[-1]).strip()[:200]
 
 
-def time_worker(work: Path, jobs: int, env: dict[str, str], fill: list[str] | None, worker: list[str]) -> float:
-    """Fill the queue, start one worker, and read the rate it measured from its first job to its last."""
+def time_worker(
+    work: Path, jobs: int, env: dict[str, str], fill: list[str] | None, worker: list[str]
+) -> float:
+    """Fill the queue, start one worker, and read the rate it measured from its first job to its
+    last."""
     out = work / "rate.json"
-    full: dict[str, Any] = {**os.environ, **env, "JOBS": str(jobs), "OUT": str(out), "PYTHONPATH": str(work)}
+    full: dict[str, Any] = {
+        **os.environ,
+        **env,
+        "JOBS": str(jobs),
+        "OUT": str(out),
+        "PYTHONPATH": str(work),
+    }
     if fill is not None:
-        filled = subprocess.run(fill, cwd=work, env=full, capture_output=True, text=True, timeout=WITHIN_SEC, check=False)
+        filled = subprocess.run(
+            fill,
+            cwd=work,
+            env=full,
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_SEC,
+            check=False,
+        )
         if filled.returncode:
             raise SkippedError(f"filling failed: {telling(filled.stderr)}")
     with (work / "worker.log").open("wb") as log:
-        process = subprocess.Popen(worker, cwd=work, env=full, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            worker, cwd=work, env=full, stdout=log, stderr=log, start_new_session=True
+        )
     try:
         ends_at = time.monotonic() + WITHIN_SEC
         while not out.exists():
             if process.poll() is not None or time.monotonic() > ends_at:
-                raise SkippedError(f"the worker did not finish: {telling((work / 'worker.log').read_text(errors='replace'))}")
+                raise SkippedError(
+                    f"the worker did not finish: {telling((work / 'worker.log').read_text(errors='replace'))}"
+                )
             time.sleep(0.05)
         return float(json.loads(out.read_text()))
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)  # its own session: the worker and its children, nothing else
+            os.killpg(
+                process.pid, signal.SIGKILL
+            )  # its own session: the worker and its children, nothing else
         process.wait()
 
 

@@ -1,10 +1,11 @@
-"""Jobs per second through the SDK: claim + lease + release of no-op jobs, one server process and one worker process.
+"""Jobs per second through the SDK: claim + lease + release of no-op jobs, one server process and
+one worker process.
 
     python bench/queue_sdk.py [--jobs 60000] [--concurrency 1000] [--only sdk|batch|single|latency]
 
-Prints one JSON line per measurement. `sdk` runs the worker against a server that only recites answers: what the SDK itself
-costs. The others start the real server on an empty SQLite store, and count in it afterwards what was done. See queue_peers.py
-for other queues beside it.
+Prints one JSON line per measurement. `sdk` runs the worker against a server that only recites
+answers: what the SDK itself costs. The others start the real server on an empty SQLite store, and
+count in it afterwards what was done. See queue_peers.py for other queues beside it.
 """
 
 import argparse
@@ -40,11 +41,21 @@ SETTINGS = {"KSANA_CAPACITY_TOTAL": "100000", "LOG_LEVEL": "warning"}
 
 
 def say(
-    what: str, ours: float, *, unit: str = "/s", goal: float | None = None, less_is_better: bool = False, **more: Any
+    what: str,
+    ours: float,
+    *,
+    unit: str = "/s",
+    goal: float | None = None,
+    less_is_better: bool = False,
+    **more: Any,
 ) -> None:
     row: dict[str, Any] = {"bench": NAME, "what": what, "ours": ours, "unit": unit, **more}
     if goal is not None:
-        row |= {"goal": goal, "less_is_better": less_is_better, "is_met": ours <= goal if less_is_better else ours >= goal}
+        row |= {
+            "goal": goal,
+            "less_is_better": less_is_better,
+            "is_met": ours <= goal if less_is_better else ours >= goal,
+        }
     print(json.dumps(row), flush=True)
 
 
@@ -87,17 +98,28 @@ class Reciter(asyncio.Protocol):
         if b"claim" in self.url:
             count = min(Reciter.left, body["limit"])
             Reciter.left -= count
-            answer = b'{"jobs":[' + b",".join(recited_job(body["worker_id"], Reciter.left + n) for n in range(count)) + b"]}"
+            answer = (
+                b'{"jobs":['
+                + b",".join(recited_job(body["worker_id"], Reciter.left + n) for n in range(count))
+                + b"]}"
+            )
         else:
-            answer = b'{"results":[' + b",".join([recited_release()] * len(body.get("items", ()))) + b"]}"
-        self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer)
+            answer = (
+                b'{"results":['
+                + b",".join([recited_release()] * len(body.get("items", ())))
+                + b"]}"
+            )
+        self.transport.write(
+            b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(answer) + answer
+        )
 
 
 TIMES = '"created_at":"2026-01-01T00:00:00.123456Z","updated_at":"2026-01-01T00:00:00.123456Z"'
 JOB = (
-    '"addon_id":"bench","job_type":"noop","priority":"NORMAL","cost_units":1,"constraints":{},"payload":{"n":1},' + TIMES
+    '"addon_id":"bench","job_type":"noop","priority":"NORMAL","cost_units":1,"constraints":{},"payload":{"n":1},'
+    + TIMES
     + ',"claim_expires_at":null,"attempts":1,"max_attempts":1,"next_retry_at":null,"cancel_requested":false'
-)  # fmt: skip
+)
 
 
 def recited_job(worker_id: str, number: int) -> bytes:
@@ -133,7 +155,9 @@ def wait_for_port(port: int, is_alive: Callable[[], bool], within_sec: float = 3
 @contextlib.contextmanager
 def serve_recited(jobs: int) -> Iterator[str]:
     port = free_port()
-    process = multiprocessing.get_context("spawn").Process(target=recite, args=(port, jobs), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(
+        target=recite, args=(port, jobs), daemon=True
+    )
     process.start()
     try:
         wait_for_port(port, process.is_alive)
@@ -148,7 +172,8 @@ def serve_recited(jobs: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def serve_ksana() -> Iterator[Served]:
-    """`ksana serve` on an empty store, with room for all jobs at once; it and the worker share the machine as they like."""
+    """`ksana serve` on an empty store, with room for all jobs at once; it and the worker share the
+    machine as they like."""
     with disk.folder() as folder, serve(folder, env=SETTINGS, on=cores.ALL) as served:
         disk.check_synced(served.file)
         yield served
@@ -171,7 +196,12 @@ async def submit(url: str, jobs: int, batch: int) -> float:
             while left > 0:
                 count = min(batch, left)
                 left -= count
-                await client.submit_batch([NewJob(addon_id="bench", job_type="noop", payload={"n": 1}) for _ in range(count)])
+                await client.submit_batch(
+                    [
+                        NewJob(addon_id="bench", job_type="noop", payload={"n": 1})
+                        for _ in range(count)
+                    ]
+                )
 
         began = time.perf_counter()
         await asyncio.gather(*(feed() for _ in range(4)))
@@ -215,7 +245,8 @@ async def one_by_one(url: str, seconds: float) -> int:
 
 
 async def measure_latency(url: str, count: int) -> list[float]:
-    """Submit at light load, one job every 10 ms; milliseconds from before the submit to the handler's first line."""
+    """Submit at light load, one job every 10 ms; milliseconds from before the submit to the
+    handler's first line."""
     worker, began, waits = Worker(url, "light", concurrency=10), {}, []  # type: ignore[var-annotated]
     over = asyncio.Event()
 
@@ -261,9 +292,20 @@ def bench_batches(served: Served, options: argparse.Namespace, alone: float | No
         check(served, "bench", {"DONE": done})
     wall, cpu = min(drained)
     rate = round(options.jobs / wall)
-    say("claim + lease + release in batches, SQLite FULL", rate, goal=20_000, jobs=options.jobs, note="best of 2")
+    say(
+        "claim + lease + release in batches, SQLite FULL",
+        rate,
+        goal=20_000,
+        jobs=options.jobs,
+        note="best of 2",
+    )
     if alone is not None:
-        say("claim + lease + release in batches ÷ the SDK alone", rate, floor=round(alone), ratio=rate / alone)
+        say(
+            "claim + lease + release in batches ÷ the SDK alone",
+            rate,
+            floor=round(alone),
+            ratio=rate / alone,
+        )
     say("CPU of the worker per job", round(cpu / options.jobs * 1e6, 1), unit="us")
 
 
@@ -279,8 +321,20 @@ def bench_real(options: argparse.Namespace, alone: float | None) -> None:
             if options.only in {None, "latency"}:
                 cuts = statistics.quantiles(run(measure_latency(served.program.url(), 500)), n=100)
                 check(served, "light", {"DONE": 500})
-                say("submit to start, light load, p50", round(cuts[49], 2), unit="ms", goal=5, less_is_better=True)
-                say("submit to start, light load, p99", round(cuts[98], 2), unit="ms", goal=20, less_is_better=True)
+                say(
+                    "submit to start, light load, p50",
+                    round(cuts[49], 2),
+                    unit="ms",
+                    goal=5,
+                    less_is_better=True,
+                )
+                say(
+                    "submit to start, light load, p99",
+                    round(cuts[98], 2),
+                    unit="ms",
+                    goal=20,
+                    less_is_better=True,
+                )
     except TransportError as error:
         raise SystemExit(f"the server does not answer: {error}") from None
 

@@ -34,7 +34,9 @@ BATCH = 100
 RAW_GOAL, POSTGRES_GOAL, MARIADB_GOAL = 0.5, 0.35, 0.12
 LIMITS = Limits(1_000_000)
 LINE = line_of("bench", "noop", 1, ())
-PAYLOAD = '{"user":12345,"kind":"summary","fields":["a","b","c"],"note":"some text here to pad the body"}'
+PAYLOAD = (
+    '{"user":12345,"kind":"summary","fields":["a","b","c"],"note":"some text here to pad the body"}'
+)
 
 RAW_SCHEMA = """
 CREATE TABLE job(id INTEGER PRIMARY KEY, state INTEGER NOT NULL, priority INTEGER NOT NULL, run_at REAL NOT NULL,
@@ -52,7 +54,13 @@ RAW_CLAIM = (
 def raw_cycles(path: Path, seconds: float) -> tuple[float, float]:
     """Insert, claim and finish in three transactions of bare SQL, with one event a job: per second, per CPU second."""
     db = sqlite3.connect(path, isolation_level=None, cached_statements=512)
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "temp_store=MEMORY", "cache_size=-65536", "mmap_size=268435456"):
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "temp_store=MEMORY",
+        "cache_size=-65536",
+        "mmap_size=268435456",
+    ):
         db.execute(f"PRAGMA {pragma}").fetchall()
     db.executescript(RAW_SCHEMA)
     insert = "INSERT INTO job(state,priority,run_at,queue,url,payload) VALUES(?,?,?,?,?,?)"
@@ -68,8 +76,14 @@ def raw_cycles(path: Path, seconds: float) -> tuple[float, float]:
         ids = [row[0] for row in db.execute(RAW_CLAIM, (1e9, "w1", 1.0, BATCH)).fetchall()]
         db.execute("COMMIT")
         db.execute("BEGIN IMMEDIATE")
-        db.executemany("UPDATE job SET state=2, lease_until=NULL, owner=NULL WHERE id=? AND state=1", [(i,) for i in ids])
-        db.executemany("INSERT INTO event(job_id,kind,at,detail) VALUES(?,?,?,?)", [(i, 3, 1.0, "200") for i in ids])
+        db.executemany(
+            "UPDATE job SET state=2, lease_until=NULL, owner=NULL WHERE id=? AND state=1",
+            [(i,) for i in ids],
+        )
+        db.executemany(
+            "INSERT INTO event(job_id,kind,at,detail) VALUES(?,?,?,?)",
+            [(i, 3, 1.0, "200") for i in ids],
+        )
         db.execute("COMMIT")
         done += len(ids)
     speed = done / (time.perf_counter() - began), done / (time.process_time() - cpu)
@@ -94,8 +108,12 @@ def new_jobs(count: int) -> list[NewJob]:
 
 async def cycle(store: SqlStore, book: LineBook) -> int:
     """Claim with leases, then release: what a worker in batches costs the store."""
-    claimed = await store.transact(claim_jobs, Claim("w1", Wants("bench"), BATCH, True, 30.0), book, LIMITS)
-    items = [Release(lease.lease_id, "SUCCEEDED", result_json='{"ok":true}') for lease in claimed.leases]
+    claimed = await store.transact(
+        claim_jobs, Claim("w1", Wants("bench"), BATCH, True, 30.0), book, LIMITS
+    )
+    items = [
+        Release(lease.lease_id, "SUCCEEDED", result_json='{"ok":true}') for lease in claimed.leases
+    ]
     outcomes = await store.transact(release_briefly, items)
     if [getattr(one, "state", one) for one in outcomes] != ["DONE"] * BATCH:
         raise SystemExit(f"{len(items)} of {BATCH} jobs were claimed, and ended {outcomes}")
@@ -114,11 +132,15 @@ async def store_cycles(url: str, seconds: float) -> Spent:
         done += await cycle(store, book)
         submits, cycles = submits + between - at, cycles + time.perf_counter() - between
     cpu = time.process_time() - cpu
-    queued, running = await store.read(lambda tx: (tx.queue.gauges().queued, tx.queue.gauges().running))
+    queued, running = await store.read(
+        lambda tx: (tx.queue.gauges().queued, tx.queue.gauges().running)
+    )
     ended = await store.read(lambda tx: tx.counts.sum_since("done", 0))
     await store.close()
     if (queued, running) != (0, 0) or ended < done:
-        raise SystemExit(f"{done} jobs were released: the store has {ended} done, {queued} queued, {running} running")
+        raise SystemExit(
+            f"{done} jobs were released: the store has {ended} done, {queued} queued, {running} running"
+        )
     return Spent(done / submits, done / cycles, done / (submits + cycles), done / cpu)
 
 
@@ -145,7 +167,10 @@ def servers() -> Iterator[dict[str, str]]:
 
 def say(what: str, ours: float, floor: float | None = None, goal: float | None = None) -> None:
     row = {"bench": NAME, "what": what, "ours": round(ours), "unit": " jobs/s", "goal": goal}
-    print(json.dumps(row | ({} if floor is None else {"floor": round(floor), "ratio": ours / floor})), flush=True)
+    print(
+        json.dumps(row | ({} if floor is None else {"floor": round(floor), "ratio": ours / floor})),
+        flush=True,
+    )
 
 
 def median(rounds: list[Spent]) -> Spent:

@@ -1,9 +1,11 @@
-"""Durable submit of queue jobs over HTTP: 201 after the sync, 32 keep-alive connections. SQLite FULL.
+"""Durable submit of queue jobs over HTTP: 201 after the sync, 32 keep-alive connections. SQLite
+FULL.
 
     python -m bench.queue_submit [--rounds 5] [--seconds 3] [--batch 100] [--batch-connections 8]
 
-The real server on one core, the client on the other. The floor is a bare ASGI echo on the same uvicorn and the same core, with
-the same requests, in turns. At the end the store must hold as many jobs as were answered.
+The real server on one core, the client on the other. The floor is a bare ASGI echo on the same
+uvicorn and the same core, with the same requests, in turns. At the end the store must hold as many
+jobs as were answered.
 """
 
 import argparse
@@ -23,7 +25,12 @@ ROUNDS, SECONDS, BATCH, BATCH_CONNECTIONS = 5, 3.0, 100, 8
 SUBMIT_GOAL, BATCH_GOAL = 0.4, 30_000
 GOAL_BATCH = 100
 """The goal of batches is said of this size; others are told without it."""
-JOB = {"addon_id": "bench", "job_type": "render", "cost_units": 1, "payload": {"frame": 17, "scene": "harbour"}}
+JOB = {
+    "addon_id": "bench",
+    "job_type": "render",
+    "cost_units": 1,
+    "payload": {"frame": 17, "scene": "harbour"},
+}
 
 
 class Turns(NamedTuple):
@@ -49,12 +56,16 @@ class Turns(NamedTuple):
         return f"client's core {own:.0%} busy, {floor:.0%} at the floor"
 
 
-def take_turns(floor: Echo, served: Served, request: bytes, connections: int, options: argparse.Namespace) -> Turns:
+def take_turns(
+    floor: Echo, served: Served, request: bytes, connections: int, options: argparse.Namespace
+) -> Turns:
     """The floor and ours, one after the other, several times."""
     turns = Turns([], [])
     for _ in range(options.rounds):
         turns.floor.append(load(floor.port, request, options.seconds, floor.pid, connections))
-        turns.ours.append(load(served.port, request, options.seconds, served.program.pid, connections))
+        turns.ours.append(
+            load(served.port, request, options.seconds, served.program.pid, connections)
+        )
     return turns
 
 
@@ -63,11 +74,19 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     one = post("/api/scheduler/jobs/submit", JOB)
     many = post("/api/scheduler/jobs/submit-batch", {"jobs": [JOB] * options.batch})
     on = cores.FIRST if options.cores == "first" else cores.ALL
-    with disk.folder() as folder, echo() as floor, serve(folder, on=on) as served, cores.on(cores.LAST):
+    with (
+        disk.folder() as folder,
+        echo() as floor,
+        serve(folder, on=on) as served,
+        cores.on(cores.LAST),
+    ):
         disk.check_synced(served.file)
         singles = take_turns(floor, served, one, CONNECTIONS, options)
         batches = take_turns(floor, served, many, options.batch_connections, options)
-        kept, answered = disk.count_states(served.file), singles.answered + options.batch * batches.answered
+        kept, answered = (
+            disk.count_states(served.file),
+            singles.answered + options.batch * batches.answered,
+        )
     if kept != {"QUEUED": answered}:
         raise BenchError(f"{answered} jobs were answered, the store has {json.dumps(kept)}")
     ours, echoed = singles.median("per_sec")
@@ -76,7 +95,14 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     what = f"submit-batch of {options.batch}, {options.batch_connections} connections"
     goal = BATCH_GOAL if options.batch == GOAL_BATCH else None
     return [
-        Figure(NAME, f"submit, {CONNECTIONS} connections ÷ ASGI echo", ours, echoed, goal=SUBMIT_GOAL, note=singles.note),
+        Figure(
+            NAME,
+            f"submit, {CONNECTIONS} connections ÷ ASGI echo",
+            ours,
+            echoed,
+            goal=SUBMIT_GOAL,
+            note=singles.note,
+        ),
         Figure(NAME, "the same per CPU-second of the server", ours_cpu, echoed_cpu),
         Figure(NAME, what, jobs, unit=" jobs/s", goal=goal, note=batches.note),
         Figure(NAME, f"{what} ÷ ASGI echo", jobs, echoed_jobs, unit=" jobs/s"),
@@ -89,7 +115,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="how long each round loads")
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--batch-connections", type=int, default=BATCH_CONNECTIONS)
-    parser.add_argument("--cores", choices=("first", "all"), default="first", help="where the server runs")
+    parser.add_argument(
+        "--cores", choices=("first", "all"), default="first", help="where the server runs"
+    )
     return parser.parse_args(arguments)
 
 

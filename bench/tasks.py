@@ -1,10 +1,11 @@
-"""Durable dispatch: once jobs due at one instant, each a POST to a local nginx, each outcome on disk. SQLite FULL.
+"""Durable dispatch: once jobs due at one instant, each a POST to a local nginx, each outcome on
+disk. SQLite FULL.
 
     python -m bench.tasks [--jobs 10000] [--rounds 2] [--seconds 2] [--cores first|all]
 
-The real server on one core, nginx on the other. Floors of the same run: the bare libcurl loop at the same number of calls in
-flight, and for making the jobs a bare ASGI echo. The best round counts for speed, the worst for what was answered and for
-earliness. See tasks_peers for others beside it.
+The real server on one core, nginx on the other. Floors of the same run: the bare libcurl loop at
+the same number of calls in flight, and for making the jobs a bare ASGI echo. The best round counts
+for speed, the worst for what was answered and for earliness. See tasks_peers for others beside it.
 """
 
 import argparse
@@ -60,7 +61,9 @@ def measure_bare(url: str, concurrency: int, seconds: float) -> Bare:
         before, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
         count = uvloop.run(run_bare(url, seconds, concurrency))
         wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
-    return Bare(count / wall, count / (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
+    return Bare(
+        count / wall, count / (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    )
 
 
 def measure_echo(request: bytes, seconds: float) -> float:
@@ -75,7 +78,9 @@ def measure_echo(request: bytes, seconds: float) -> float:
         process.wait(10)
 
 
-def burst(url: str, jobs: int, env: dict[str, str], on: frozenset[int], lead_sec: float = 0) -> Burst:
+def burst(
+    url: str, jobs: int, env: dict[str, str], on: frozenset[int], lead_sec: float = 0
+) -> Burst:
     """Make the jobs, wait for their instant, look until all is recorded."""
     lead_sec = lead_sec or 3 + jobs / 1000
     with (
@@ -91,7 +96,13 @@ def burst(url: str, jobs: int, env: dict[str, str], on: frozenset[int], lead_sec
             cpu_sec = served.cpu()
             recorded_at = served.wait_until_recorded(slot_at, WITHIN_SEC)
             cpu_sec = served.cpu() - cpu_sec
-            return Burst(made_sec, slot_at, recorded_at - slot_at / SECOND, cpu_sec, served.runs(since=slot_at))
+            return Burst(
+                made_sec,
+                slot_at,
+                recorded_at - slot_at / SECOND,
+                cpu_sec,
+                served.runs(since=slot_at),
+            )
     if lead_sec > WITHIN_SEC:
         raise BenchError(f"making {jobs} jobs took {made_sec:.0f} s")
     return burst(url, jobs, env, on, 2 * lead_sec)  # they were due before the last was made
@@ -113,19 +124,38 @@ def measure_limits(url: str, label: str, options: argparse.Namespace) -> tuple[l
     what = f"{jobs:,} at one instant, {label}"
     floor, floor_cpu = max(bare.per_sec for bare in bares), max(bare.per_cpu_sec for bare in bares)
     figures = [
-        figure(f"{what}: last answer", min(one.answered_sec for one in bursts) * 1000, "ms", goal_ms, less_is_better=True),
+        figure(
+            f"{what}: last answer",
+            min(one.answered_sec for one in bursts) * 1000,
+            "ms",
+            goal_ms,
+            less_is_better=True,
+        ),
         figure(f"{what}: last record", fastest.recorded_sec * 1000, "ms"),
         Figure("tasks", f"{what}: answered, fewest", answered, jobs, unit="", goal=1),
         Figure("tasks", f"{what}: runs, most", most, jobs, unit="", goal=1, less_is_better=True),
         figure(f"{what}: earliest start", early_us / MILLISECOND, "ms", 0),
-        Figure("tasks", f"dispatch ÷ bare libcurl, {label}", jobs / fastest.recorded_sec, floor, goal=DISPATCH_GOAL,
-               note=f"{concurrency} calls in flight"),
-        Figure("tasks", f"the same per CPU-second, {label}", jobs / min(one.cpu_sec for one in bursts), floor_cpu),
-    ]  # fmt: skip
+        Figure(
+            "tasks",
+            f"dispatch ÷ bare libcurl, {label}",
+            jobs / fastest.recorded_sec,
+            floor,
+            goal=DISPATCH_GOAL,
+            note=f"{concurrency} calls in flight",
+        ),
+        Figure(
+            "tasks",
+            f"the same per CPU-second, {label}",
+            jobs / min(one.cpu_sec for one in bursts),
+            floor_cpu,
+        ),
+    ]
     return figures, min(one.made_sec for one in bursts)
 
 
-def figure(what: str, ours: float, unit: str, goal: float | None = None, *, less_is_better: bool = False) -> Figure:
+def figure(
+    what: str, ours: float, unit: str, goal: float | None = None, *, less_is_better: bool = False
+) -> Figure:
     return Figure("tasks", what, ours, unit=unit, goal=goal, less_is_better=less_is_better)
 
 
@@ -139,10 +169,19 @@ def measure(options: argparse.Namespace) -> list[Figure]:
             figures += some
             made.append(made_sec)
         echo = max(
-            measure_echo(making.once_job(url, 4_000_000_000 * SECOND, n), options.seconds) for n in range(options.rounds)
+            measure_echo(making.once_job(url, 4_000_000_000 * SECOND, n), options.seconds)
+            for n in range(options.rounds)
         )
         accepted = options.jobs / min(made)
-        figures.append(Figure("tasks", "jobs made over HTTP, 32 connections ÷ ASGI echo", accepted, echo, goal=ACCEPT_GOAL))
+        figures.append(
+            Figure(
+                "tasks",
+                "jobs made over HTTP, 32 connections ÷ ASGI echo",
+                accepted,
+                echo,
+                goal=ACCEPT_GOAL,
+            )
+        )
         return figures
 
 
@@ -150,8 +189,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--jobs", type=int, default=JOBS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long each floor is measured")
-    parser.add_argument("--cores", choices=("first", "all"), default="first", help="where the server runs")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="how long each floor is measured"
+    )
+    parser.add_argument(
+        "--cores", choices=("first", "all"), default="first", help="where the server runs"
+    )
     return parser.parse_args(arguments)
 
 

@@ -34,14 +34,32 @@ def time_help() -> float:
 
 def measure(idle_sec: float) -> list[Figure]:
     """Rest without tasks, and the help page."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, serve(Path(folder)) as served, cores.on(cores.LAST):
+    with (
+        tempfile.TemporaryDirectory(dir="/var/tmp") as folder,
+        serve(Path(folder)) as served,
+        cores.on(cores.LAST),
+    ):
         time.sleep(2)  # what a start still does after it is ready is no idling
         idle = served.idle_percent(idle_sec)
         rss_mb = served.rss_mb()[0]
     return [
-        Figure(NAME, "no tasks: CPU at rest", idle, unit="%", goal=IDLE_GOAL_PERCENT, less_is_better=True),
+        Figure(
+            NAME,
+            "no tasks: CPU at rest",
+            idle,
+            unit="%",
+            goal=IDLE_GOAL_PERCENT,
+            less_is_better=True,
+        ),
         Figure(NAME, "no tasks: memory", rss_mb, unit="MB"),
-        Figure(NAME, "ksana --help, best of 5", time_help(), unit="ms", goal=HELP_GOAL_MS, less_is_better=True),
+        Figure(
+            NAME,
+            "ksana --help, best of 5",
+            time_help(),
+            unit="ms",
+            goal=HELP_GOAL_MS,
+            less_is_better=True,
+        ),
     ]
 
 

@@ -1,10 +1,10 @@
 """A million tasks that wait: what they cost at the start, in memory, at rest, and when others fire.
 
-    python -m bench.tasks_million [--waiting 1000000] [--few 1000] [--due 500] [--rounds 3] [--idle 30]
+python -m bench.tasks_million [--waiting 1000000] [--few 1000] [--due 500] [--rounds 3] [--idle 30]
 
-The stores are filled through the store itself and kept in bench/results, named after the schema: a later run finds them.
-Firing is measured on both servers in turns, and the best of each counts: by the length of the firing passes as /metrics
-has it, and from the slot to the last record.
+The stores are filled through the store itself and kept in bench/results, named after the schema: a
+later run finds them. Firing is measured on both servers in turns, and the best of each counts: by
+the length of the firing passes as /metrics has it, and from the slot to the last record.
 """
 
 import argparse
@@ -54,9 +54,15 @@ def insert_waiting(tx: Tx, start: int, stop: int, count: int, now: Instant) -> N
     for n in range(start, stop):
         at = now + FIRST_DUE + SPREAD * n // count
         definition = Definition(
-            name=f"waiting {n}", description="", schedule=Once(at), http_method="POST", target_url="http://127.0.0.1:9/hook",
-            headers={"Content-Type": "application/json"}, body=f'{{"order":{n}}}', tags=("bench",),
-        )  # fmt: skip
+            name=f"waiting {n}",
+            description="",
+            schedule=Once(at),
+            http_method="POST",
+            target_url="http://127.0.0.1:9/hook",
+            headers={"Content-Type": "application/json"},
+            body=f'{{"order":{n}}}',
+            tags=("bench",),
+        )
         tx.tasks.insert(f"waiting-{n}", "C", definition, "ENABLED", at, at)
 
 
@@ -66,17 +72,23 @@ async def fill(path: Path, count: int) -> None:
     store = await open_store(f"sqlite:///{path}", clock)
     try:
         for start in range(0, count, AT_ONCE):
-            await store.transact(insert_waiting, start, min(start + AT_ONCE, count), count, clock.now())
+            await store.transact(
+                insert_waiting, start, min(start + AT_ONCE, count), count, clock.now()
+            )
     finally:
         await store.close()
 
 
 def find_filled(count: int) -> Path:
-    """The kept file with so many waiting tasks, filled now if there is none of this schema, or its tasks are soon due."""
+    """The kept file with so many waiting tasks, filled now if there is none of this schema, or its
+    tasks are soon due."""
     RESULTS.mkdir(exist_ok=True)
     folder = Path(ksana.store.sql.__file__).parent
     sources = [*sorted((folder / "migrations").glob("*.sql")), folder / "tasks.py"]
-    made_of = b"".join(source.read_bytes() for source in sources) + inspect.getsource(insert_waiting).encode()
+    made_of = (
+        b"".join(source.read_bytes() for source in sources)
+        + inspect.getsource(insert_waiting).encode()
+    )
     path = RESULTS / f"waiting-{count}-{hashlib.sha256(made_of).hexdigest()[:12]}.db"
     if path.exists() and first_fire_at(path) > SystemClock().now() + DAY:
         return path
@@ -97,7 +109,10 @@ def first_fire_at(path: Path) -> Instant:
 
 def time_start(file: Path) -> float:
     """Seconds from the start of the process until /readyz answers."""
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, serve(Path(folder), file=file) as served:
+    with (
+        tempfile.TemporaryDirectory(dir="/var/tmp") as folder,
+        serve(Path(folder), file=file) as served,
+    ):
         return served.started_sec
 
 
@@ -115,16 +130,34 @@ def fire(served: Served, url: str, due: int) -> Fired:
     return Fired(passes * 1000, recorded_at * 1000 - slot_at / 1000)
 
 
-def measure_firing(url: str, many: Served, few: Served, options: argparse.Namespace) -> list[Figure]:
+def measure_firing(
+    url: str, many: Served, few: Served, options: argparse.Namespace
+) -> list[Figure]:
     """Both servers in turns."""
-    rounds = [(fire(many, url, options.due), fire(few, url, options.due)) for _ in range(options.rounds)]
+    rounds = [
+        (fire(many, url, options.due), fire(few, url, options.due)) for _ in range(options.rounds)
+    ]
     ours = Fired(*(min(column) for column in zip(*(one for one, _ in rounds), strict=True)))
     floor = Fired(*(min(column) for column in zip(*(other for _, other in rounds), strict=True)))
     what = f"firing {options.due} with {options.waiting:,} ÷ {options.few:,} waiting"
     return [
-        Figure(NAME, f"{what}: passes", ours.passes_ms, floor.passes_ms, "ms", FIRING_GOAL, less_is_better=True),
         Figure(
-            NAME, f"{what}: to the last record", ours.recorded_ms, floor.recorded_ms, "ms", FIRING_GOAL, less_is_better=True
+            NAME,
+            f"{what}: passes",
+            ours.passes_ms,
+            floor.passes_ms,
+            "ms",
+            FIRING_GOAL,
+            less_is_better=True,
+        ),
+        Figure(
+            NAME,
+            f"{what}: to the last record",
+            ours.recorded_ms,
+            floor.recorded_ms,
+            "ms",
+            FIRING_GOAL,
+            less_is_better=True,
         ),
     ]
 
@@ -132,7 +165,9 @@ def measure_firing(url: str, many: Served, few: Served, options: argparse.Namesp
 def measure_memory(served: Served, what: str) -> Figure:
     rss_mb, anon_mb = served.rss_mb()
     note = f"{anon_mb:.0f} MB of it not mapped files"
-    return Figure(NAME, what, rss_mb, unit="MB", goal=MEMORY_GOAL_MB, less_is_better=True, note=note)
+    return Figure(
+        NAME, what, rss_mb, unit="MB", goal=MEMORY_GOAL_MB, less_is_better=True, note=note
+    )
 
 
 def measure(options: argparse.Namespace) -> list[Figure]:
@@ -142,7 +177,14 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     many_ms, few_ms = (statistics.median(column) * 1000 for column in zip(*starts, strict=True))
     what = f"{options.waiting:,} waiting"
     figures = [
-        Figure(NAME, f"{what}: start until ready", many_ms, unit="ms", goal=START_GOAL_MS, less_is_better=True),
+        Figure(
+            NAME,
+            f"{what}: start until ready",
+            many_ms,
+            unit="ms",
+            goal=START_GOAL_MS,
+            less_is_better=True,
+        ),
         Figure(NAME, f"{options.few:,} waiting: start until ready", few_ms, unit="ms"),
     ]
     with (
@@ -155,7 +197,14 @@ def measure(options: argparse.Namespace) -> list[Figure]:
         idle = many.idle_percent(options.idle)
         figures += [
             measure_memory(many, f"{what}: memory"),
-            Figure(NAME, f"{what}: CPU at rest", idle, unit="%", goal=IDLE_GOAL_PERCENT, less_is_better=True),
+            Figure(
+                NAME,
+                f"{what}: CPU at rest",
+                idle,
+                unit="%",
+                goal=IDLE_GOAL_PERCENT,
+                less_is_better=True,
+            ),
         ]
         with serve(Path(folder, "few"), file=few_file) as few:
             figures += measure_firing(url, many, few, options)

@@ -1,11 +1,13 @@
-"""Jobs due at one instant, each a POST to the same local nginx: ours on SQLite FULL, APScheduler 3 in memory and on SQLite.
+"""Jobs due at one instant, each a POST to the same local nginx: ours on SQLite FULL, APScheduler 3
+in memory and on SQLite.
 
     KSANA_BENCH_PEERS=/tmp/peers python -m bench.tasks_peers [--jobs 10000]
 
-Ours is the real server, as in bench.tasks, with its default limits and with 64 calls in flight; what it did is counted in its
-store. APScheduler calls from its thread pool: at its defaults, where what is more than a second late is dropped, and with
-nothing dropped and 64 threads. Each has the first core, nginx the last. APScheduler is installed into the folder named, on
-first use, and passed over with a line if there is none.
+Ours is the real server, as in bench.tasks, with its default limits and with 64 calls in flight;
+what it did is counted in its store. APScheduler calls from its thread pool: at its defaults, where
+what is more than a second late is dropped, and with nothing dropped and 64 threads. Each has the
+first core, nginx the last. APScheduler is installed into the folder named, on first use, and passed
+over with a line if there is none.
 """
 
 import argparse
@@ -94,15 +96,34 @@ def measure_ours(url: str, jobs: int, label: str) -> list[Figure]:
     in_flight, env = LIMITS[label]
     one = burst(url, jobs, env, cores.FIRST)
     answered = sum(ran.is_answered for ran in one.runs)
-    early = sum(min(ran.started_at or ran.slot_at, ran.sent_at or ran.slot_at) < ran.slot_at for ran in one.runs)
+    early = sum(
+        min(ran.started_at or ran.slot_at, ran.sent_at or ran.slot_at) < ran.slot_at
+        for ran in one.runs
+    )
     failed = len(one.runs) - answered
     note = f"{in_flight} calls in flight, recorded after {one.recorded_sec:.2f} s"
     last_ms = one.answered_sec * 1000 if answered else None
-    return tell(f"Ksana, SQLite, {label}", jobs, answered, jobs - answered - failed, failed, early, last_ms, note)
+    return tell(
+        f"Ksana, SQLite, {label}",
+        jobs,
+        answered,
+        jobs - answered - failed,
+        failed,
+        early,
+        last_ms,
+        note,
+    )
 
 
 def tell(
-    name: str, jobs: int, answered: int, missed: int, failed: int, early: int, last_ms: float | None, note: str
+    name: str,
+    jobs: int,
+    answered: int,
+    missed: int,
+    failed: int,
+    early: int,
+    last_ms: float | None,
+    note: str,
 ) -> list[Figure]:
     """The same of everybody."""
     note = f"{missed:,} missed, {failed:,} failed, {early:,} early, {note}"
@@ -138,7 +159,9 @@ def prepare() -> Path:
     return install(Path(folder), *PACKAGES)
 
 
-def measure_one(python: Path, name: str, url: str, jobs: int, store: str, grace: str, threads: int) -> list[Figure]:
+def measure_one(
+    python: Path, name: str, url: str, jobs: int, store: str, grace: str, threads: int
+) -> list[Figure]:
     """One run in a process of its own, on the core that our server has in its turn."""
     with disk.folder() as folder, cores.on(cores.FIRST):
         script = folder / "peer_apscheduler.py"
@@ -146,7 +169,9 @@ def measure_one(python: Path, name: str, url: str, jobs: int, store: str, grace:
         place = "memory" if store == "memory" else str(folder / "jobs.db")
         command = [str(python), str(script), url, str(jobs), place, grace, str(threads)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN_SEC, check=False, cwd=folder)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=WITHIN_SEC, check=False, cwd=folder
+            )
         except subprocess.TimeoutExpired:
             raise SkippedError(f"not done after {WITHIN_SEC} s") from None
     if done.returncode:
@@ -155,14 +180,23 @@ def measure_one(python: Path, name: str, url: str, jobs: int, store: str, grace:
     if said["late"]:
         raise SkippedError("the jobs could not be added before their instant")
     return tell(
-        name, jobs, said["answered"], said["missed"], said["failed"], said["early"], said["last_ms"], f"{threads} threads"
-    )  # fmt: skip
+        name,
+        jobs,
+        said["answered"],
+        said["missed"],
+        said["failed"],
+        said["early"],
+        said["last_ms"],
+        f"{threads} threads",
+    )
 
 
 def measure(jobs: int) -> list[Figure]:
     """Ours and theirs, one after the other, on one target."""
     with cores.target() as url:
-        return [one for label in LIMITS for one in measure_ours(url, jobs, label)] + measure_peers(url, jobs)
+        return [one for label in LIMITS for one in measure_ours(url, jobs, label)] + measure_peers(
+            url, jobs
+        )
 
 
 def run() -> list[Figure]:

@@ -1,10 +1,12 @@
-"""A target that takes work, does it later, and calls back: an async task from both sides. Standard library only.
+"""A target that takes work, does it later, and calls back: an async task from both sides. Standard
+library only.
 
     ksana serve
     python examples/async_callback.py
 
-Ksana calls the target with `X-Callback-Url`. The target answers 202 at once; the run is CALLBACK_PENDING. When the work is
-done the target posts the result to that URL; the run is CALLBACK_SUCCESS.
+Ksana calls the target with `X-Callback-Url`. The target answers 202 at once; the run is
+CALLBACK_PENDING. When the work is done the target posts the result to that URL; the run is
+CALLBACK_SUCCESS.
 """
 
 import json
@@ -21,9 +23,13 @@ KEY = os.environ.get("KSANA_API_KEY")
 
 def ask(method: str, url: str, body: Any = None) -> Any:
     """Send JSON, read JSON."""
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {KEY}"} if KEY else {})
+    headers = {"Content-Type": "application/json"} | (
+        {"Authorization": f"Bearer {KEY}"} if KEY else {}
+    )
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=10) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, data, headers, method=method), timeout=10
+    ) as answer:
         return json.load(answer)
 
 

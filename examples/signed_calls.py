@@ -1,10 +1,12 @@
-"""A target that checks that a call really comes from your Ksana, by the Standard Webhooks signature. Standard library only.
+"""A target that checks that a call really comes from your Ksana, by the Standard Webhooks
+signature. Standard library only.
 
     ksana serve
     python examples/signed_calls.py
 
-The task has a signing secret. Each call carries webhook-id, webhook-timestamp and webhook-signature. The target computes the
-signature over id, timestamp and body with the same secret, compares in constant time, and refuses what is old.
+The task has a signing secret. Each call carries webhook-id, webhook-timestamp and
+webhook-signature. The target computes the signature over id, timestamp and body with the same
+secret, compares in constant time, and refuses what is old.
 """
 
 import base64
@@ -33,7 +35,9 @@ def is_ours(headers: Any, body: bytes) -> bool:
     content = f"{headers.get('webhook-id')}.{stamp}.".encode() + body
     key = base64.b64decode(SECRET.removeprefix("whsec_"))
     expected = "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
-    return any(hmac.compare_digest(expected, each) for each in headers.get("webhook-signature", "").split())
+    return any(
+        hmac.compare_digest(expected, each) for each in headers.get("webhook-signature", "").split()
+    )
 
 
 class Target(BaseHTTPRequestHandler):
@@ -50,9 +54,13 @@ class Target(BaseHTTPRequestHandler):
 
 def ask(method: str, url: str, body: Any = None) -> Any:
     """Send JSON, read JSON."""
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {KEY}"} if KEY else {})
+    headers = {"Content-Type": "application/json"} | (
+        {"Authorization": f"Bearer {KEY}"} if KEY else {}
+    )
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, headers, method=method), timeout=10) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, data, headers, method=method), timeout=10
+    ) as answer:
         return json.load(answer)
 
 

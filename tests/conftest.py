@@ -19,14 +19,16 @@ from tests.ground.target import Target
 
 profiles.load()
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # A worker whose controller was killed would first finish its test, and its servers would live on so long.
+    # A worker whose controller was killed would first finish its test, and its servers would live
+    # on so long.
     leash.die_with_parent()
 
 SERVERS = ("mariadb", "postgres", "redis")
 
 
 class ByServer(LoadScopeScheduling):
-    """Give all tests that name a server to one worker, so that it starts once and not once per worker."""
+    """Give all tests that name a server to one worker, so that it starts once and not once per
+    worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         return next((name for name in SERVERS if name in nodeid.lower()), nodeid)
@@ -41,7 +43,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say loudly what was not tested for want of a server."""
     reasons: dict[str, int] = {}
     for report in terminalreporter.stats.get("skipped", []):
-        reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reason = (
+            str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        )
         if "MISSING SERVER" in reason:
             reasons[reason] = reasons.get(reason, 0) + 1
     if reasons:

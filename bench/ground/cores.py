@@ -1,4 +1,5 @@
-"""Who runs on which core. The program measured has the first one, its target and the onlooker the last."""
+"""Who runs on which core. The program measured has the first one, its target and the onlooker the
+last."""
 
 import contextlib
 import os

@@ -52,7 +52,9 @@ def count_states(file: Path, addon_id: str | None = None) -> dict[str, int]:
     where, places = ("", ()) if addon_id is None else (" WHERE addon_id = ?", (addon_id,))
     uri = f"file:{file}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=30)) as connection:
-        rows = connection.execute(f"SELECT state, COUNT(*) FROM scheduler_job_runs{where} GROUP BY state", places).fetchall()
+        rows = connection.execute(
+            f"SELECT state, COUNT(*) FROM scheduler_job_runs{where} GROUP BY state", places
+        ).fetchall()
     return {str(state): int(count) for state, count in rows}
 
 

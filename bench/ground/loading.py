@@ -1,4 +1,5 @@
-"""Load over keep-alive connections for a while, so that afterwards it is known how many requests were answered in all."""
+"""Load over keep-alive connections for a while, so that afterwards it is known how many requests
+were answered in all."""
 
 import asyncio
 import resource
@@ -20,7 +21,8 @@ WITHIN_SEC = 30
 
 
 class Loaded(NamedTuple):
-    """What was answered while it was measured, by wall time and by the server's CPU time; all that was answered."""
+    """What was answered while it was measured, by wall time and by the server's CPU time; all that
+    was answered."""
 
     per_sec: float
     per_cpu_sec: float
@@ -38,7 +40,8 @@ class Echo(NamedTuple):
 
 @contextmanager
 def echo() -> Iterator[Echo]:
-    """The floor of every accepted request: stock uvicorn that sends the body back, on the core that our server has."""
+    """The floor of every accepted request: stock uvicorn that sends the body back, on the core that
+    our server has."""
     with cores.on(cores.FIRST):
         process, port = http_layer.start("floor")
     try:
@@ -48,7 +51,9 @@ def echo() -> Iterator[Echo]:
         process.wait(10)
 
 
-def load(port: int, request: bytes, seconds: float, pid: int, connections: int = http_layer.CONNECTIONS) -> Loaded:
+def load(
+    port: int, request: bytes, seconds: float, pid: int, connections: int = http_layer.CONNECTIONS
+) -> Loaded:
     """Ask again as soon as answered, on each connection. Anything but a 20x ends the benchmark."""
     loaded: Loaded = uvloop.run(_load(port, request, seconds, pid, connections))
     return loaded
@@ -64,13 +69,19 @@ async def _load(port: int, request: bytes, seconds: float, pid: int, connections
             yield request
 
     source = requests()
-    senders = [(await loop.create_connection(lambda: Sender(source, done), "127.0.0.1", port))[1] for _ in range(connections)]
+    senders = [
+        (await loop.create_connection(lambda: Sender(source, done), "127.0.0.1", port))[1]
+        for _ in range(connections)
+    ]
     await asyncio.sleep(WARM_SEC)
     count, cpu, own, at = done[0], http_layer.cpu_seconds(pid), own_cpu(), time.perf_counter()
     await asyncio.sleep(seconds)
     count, cpu, own, wall = (
-        done[0] - count, http_layer.cpu_seconds(pid) - cpu, own_cpu() - own, time.perf_counter() - at,
-    )  # fmt: skip
+        done[0] - count,
+        http_layer.cpu_seconds(pid) - cpu,
+        own_cpu() - own,
+        time.perf_counter() - at,
+    )
     is_open = False
     give_up_at = time.perf_counter() + WITHIN_SEC
     while done[0] < asked:

@@ -31,26 +31,42 @@ class Sender(Loader):
 def post(path: str, body: dict[str, Any]) -> bytes:
     """A request as it goes over the wire."""
     content = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
-    )
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
     return head.encode() + content
 
 
 def once_job(url: str, run_at: Instant, number: int) -> bytes:
     """Make a timer that POSTs once."""
-    call = {"method": "POST", "url": url, "headers": {"Content-Type": "application/json"}, "body": f'{{"order":{number}}}'}
-    return post("/jobs", {"http": call, "schedule": {"kind": "once", "run_at": format_instant(run_at)}})
+    call = {
+        "method": "POST",
+        "url": url,
+        "headers": {"Content-Type": "application/json"},
+        "body": f'{{"order":{number}}}',
+    }
+    return post(
+        "/jobs", {"http": call, "schedule": {"kind": "once", "run_at": format_instant(run_at)}}
+    )
 
 
-def every_task(url: str, number: int, every_sec: float, start_at: Instant, end_at: Instant) -> bytes:
+def every_task(
+    url: str, number: int, every_sec: float, start_at: Instant, end_at: Instant
+) -> bytes:
     """Make a task that POSTs at an interval, from `start_at` to `end_at`."""
-    schedule = {"kind": "every", "every": every_sec, "start_at": format_instant(start_at), "end_at": format_instant(end_at)}
-    return post("/api/v1/tasks", {"name": f"even {number}", "target_url": url, "http_method": "POST", "schedule": schedule})
+    schedule = {
+        "kind": "every",
+        "every": every_sec,
+        "start_at": format_instant(start_at),
+        "end_at": format_instant(end_at),
+    }
+    return post(
+        "/api/v1/tasks",
+        {"name": f"even {number}", "target_url": url, "http_method": "POST", "schedule": schedule},
+    )
 
 
 def send(port: int, requests: list[bytes]) -> float:
-    """Send all of them over 32 connections; the seconds it took. Anything but a 20x ends the benchmark."""
+    """Send all of them over 32 connections; the seconds it took. Anything but a 20x ends the
+    benchmark."""
     return float(uvloop.run(_send(port, requests)))
 
 

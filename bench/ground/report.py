@@ -1,4 +1,5 @@
-"""Prints figures when a benchmark is run by itself: a line each for people, or JSON lines with KSANA_BENCH_JSON set."""
+"""Prints figures when a benchmark is run by itself: a line each for people, or JSON lines with
+KSANA_BENCH_JSON set."""
 
 import json
 import os

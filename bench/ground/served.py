@@ -1,4 +1,5 @@
-"""The real server, looked at from outside: CPU and memory from /proc, runs from its SQLite file, opened read-only."""
+"""The real server, looked at from outside: CPU and memory from /proc, runs from its SQLite file,
+opened read-only."""
 
 import sqlite3
 import time
@@ -58,18 +59,26 @@ class Served:
         raise BenchError(f"/metrics has no {name}")
 
     def wait_until_recorded(self, slot_at: Instant, within_sec: float) -> float:
-        """Look until all that was due by then is fired and ended, by what the store has committed; the wall time of that."""
+        """Look until all that was due by then is fired and ended, by what the store has committed;
+        the wall time of that."""
         give_up_at = time.time() + within_sec
         with closing(self._connect()) as connection:
             while True:
-                # Two looks: no run can be missed between them, for a task is disarmed in the transaction that writes its run.
-                armed = connection.execute("SELECT COUNT(*) FROM tasks WHERE fire_at <= ?", (slot_at,)).fetchone()[0]
-                unfinished = connection.execute("SELECT COUNT(*) FROM task_runs WHERE open_task IS NOT NULL").fetchone()[0]
+                # Two looks: no run can be missed between them, for a task is disarmed in the
+                # transaction that writes its run.
+                armed = connection.execute(
+                    "SELECT COUNT(*) FROM tasks WHERE fire_at <= ?", (slot_at,)
+                ).fetchone()[0]
+                unfinished = connection.execute(
+                    "SELECT COUNT(*) FROM task_runs WHERE open_task IS NOT NULL"
+                ).fetchone()[0]
                 seen_at = time.time()
                 if not armed and not unfinished:
                     return seen_at
                 if seen_at > give_up_at:
-                    raise BenchError(f"{armed} tasks not fired and {unfinished} runs not ended after {within_sec:.0f} s")
+                    raise BenchError(
+                        f"{armed} tasks not fired and {unfinished} runs not ended after {within_sec:.0f} s"
+                    )
                 time.sleep(LOOK_EVERY_SEC)
 
     def runs(self, since: Instant) -> list["Ran"]:
@@ -80,14 +89,20 @@ class Served:
                 " WHERE scheduled_time >= ?",
                 (since,),
             ).fetchall()
-        return [Ran(slot, start, end, status, code, _sent_at(attempts)) for slot, start, end, status, code, attempts in rows]
+        return [
+            Ran(slot, start, end, status, code, _sent_at(attempts))
+            for slot, start, end, status, code, attempts in rows
+        ]
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(f"file:{self.file}?mode=ro", uri=True, isolation_level=None, timeout=30)
+        return sqlite3.connect(
+            f"file:{self.file}?mode=ro", uri=True, isolation_level=None, timeout=30
+        )
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """One run: the slot, when it was started, when its request was first sent, when it was answered."""
+    """One run: the slot, when it was started, when its request was first sent, when it was
+    answered."""
 
     slot_at: Instant
     started_at: Instant | None
@@ -108,7 +123,11 @@ def _sent_at(attempts: str | None) -> Instant | None:
 
 @contextmanager
 def serve(
-    folder: Path, *, file: Path | None = None, env: Mapping[str, str] | None = None, on: frozenset[int] = cores.FIRST
+    folder: Path,
+    *,
+    file: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    on: frozenset[int] = cores.FIRST,
 ) -> Iterator[Served]:
     """`ksana serve` on a SQLite file, pinned; ready when this is entered."""
     file = file or folder / "ksana.db"

@@ -17,14 +17,23 @@ async def wait_for(client: QueueClient, job: Job) -> JobStatus:
 
 async def main() -> None:
     """Six pictures of 30 units and one small job that need not wait behind them."""
-    async with QueueClient(os.environ.get("KSANA_URL", "http://127.0.0.1:7100"), os.environ.get("KSANA_API_KEY")) as client:
+    async with QueueClient(
+        os.environ.get("KSANA_URL", "http://127.0.0.1:7100"), os.environ.get("KSANA_API_KEY")
+    ) as client:
         pictures = await client.submit_batch(
             [
-                NewJob(addon_id="visuals", job_type="render_image", cost_units=30, payload={"prompt": f"a lake, take {n}"})
+                NewJob(
+                    addon_id="visuals",
+                    job_type="render_image",
+                    cost_units=30,
+                    payload={"prompt": f"a lake, take {n}"},
+                )
                 for n in range(6)
             ]
         )
-        words = await client.submit("visuals", "count_words", {"text": "to be or not to be"}, priority="HIGH")
+        words = await client.submit(
+            "visuals", "count_words", {"text": "to be or not to be"}, priority="HIGH"
+        )
         snapshot = await client.snapshot()
         print(f"capacity: {snapshot.capacity.used} of {snapshot.capacity.total} units in use")
         for job in [words, *pictures]:

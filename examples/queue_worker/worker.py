@@ -4,8 +4,9 @@
     python examples/queue_worker/worker.py
     python examples/queue_worker/submit.py
 
-Rendering costs 30 units of the server's capacity, counting 1. However many workers run, on however many machines, the jobs
-that run at once never cost more than the capacity: the rest waits, by priority and age.
+Rendering costs 30 units of the server's capacity, counting 1. However many workers run, on however
+many machines, the jobs that run at once never cost more than the capacity: the rest waits, by
+priority and age.
 """
 
 import asyncio

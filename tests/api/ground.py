@@ -56,7 +56,11 @@ class Pause(msgspec.Struct, forbid_unknown_fields=True):
 
 def thing_routes() -> list[AnyRoute]:
     async def make_thing(call: Call, body: MakeThing) -> Answer:
-        return Answer(201, {"id": 1, "name": body.name, "payload": body.payload}, ((b"location", b"/api/v1/things/1"),))
+        return Answer(
+            201,
+            {"id": 1, "name": body.name, "payload": body.payload},
+            ((b"location", b"/api/v1/things/1"),),
+        )
 
     async def list_things(call: Call) -> dict[str, Any]:
         query: ListThings = call.query
@@ -64,7 +68,11 @@ def thing_routes() -> list[AnyRoute]:
 
     async def get_thing(call: Call) -> dict[str, Any]:
         trace = call.trace
-        return {"id": call.params["id"], "trace": str(trace) if trace else None, "key": call.header("X-Colour")}
+        return {
+            "id": call.params["id"],
+            "trace": str(trace) if trace else None,
+            "key": call.header("X-Colour"),
+        }
 
     async def pause_thing(call: Call, body: Pause) -> dict[str, str]:
         return {"reason": body.reason}
@@ -73,7 +81,9 @@ def thing_routes() -> list[AnyRoute]:
         return Answer(204)
 
     async def conflict(call: Call) -> None:
-        raise ConflictError("the thing is paused", current={"state": "PAUSED"}, code="ILLEGAL_TRANSITION")
+        raise ConflictError(
+            "the thing is paused", current={"state": "PAUSED"}, code="ILLEGAL_TRANSITION"
+        )
 
     async def down(call: Call) -> None:
         raise StoreDownError("the store cannot be reached", retry_after_sec=3)
@@ -84,19 +94,50 @@ def thing_routes() -> list[AnyRoute]:
     base = "/api/v1/things"
     ignored = frozenset({"created_at", "id"})
     return [
-        Route("POST", base, make_thing, scope="queue:write", summary="Make", body=MakeThing, answers={201: Thing},
-              ignored_members=ignored),
+        Route(
+            "POST",
+            base,
+            make_thing,
+            scope="queue:write",
+            summary="Make",
+            body=MakeThing,
+            answers={201: Thing},
+            ignored_members=ignored,
+        ),
         Route("GET", base, list_things, scope="queue:read", summary="List", query=ListThings),
-        Route("GET", base + "/{id:int}", get_thing, scope="queue:read", summary="Get", answers={200: Thing}),
-        Route("DELETE", base + "/{id:int}", delete_thing, scope="queue:admin", summary="Delete", answers={204: None}),
-        Route("POST", base + "/{id:int}/pause", pause_thing, scope="queue:write", summary="Pause", body=Pause,
-              empty_body_ok=True),
-        Route("GET", base + "/special", conflict, scope=None, summary="A literal beside a parameter"),
+        Route(
+            "GET",
+            base + "/{id:int}",
+            get_thing,
+            scope="queue:read",
+            summary="Get",
+            answers={200: Thing},
+        ),
+        Route(
+            "DELETE",
+            base + "/{id:int}",
+            delete_thing,
+            scope="queue:admin",
+            summary="Delete",
+            answers={204: None},
+        ),
+        Route(
+            "POST",
+            base + "/{id:int}/pause",
+            pause_thing,
+            scope="queue:write",
+            summary="Pause",
+            body=Pause,
+            empty_body_ok=True,
+        ),
+        Route(
+            "GET", base + "/special", conflict, scope=None, summary="A literal beside a parameter"
+        ),
         Route("GET", "/api/v1/jobs/{job_id:uuid}", get_job, scope=None, summary="By UUID"),
         Route("GET", "/api/v1/named/{name}", get_named, scope=None, summary="By name"),
         Route("GET", "/api/v1/down", down, scope=None, summary="Down"),
         Route("GET", "/api/v1/broken", broken, scope=None, summary="Broken"),
-    ]  # fmt: skip
+    ]
 
 
 async def get_job(call: Call) -> dict[str, str]:
@@ -114,7 +155,11 @@ class CoreServices:
         self.store = store
         self.clock = clock
         self.settings = settings
-        self.checks: list[Check] = [Check("store", True), Check("loops", True), Check("coordination", True)]
+        self.checks: list[Check] = [
+            Check("store", True),
+            Check("loops", True),
+            Check("coordination", True),
+        ]
         self.metrics = CollectorRegistry()
         self.keys = KeyRing(store, clock)
         self.events = EventLog(store, clock)
@@ -129,10 +174,16 @@ class CoreServices:
 
 
 @contextlib.asynccontextmanager
-async def open_house(tmp_path: Path, settings: ApiSettings | None = None, clock: Clock | None = None) -> AsyncIterator[CoreServices]:
+async def open_house(
+    tmp_path: Path, settings: ApiSettings | None = None, clock: Clock | None = None
+) -> AsyncIterator[CoreServices]:
     clock = clock or SystemClock()
-    store = await open_store(f"sqlite:///{tmp_path}/ksana.db", clock, inline=not isinstance(clock, SystemClock))
-    core = CoreServices(store, clock, settings or ApiSettings(version="1.2.3", tzdata_version="2026a"))
+    store = await open_store(
+        f"sqlite:///{tmp_path}/ksana.db", clock, inline=not isinstance(clock, SystemClock)
+    )
+    core = CoreServices(
+        store, clock, settings or ApiSettings(version="1.2.3", tzdata_version="2026a")
+    )
     try:
         yield core
     finally:

@@ -10,9 +10,9 @@ import httpx
 
 from ksana.api.queue.routes import Queue
 from ksana.base.clock import VirtualClock
-from ksana.service.queue.service import QueueService
 from ksana.service.queue.explain import QueueExplainer
 from ksana.service.queue.jobs import Limits
+from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats
 from tests.api.ground import client_of, open_house
 
@@ -22,7 +22,9 @@ SECOND = 1_000_000
 class Ground:
     """A queue to talk to."""
 
-    def __init__(self, client: httpx.AsyncClient, clock: VirtualClock, service: QueueService, store: Any) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, clock: VirtualClock, service: QueueService, store: Any
+    ) -> None:
         self.http = client
         self.clock = clock
         self.service = service
@@ -67,7 +69,9 @@ class Ground:
 
 
 @contextlib.asynccontextmanager
-async def open_queue(tmp_path: Path, limits: Limits | None = None, *, has_sweep: bool = True) -> AsyncIterator[Ground]:
+async def open_queue(
+    tmp_path: Path, limits: Limits | None = None, *, has_sweep: bool = True
+) -> AsyncIterator[Ground]:
     clock = VirtualClock()
     async with open_house(tmp_path, clock=clock) as core:
         limits = limits or Limits()

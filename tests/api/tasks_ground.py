@@ -1,4 +1,5 @@
-"""Timers and tasks behind the real app, on a virtual clock and an inline store, without the engine: nothing fires by itself."""
+"""Timers and tasks behind the real app, on a virtual clock and an inline store, without the engine:
+nothing fires by itself."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -7,25 +8,17 @@ from typing import Any
 
 import httpx
 
-from ksana.api.tasks import callbacks
-
-from ksana.api.tasks import runs
-
-from ksana.api.tasks import schedules
-
-from ksana.api.tasks import definitions
-
-from ksana.api.tasks import timers
-from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.api.core.routing import AnyRoute
+from ksana.api.tasks import callbacks, definitions, runs, schedules, timers
+from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR, SECOND, Instant
 from ksana.domain.tasks.records import Run, Task
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import AttemptEnd
 from ksana.service.tasks.callbacks import CallbackService
-from ksana.service.tasks.runs import RunService
 from ksana.service.tasks.definitions import TaskService
+from ksana.service.tasks.runs import RunService
 from tests.api.ground import CoreServices, client_of, open_house
 
 URL = "http://target.test/hook"
@@ -50,29 +43,42 @@ class SilentHints:
 class Ground:
     """Timers and tasks to talk to."""
 
-    def __init__(self, client: httpx.AsyncClient, clock: VirtualClock, store: Store, core: CoreServices) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, clock: VirtualClock, store: Store, core: CoreServices
+    ) -> None:
         self.http = client
         self.clock = clock
         self.store = store
         self.core = core
 
-    async def ask(self, method: str, path: str, body: Any = None, *, status: int | None = None, **headers: str) -> Any:
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, status: int | None = None, **headers: str
+    ) -> Any:
         """Send a request; answer the JSON. `status` is what must come back."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        reply = await self.http.request(method, path, json=body, headers=sent) if body is not None else (
-            await self.http.request(method, path, headers=sent)
-        )  # fmt: skip
+        reply = (
+            await self.http.request(method, path, json=body, headers=sent)
+            if body is not None
+            else (await self.http.request(method, path, headers=sent))
+        )
         assert status is None or reply.status_code == status, (reply.status_code, reply.text)
         return reply.json() if reply.content else None
 
-    async def refused(self, method: str, path: str, body: Any, field: str | None, **headers: str) -> dict[str, Any]:
+    async def refused(
+        self, method: str, path: str, body: Any, field: str | None, **headers: str
+    ) -> dict[str, Any]:
         """A 400 that names the field."""
         answer = await self.ask(method, path, body, status=400, **headers)
         assert answer.get("field") == field, answer
         return answer  # type: ignore[no-any-return]
 
     async def make_timer(self, **members: Any) -> dict[str, Any]:
-        body = {"name": "ping", "http": {"url": URL}, "schedule": {"kind": "every", "every": "5m"}, **members}
+        body = {
+            "name": "ping",
+            "http": {"url": URL},
+            "schedule": {"kind": "every", "every": "5m"},
+            **members,
+        }
         return await self.ask("POST", "/jobs", body, status=201)  # type: ignore[no-any-return]
 
     async def make_task(self, **members: Any) -> dict[str, Any]:
@@ -97,12 +103,24 @@ class Ground:
         run = await self.start(run_id)
         waits = status == "CALLBACK_PENDING"
         end = {
-            "status": status, "start_time": self.clock.now(), "end_time": None if waits else self.clock.now(),
-            "open_task": run.task_id if waits else None, "wake_at": None, "request_headers": None, "request_body": None,
-            "response_code": 200, "response_body": "fine", "response_truncated": 0, "response_encoding": None,
-            "error_message": None, "reason": "ANSWERED_2XX", "next_retry_time": None,
-            "callback_deadline": self.clock.now() + 300 * SECOND if waits else None, "attempts": "[]", **members,
-        }  # fmt: skip
+            "status": status,
+            "start_time": self.clock.now(),
+            "end_time": None if waits else self.clock.now(),
+            "open_task": run.task_id if waits else None,
+            "wake_at": None,
+            "request_headers": None,
+            "request_body": None,
+            "response_code": 200,
+            "response_body": "fine",
+            "response_truncated": 0,
+            "response_encoding": None,
+            "error_message": None,
+            "reason": "ANSWERED_2XX",
+            "next_retry_time": None,
+            "callback_deadline": self.clock.now() + 300 * SECOND if waits else None,
+            "attempts": "[]",
+            **members,
+        }
 
         def record(tx: Any) -> Run:
             assert tx.runs.finish_held([(run_id, run.token, AttemptEnd(**end))]) == [True]
@@ -118,16 +136,23 @@ class Ground:
 
 
 @contextlib.asynccontextmanager
-async def open_tasks(tmp_path: Path, *, identity_mode: bool = True, defaults: Defaults | None = None) -> AsyncIterator[Ground]:
+async def open_tasks(
+    tmp_path: Path, *, identity_mode: bool = True, defaults: Defaults | None = None
+) -> AsyncIterator[Ground]:
     clock = VirtualClock()
     async with open_house(tmp_path, clock=clock) as core:
         hints = SilentHints()
         surface = TaskSurface(
-            TaskService(core.store, clock, hints, SECOND), RunService(core.store, hints),
-            CallbackService(core.store, clock, hints, HOUR, identity_mode), defaults or Defaults(), clock,
-        )  # fmt: skip
+            TaskService(core.store, clock, hints, SECOND),
+            RunService(core.store, hints),
+            CallbackService(core.store, clock, hints, HOUR, identity_mode),
+            defaults or Defaults(),
+            clock,
+        )
         routes: list[AnyRoute] = [
-            route for module in (timers, tasks, runs, callbacks, schedules) for route in module.routes(surface)
+            route
+            for module in (timers, definitions, runs, callbacks, schedules)
+            for route in module.routes(surface)
         ]
         async with client_of(core.app(*routes)) as client:
             yield Ground(client, clock, core.store, core)

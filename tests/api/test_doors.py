@@ -20,7 +20,9 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @pytest.mark.spec("X19")
-async def test_doors_are_open_on_loopback_until_a_key_exists(core: CoreServices, client: httpx.AsyncClient) -> None:
+async def test_doors_are_open_on_loopback_until_a_key_exists(
+    core: CoreServices, client: httpx.AsyncClient
+) -> None:
     assert (await client.get(THINGS)).status_code == 200
     made = await core.keys.create_key("first", ["*:admin"])
     answer = await client.get(THINGS)
@@ -41,28 +43,42 @@ async def test_a_public_bind_is_closed_even_without_any_key(tmp_path: Path) -> N
 
 
 @pytest.mark.spec("X19")
-async def test_a_key_is_taken_from_each_header(core: CoreServices, client: httpx.AsyncClient) -> None:
+async def test_a_key_is_taken_from_each_header(
+    core: CoreServices, client: httpx.AsyncClient
+) -> None:
     key = (await core.keys.create_key("k", ["queue:read"])).text
     for headers in (
-        {"authorization": f"Bearer {key}"}, {"authorization": f"ApiKey {key}"}, {"authorization": f"apikey  {key} "},
+        {"authorization": f"Bearer {key}"},
+        {"authorization": f"ApiKey {key}"},
+        {"authorization": f"apikey  {key} "},
         {"x-api-key": key},
-    ):  # fmt: skip
+    ):
         assert (await client.get(THINGS, headers=headers)).status_code == 200
     for headers in (
-        {"authorization": f"Basic {key}"}, {"authorization": "Bearer"}, {"authorization": key}, {"x-api-key": ""},
-        {"x-api-key": key[:-1]}, {"x-api-key": key + "0"}, {"x-api-key": "ksana_"}, {"x-api-key": key[6:]},
+        {"authorization": f"Basic {key}"},
+        {"authorization": "Bearer"},
+        {"authorization": key},
+        {"x-api-key": ""},
+        {"x-api-key": key[:-1]},
+        {"x-api-key": key + "0"},
+        {"x-api-key": "ksana_"},
+        {"x-api-key": key[6:]},
         {"x-api-key": "ksana_nobody_" + key.rpartition("_")[2]},
-    ):  # fmt: skip
+    ):
         check_refusal(await client.get(THINGS, headers=headers), 401, "UNAUTHENTICATED")
 
 
 @pytest.mark.spec("X19")
-async def test_a_key_without_the_scope_is_forbidden(core: CoreServices, client: httpx.AsyncClient) -> None:
+async def test_a_key_without_the_scope_is_forbidden(
+    core: CoreServices, client: httpx.AsyncClient
+) -> None:
     reader = bearer((await core.keys.create_key("reader", ["queue:read"])).text)
     other = bearer((await core.keys.create_key("other", ["tasks:admin", "nodes:admin"])).text)
     everywhere = bearer((await core.keys.create_key("all", ["*:write"])).text)
     assert (await client.get(THINGS, headers=reader)).status_code == 200
-    told = check_refusal(await client.post(THINGS, json={"name": "a"}, headers=reader), 403, "FORBIDDEN")
+    told = check_refusal(
+        await client.post(THINGS, json={"name": "a"}, headers=reader), 403, "FORBIDDEN"
+    )
     assert told["scope"] == "queue:write"
     check_refusal(await client.get(THINGS, headers=other), 403, "FORBIDDEN")
     check_refusal(await client.get("/api/v1/events", headers=reader), 403, "FORBIDDEN")
@@ -80,7 +96,9 @@ async def test_probes_need_no_key(core: CoreServices, client: httpx.AsyncClient)
 
 def test_scopes_are_spelled_out_with_lower_levels_and_all_surfaces() -> None:
     assert spell_out(["queue:write"]) == {"queue:write", "queue:read"}
-    everything = {f"{surface}:{level}" for surface, level in itertools.product((*SURFACES, "*"), LEVELS)}
+    everything = {
+        f"{surface}:{level}" for surface, level in itertools.product((*SURFACES, "*"), LEVELS)
+    }
     assert spell_out(["*:admin"]) == everything
     assert spell_out(["queue:everything", "odd"]) == frozenset()
 
@@ -93,7 +111,13 @@ async def test_only_the_hash_is_stored_and_names_and_scopes_are_checked(core: Co
     assert (key.name, key.scopes) == ("ci", ("queue:write",))
     assert secret not in str(key)
     assert made.text.startswith(f"ksana_{key.id}_")
-    for name, scopes in (("", ["*:read"]), ("x" * 129, ["*:read"]), ("a\n", ["a:b"]), ("a", []), ("a", ["queue"])):
+    for name, scopes in (
+        ("", ["*:read"]),
+        ("x" * 129, ["*:read"]),
+        ("a\n", ["a:b"]),
+        ("a", []),
+        ("a", ["queue"]),
+    ):
         with pytest.raises(InvalidError):
             await core.keys.create_key(name, scopes)
     with pytest.raises(NotFoundError):
@@ -101,7 +125,9 @@ async def test_only_the_hash_is_stored_and_names_and_scopes_are_checked(core: Co
 
 
 @pytest.mark.spec("X19")
-async def test_a_key_made_or_revoked_by_another_process_is_followed_within_seconds(tmp_path: Path) -> None:
+async def test_a_key_made_or_revoked_by_another_process_is_followed_within_seconds(
+    tmp_path: Path,
+) -> None:
     clock = VirtualClock()
     async with open_house(tmp_path, clock=clock) as core:
         elsewhere = KeyRing(core.store, clock)
@@ -147,7 +173,9 @@ async def test_keys_too_old_to_trust_are_not_used_when_the_store_is_down(tmp_pat
 
 
 @pytest.mark.spec("X19")
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:7100", "[::1]:80", "LOCALHOST:1", "ksana.internal"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1:7100", "[::1]:80", "LOCALHOST:1", "ksana.internal"]
+)
 async def test_own_hosts_are_served_on_loopback(tmp_path: Path, host: str) -> None:
     settings = ApiSettings(allowed_hosts=("ksana.internal",))
     async with open_house(tmp_path, settings) as core, client_of(core.app()) as client:
@@ -155,8 +183,12 @@ async def test_own_hosts_are_served_on_loopback(tmp_path: Path, host: str) -> No
 
 
 @pytest.mark.spec("X19")
-@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io:7100", "", "[::2]", "[::1"])
-async def test_a_foreign_host_is_forbidden_on_loopback(client: httpx.AsyncClient, host: str) -> None:
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io:7100", "", "[::2]", "[::1"]
+)
+async def test_a_foreign_host_is_forbidden_on_loopback(
+    client: httpx.AsyncClient, host: str
+) -> None:
     check_refusal(await client.get("/health", headers={"host": host}), 403, "FORBIDDEN")
 
 
@@ -166,6 +198,16 @@ async def test_a_foreign_origin_is_forbidden_and_our_own_is_not(tmp_path: Path) 
     async with open_house(tmp_path, settings) as core, client_of(core.app()) as client:
         for origin in ("http://localhost:7100", "https://localhost:7100", "https://ops.example"):
             assert (await client.get(THINGS, headers={"origin": origin})).status_code == 200
-        for origin in ("null", "http://localhost:3000", "http://evil.example", "file://", "https://ops.example.evil"):
+        for origin in (
+            "null",
+            "http://localhost:3000",
+            "http://evil.example",
+            "file://",
+            "https://ops.example.evil",
+        ):
             check_refusal(await client.get(THINGS, headers={"origin": origin}), 403, "FORBIDDEN")
-            check_refusal(await client.post(THINGS, json={"name": "a"}, headers={"origin": origin}), 403, "FORBIDDEN")
+            check_refusal(
+                await client.post(THINGS, json={"name": "a"}, headers={"origin": origin}),
+                403,
+                "FORBIDDEN",
+            )

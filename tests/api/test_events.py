@@ -23,13 +23,19 @@ EVERYTHING = EventFilter()
 
 
 @pytest.mark.spec("X11")
-async def test_events_are_listed_in_pages_with_filters(core: CoreServices, client: httpx.AsyncClient) -> None:
+async def test_events_are_listed_in_pages_with_filters(
+    core: CoreServices, client: httpx.AsyncClient
+) -> None:
     await core.store.transact(append_events, "a", "b", "c")
     first = (await client.get("/api/v1/events?limit=2")).json()
     assert [event["entity_id"] for event in first["events"]] == ["a", "b"]
     event = first["events"][0]
     assert set(event) == {"id", "ts", "entity_type", "entity_id", "type", "data"}
-    assert (event["entity_type"], event["type"], event["data"]) == ("JOB", "JOB_CREATED", {"name": "a"})
+    assert (event["entity_type"], event["type"], event["data"]) == (
+        "JOB",
+        "JOB_CREATED",
+        {"name": "a"},
+    )
     assert event["ts"].endswith("Z")
     assert first["next_after"] == first["events"][1]["id"]
     second = (await client.get(f"/api/v1/events?limit=2&after={first['next_after']}")).json()
@@ -42,7 +48,9 @@ async def test_events_are_listed_in_pages_with_filters(core: CoreServices, clien
 
 
 @pytest.mark.spec("X11", "X13")
-@pytest.mark.parametrize("query", ["limit=501", "limit=0", "limit=x", "after=-1", "after=99999999999999999999"])
+@pytest.mark.parametrize(
+    "query", ["limit=501", "limit=0", "limit=x", "after=-1", "after=99999999999999999999"]
+)
 async def test_a_page_is_bounded(client: httpx.AsyncClient, query: str) -> None:
     told = check_refusal(await client.get(f"/api/v1/events?{query}"), 400, "INVALID_ARGUMENT")
     assert told["field"] == query.partition("=")[0]
@@ -51,7 +59,9 @@ async def test_a_page_is_bounded(client: httpx.AsyncClient, query: str) -> None:
 class LiveReader:
     """A reader of the stream at the ASGI seam, which can stop reading and hang up as it likes."""
 
-    def __init__(self, app: Application, query: str = "", headers: dict[bytes, bytes] | None = None) -> None:
+    def __init__(
+        self, app: Application, query: str = "", headers: dict[bytes, bytes] | None = None
+    ) -> None:
         self.chunks: asyncio.Queue[bytes] = asyncio.Queue()
         self.status = 0
         self.ended = False
@@ -59,9 +69,13 @@ class LiveReader:
         self.may_read = asyncio.Event()
         self.may_read.set()
         scope = {
-            "type": "http", "method": "GET", "path": "/api/v1/events/stream", "raw_path": b"/api/v1/events/stream",
-            "query_string": query.encode(), "headers": list((headers or {}).items()),
-        }  # fmt: skip
+            "type": "http",
+            "method": "GET",
+            "path": "/api/v1/events/stream",
+            "raw_path": b"/api/v1/events/stream",
+            "query_string": query.encode(),
+            "headers": list((headers or {}).items()),
+        }
         self.task = asyncio.create_task(app(scope, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
@@ -82,7 +96,9 @@ class LiveReader:
         async with asyncio.timeout(10):
             while len(found) < count:
                 for block in (await self.chunks.get()).split(b"\n\n"):
-                    lines = dict(line.split(b": ", 1) for line in block.split(b"\n") if b": " in line)
+                    lines = dict(
+                        line.split(b": ", 1) for line in block.split(b"\n") if b": " in line
+                    )
                     if b"data" in lines:
                         event = msgspec.json.decode(lines[b"data"])
                         assert int(lines[b"id"]) == event["id"]
@@ -104,7 +120,9 @@ def names(events: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.spec("X11")
-async def test_the_stream_shows_events_as_they_are_committed_and_resumes(core: CoreServices) -> None:
+async def test_the_stream_shows_events_as_they_are_committed_and_resumes(
+    core: CoreServices,
+) -> None:
     await core.store.transact(append_events, "before")
     app = core.app()
     reader = LiveReader(app)
@@ -133,7 +151,9 @@ async def listening(log: EventLog, count: int) -> None:
 
 
 @pytest.mark.spec("X11")
-async def test_a_bad_last_event_id_and_one_listener_too_many_are_refused(core: CoreServices) -> None:
+async def test_a_bad_last_event_id_and_one_listener_too_many_are_refused(
+    core: CoreServices,
+) -> None:
     core.events = EventLog(core.store, core.clock, max_listeners=1)
     app = core.app()
     async with client_of(app) as client:
@@ -171,7 +191,9 @@ async def test_a_reader_that_falls_behind_costs_no_memory_and_misses_nothing(
     slow.may_read.clear()
     total = 1500
     for start in range(0, total, 300):
-        await core.store.transact(append_events, *(str(number) for number in range(start, start + 300)))
+        await core.store.transact(
+            append_events, *(str(number) for number in range(start, start + 300))
+        )
         core.events.wake()
     assert names(await quick.next_events(total)) == [str(number) for number in range(total)]
     assert len(core.events._ring) <= 100
@@ -182,7 +204,9 @@ async def test_a_reader_that_falls_behind_costs_no_memory_and_misses_nothing(
     await quick.hang_up()
 
 
-async def test_a_quiet_stream_sends_heartbeats_and_hears_other_processes_by_polling(tmp_path: Path) -> None:
+async def test_a_quiet_stream_sends_heartbeats_and_hears_other_processes_by_polling(
+    tmp_path: Path,
+) -> None:
     clock = VirtualClock()
     async with open_house(tmp_path, clock=clock) as core:
         reader = LiveReader(core.app())

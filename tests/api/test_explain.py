@@ -7,18 +7,14 @@ from typing import Any
 
 import pytest
 
-from ksana.api.tasks import explain
-
-from ksana.api.tasks import runs
-
-from ksana.api.tasks import definitions
+from ksana.api.tasks import definitions, explain, runs
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.service.tasks.callbacks import CallbackService
+from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.explain import ExplainService
 from ksana.service.tasks.runs import RunService
-from ksana.service.tasks.definitions import TaskService
 from tests.api.ground import client_of, open_house
 from tests.api.tasks_ground import Ground, SilentHints
 
@@ -31,10 +27,17 @@ async def open_explain(tmp_path: Path) -> AsyncIterator[Ground]:
     async with open_house(tmp_path, clock=clock) as core:
         hints, store = SilentHints(), core.store
         surface = TaskSurface(
-            TaskService(store, clock, hints, SECOND), RunService(store, hints),
-            CallbackService(store, clock, hints, HOUR, True), Defaults(), clock,
-        )  # fmt: skip
-        routes = [*definitions.routes(surface), *runs.routes(surface), *explain.routes(ExplainService(store))]
+            TaskService(store, clock, hints, SECOND),
+            RunService(store, hints),
+            CallbackService(store, clock, hints, HOUR, True),
+            Defaults(),
+            clock,
+        )
+        routes = [
+            *definitions.routes(surface),
+            *runs.routes(surface),
+            *explain.routes(ExplainService(store)),
+        ]
         async with client_of(core.app(*routes)) as client:
             yield Ground(client, clock, store, core)
 
@@ -49,7 +52,9 @@ def codes(answer: dict[str, Any]) -> list[str]:
     return [reason["code"] for reason in answer["reasons"]]
 
 
-async def test_a_task_that_is_not_due_says_when_it_is_and_what_will_be_decided(ground: Ground) -> None:
+async def test_a_task_that_is_not_due_says_when_it_is_and_what_will_be_decided(
+    ground: Ground,
+) -> None:
     task = await ground.make_task(cron_expr="0 */5 * * *")
     answer = await ground.ask("GET", f"/api/v1/tasks/{task['id']}/explain", status=200)
     assert answer["task_id"] == task["id"]
@@ -57,9 +62,10 @@ async def test_a_task_that_is_not_due_says_when_it_is_and_what_will_be_decided(g
     assert answer["verdict"] == "not_due"
     assert answer["next_run_at"] == task["next_run_at"] == "2026-01-01T05:00:00Z"
     assert answer["reasons"][-1] == {
-        "code": "NOT_DUE", "words": "the next slot is at 2026-01-01T05:00:00Z, in 5h",
+        "code": "NOT_DUE",
+        "words": "the next slot is at 2026-01-01T05:00:00Z, in 5h",
         "data": {"slot": "2026-01-01T05:00:00Z", "rest": "5h"},
-    }  # fmt: skip
+    }
     assert (answer["decision"]["source"], answer["decision"]["action"]) == ("replayed", "start")
     assert answer["decision"]["inputs"]["concurrency_policy"] == "QUEUE"
     assert answer["summary"].endswith("in 5h.")
@@ -72,8 +78,12 @@ async def test_a_disabled_task_points_to_the_event_that_disabled_it(ground: Grou
     answer = await ground.ask("GET", f"/api/v1/tasks/{task['id']}/explain", status=200)
     assert (answer["verdict"], answer["next_run_at"]) == ("disabled", None)
     event_id = answer["reasons"][0]["event_id"]
-    events = await ground.ask("GET", f"/api/v1/events?entity_type=TASK&entity_id={task['id']}", status=200)
-    assert [event["type"] for event in events["events"] if event["id"] == event_id] == ["TASK_DISABLED"]
+    events = await ground.ask(
+        "GET", f"/api/v1/events?entity_type=TASK&entity_id={task['id']}", status=200
+    )
+    assert [event["type"] for event in events["events"] if event["id"] == event_id] == [
+        "TASK_DISABLED"
+    ]
 
 
 async def test_an_instant_may_be_given_with_any_offset(ground: Ground) -> None:
@@ -94,7 +104,11 @@ async def test_a_run_is_explained_by_its_id_and_by_its_uid(ground: Ground) -> No
     second = await ground.ask("POST", f"/api/v1/tasks/{task['id']}/trigger", status=202)
     answer = await ground.ask("GET", f"/api/v1/runs/{first['run_id']}/explain", status=200)
     assert answer == await ground.ask("GET", f"/api/v1/runs/{first['uid']}/explain", status=200)
-    assert (answer["run_id"], answer["uid"], answer["task_id"]) == (first["run_id"], first["uid"], task["id"])
+    assert (answer["run_id"], answer["uid"], answer["task_id"]) == (
+        first["run_id"],
+        first["uid"],
+        task["id"],
+    )
     assert (answer["status"], answer["waits_for"]["what"]) == ("SCHEDULED", "place")
     assert answer["waits_for"]["host"] == "target.test"
     assert [moment["type"] for moment in answer["timeline"]] == ["RUN_SCHEDULED"]
@@ -110,10 +124,13 @@ async def test_a_run_is_explained_by_its_id_and_by_its_uid(ground: Ground) -> No
 @pytest.mark.spec("X8")
 async def test_unknown_ids_are_404_and_impossible_ones_400(ground: Ground) -> None:
     for path, status, code in (
-        ("/api/v1/tasks/99/explain", 404, "NOT_FOUND"), ("/api/v1/tasks/abc/explain", 400, "INVALID_ID"),
-        ("/api/v1/runs/99/explain", 404, "NOT_FOUND"), (f"/api/v1/runs/{'a' * 32}/explain", 404, "NOT_FOUND"),
-        ("/api/v1/runs/abc/explain", 400, "INVALID_ID"), ("/api/v1/runs/0/explain", 400, "INVALID_ID"),
-    ):  # fmt: skip
+        ("/api/v1/tasks/99/explain", 404, "NOT_FOUND"),
+        ("/api/v1/tasks/abc/explain", 400, "INVALID_ID"),
+        ("/api/v1/runs/99/explain", 404, "NOT_FOUND"),
+        (f"/api/v1/runs/{'a' * 32}/explain", 404, "NOT_FOUND"),
+        ("/api/v1/runs/abc/explain", 400, "INVALID_ID"),
+        ("/api/v1/runs/0/explain", 400, "INVALID_ID"),
+    ):
         answer = await ground.ask("GET", path, status=status)
         assert answer["code"] == code, path
 

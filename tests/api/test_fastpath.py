@@ -1,4 +1,5 @@
-"""Swift routes: requests answered without ASGI and without a task say and do what the usual way does."""
+"""Swift routes: requests answered without ASGI and without a task say and do what the usual way
+does."""
 
 import asyncio
 import json
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ksana.api.core.routing import Answer, Call, Route
 from ksana.api.core.fastpath import MAX_WHOLE
+from ksana.api.core.routing import Answer, Call, Route
 from ksana.base.errors import ConflictError, StoreDownError
 from tests.api.ground import CoreServices, MakeThing, open_house
 from tests.api.socket_ground import PATIENCE_SEC, check_refused, converse, serving
@@ -28,7 +29,15 @@ async def core(tmp_path: Path) -> AsyncIterator[CoreServices]:
 def twins(handler: Any, **more: Any) -> list[Route]:
     """The same route twice, one of them swift."""
     return [
-        Route("POST", path, handler, scope="queue:write", summary="Make", is_swift=path == SWIFT, **more)
+        Route(
+            "POST",
+            path,
+            handler,
+            scope="queue:write",
+            summary="Make",
+            is_swift=path == SWIFT,
+            **more,
+        )
         for path in (USUAL, SWIFT)
     ]
 
@@ -44,7 +53,9 @@ async def make_thing(call: Call, body: MakeThing) -> Answer:
         return Answer(204)
     if body.name == "split":
         return Answer(200, {}, ((b"x-said", b"a\r\nset-cookie: b"),))
-    return Answer(201, {"name": body.name, "payload": body.payload}, ((b"location", b"/api/v1/things/1"),))
+    return Answer(
+        201, {"name": body.name, "payload": body.payload}, ((b"location", b"/api/v1/things/1"),)
+    )
 
 
 def post(path: str, body: bytes, *headers: bytes, version: bytes = b"1.1") -> bytes:
@@ -85,9 +96,14 @@ SAID = [
 
 @pytest.mark.spec("X8")
 @pytest.mark.parametrize(("body", "headers"), SAID)
-async def test_the_swift_way_answers_what_the_usual_way_answers(core: CoreServices, body: bytes, headers: tuple[bytes, ...]) -> None:
+async def test_the_swift_way_answers_what_the_usual_way_answers(
+    core: CoreServices, body: bytes, headers: tuple[bytes, ...]
+) -> None:
     async with serving(core.app(*twins(make_thing, body=MakeThing)), core) as server:
-        usual, swift = [told(await converse(server.port, post(path, body, CLOSE, *headers))) for path in (USUAL, SWIFT)]
+        usual, swift = [
+            told(await converse(server.port, post(path, body, CLOSE, *headers)))
+            for path in (USUAL, SWIFT)
+        ]
     assert swift == usual
     assert b"secret" not in swift[2]
     assert b"set-cookie" not in swift[1]
@@ -97,17 +113,25 @@ async def test_the_swift_way_answers_what_the_usual_way_answers(core: CoreServic
 async def test_a_swift_route_asks_for_the_key(core: CoreServices) -> None:
     made = await core.keys.create_key("reader", ["queue:read"])
     async with serving(core.app(*twins(make_thing, body=MakeThing)), core) as server:
-        check_refused(await converse(server.port, post(SWIFT, b'{"name":"a"}', CLOSE)), 401, "UNAUTHENTICATED")
+        check_refused(
+            await converse(server.port, post(SWIFT, b'{"name":"a"}', CLOSE)), 401, "UNAUTHENTICATED"
+        )
         key = b"x-api-key: " + made.text.encode()
-        check_refused(await converse(server.port, post(SWIFT, b'{"name":"a"}', CLOSE, key)), 403, "FORBIDDEN")
+        check_refused(
+            await converse(server.port, post(SWIFT, b'{"name":"a"}', CLOSE, key)), 403, "FORBIDDEN"
+        )
 
 
 @pytest.mark.spec("X13")
-async def test_a_body_over_the_limit_is_refused_and_one_too_large_for_the_swift_way_is_taken(core: CoreServices) -> None:
+async def test_a_body_over_the_limit_is_refused_and_one_too_large_for_the_swift_way_is_taken(
+    core: CoreServices,
+) -> None:
     routes = twins(make_thing, body=MakeThing)
     small = twins(make_thing, body=MakeThing, max_body=1000)
     async with serving(core.app(*small), core) as server:
-        check_refused(await converse(server.port, post(SWIFT, b"x" * 1001, CLOSE)), 413, "TOO_LARGE")
+        check_refused(
+            await converse(server.port, post(SWIFT, b"x" * 1001, CLOSE)), 413, "TOO_LARGE"
+        )
     async with serving(core.app(*routes), core) as server:
         large = b'{"name":"a","payload":"%s"}' % (b"x" * MAX_WHOLE)
         assert b"HTTP/1.1 201 Created" in await converse(server.port, post(SWIFT, large, CLOSE))
@@ -115,22 +139,35 @@ async def test_a_body_over_the_limit_is_refused_and_one_too_large_for_the_swift_
 
 async def test_requests_sent_without_waiting_are_answered_in_order(core: CoreServices) -> None:
     async def slowly(call: Call, body: MakeThing) -> Any:
-        await core.store.read(lambda tx: tx.events.latest_id())  # really waits: the answer comes from another thread
+        await core.store.read(
+            lambda tx: tx.events.latest_id()
+        )  # really waits: the answer comes from another thread
         return {"name": body.name}
 
     sent = b"".join(
-        [post(SWIFT, b'{"name":"one"}'), post(SWIFT, b'{"name":"two"}'), GET, post(USUAL, b'{"name":"three"}'),
-         post(SWIFT, b'{"name":"four"}', CLOSE)]
-    )  # fmt: skip
+        [
+            post(SWIFT, b'{"name":"one"}'),
+            post(SWIFT, b'{"name":"two"}'),
+            GET,
+            post(USUAL, b'{"name":"three"}'),
+            post(SWIFT, b'{"name":"four"}', CLOSE),
+        ]
+    )
     async with serving(core.app(*twins(slowly, body=MakeThing)), core) as server:
         answer = await converse(server.port, sent)
     bodies = re.findall(rb'\r\n\r\n(\{"name":"\w+"\}|ok)', answer)
     assert [b"ok" if one == b"ok" else json.loads(one)["name"].encode() for one in bodies] == [
-        b"one", b"two", b"ok", b"three", b"four",
-    ]  # fmt: skip
+        b"one",
+        b"two",
+        b"ok",
+        b"three",
+        b"four",
+    ]
 
 
-async def test_one_connection_serves_many_swift_requests_and_bodies_in_pieces(core: CoreServices) -> None:
+async def test_one_connection_serves_many_swift_requests_and_bodies_in_pieces(
+    core: CoreServices,
+) -> None:
     parts: list[bytes] = []
     for number in range(50):
         whole = post(SWIFT, b'{"name":"n%d"}' % number, *((CLOSE,) if number == 49 else ()))
@@ -143,7 +180,9 @@ async def test_one_connection_serves_many_swift_requests_and_bodies_in_pieces(co
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        post(SWIFT, b'c\r\n{"name":"ab"\r\n1\r\n}\r\n0\r\n\r\n', CLOSE, b"transfer-encoding: chunked"),
+        post(
+            SWIFT, b'c\r\n{"name":"ab"\r\n1\r\n}\r\n0\r\n\r\n', CLOSE, b"transfer-encoding: chunked"
+        ),
         post(SWIFT, b'{"name":"ab"}', CLOSE, b"expect: 100-continue"),
         post(SWIFT + "?x=1", b'{"name":"ab"}', CLOSE),
         post(SWIFT.replace("s", "%73", 1), b'{"name":"ab"}', CLOSE),
@@ -151,7 +190,9 @@ async def test_one_connection_serves_many_swift_requests_and_bodies_in_pieces(co
     ],
     ids=["chunked", "expect", "query", "escaped", "1.0"],
 )
-async def test_what_the_swift_way_does_not_take_is_answered_all_the_same(core: CoreServices, request_bytes: bytes) -> None:
+async def test_what_the_swift_way_does_not_take_is_answered_all_the_same(
+    core: CoreServices, request_bytes: bytes
+) -> None:
     async with serving(core.app(*twins(make_thing, body=MakeThing)), core) as server:
         answer = await converse(server.port, request_bytes)
     assert b"HTTP/1.1 201 Created" in answer
@@ -162,15 +203,27 @@ async def test_a_swift_path_with_an_id_reads_and_refuses_it(core: CoreServices) 
     async def get_thing(call: Call) -> Any:
         return {"id": call.params["id"]}
 
-    route = Route("POST", "/api/v1/t/{id:int}/go", get_thing, scope=None, summary="Go", is_swift=True)
+    route = Route(
+        "POST", "/api/v1/t/{id:int}/go", get_thing, scope=None, summary="Go", is_swift=True
+    )
     async with serving(core.app(route), core) as server:
-        assert (await converse(server.port, post("/api/v1/t/7/go", b"", CLOSE))).endswith(b'{"id":7}')
-        check_refused(await converse(server.port, post("/api/v1/t/x/go", b"", CLOSE)), 400, "INVALID_ID")
-        check_refused(await converse(server.port, post("/api/v1/t/7/no", b"", CLOSE)), 404, "NOT_FOUND")
+        assert (await converse(server.port, post("/api/v1/t/7/go", b"", CLOSE))).endswith(
+            b'{"id":7}'
+        )
+        check_refused(
+            await converse(server.port, post("/api/v1/t/x/go", b"", CLOSE)), 400, "INVALID_ID"
+        )
+        check_refused(
+            await converse(server.port, post("/api/v1/t/7/no", b"", CLOSE)), 404, "NOT_FOUND"
+        )
 
 
 async def test_a_caller_who_leaves_harms_nobody_and_the_work_is_done(core: CoreServices) -> None:
-    began, may_end, ended = asyncio.Event(), asyncio.get_running_loop().create_future(), asyncio.Event()
+    began, may_end, ended = (
+        asyncio.Event(),
+        asyncio.get_running_loop().create_future(),
+        asyncio.Event(),
+    )
 
     async def wait(call: Call, body: MakeThing) -> Any:
         began.set()
@@ -178,7 +231,10 @@ async def test_a_caller_who_leaves_harms_nobody_and_the_work_is_done(core: CoreS
         ended.set()
         return {}
 
-    async with serving(core.app(*twins(wait, body=MakeThing)), core) as server, asyncio.timeout(PATIENCE_SEC):
+    async with (
+        serving(core.app(*twins(wait, body=MakeThing)), core) as server,
+        asyncio.timeout(PATIENCE_SEC),
+    ):
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(post(SWIFT, b'{"name":"a"}'))
         await began.wait()
@@ -187,7 +243,9 @@ async def test_a_caller_who_leaves_harms_nobody_and_the_work_is_done(core: CoreS
             await asyncio.sleep(0.005)
         may_end.set_result(None)
         await ended.wait()
-        assert (await converse(server.port, GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))).endswith(b"ok")
+        assert (
+            await converse(server.port, GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        ).endswith(b"ok")
 
 
 @pytest.mark.spec("X14")
@@ -200,7 +258,10 @@ async def test_a_stop_waits_for_the_answer_of_a_swift_request(core: CoreServices
         await may_end
         return {"name": body.name}
 
-    async with serving(core.app(*twins(wait, body=MakeThing)), core) as server, asyncio.timeout(PATIENCE_SEC):
+    async with (
+        serving(core.app(*twins(wait, body=MakeThing)), core) as server,
+        asyncio.timeout(PATIENCE_SEC),
+    ):
         answer = asyncio.create_task(converse(server.port, post(SWIFT, b'{"name":"a"}')))
         await began.wait()
         server.stop()
@@ -211,7 +272,9 @@ async def test_a_stop_waits_for_the_answer_of_a_swift_request(core: CoreServices
     assert b"connection: close" in told_at_last
 
 
-async def test_a_handler_whose_future_is_cancelled_closes_the_connection(core: CoreServices) -> None:
+async def test_a_handler_whose_future_is_cancelled_closes_the_connection(
+    core: CoreServices,
+) -> None:
     async def wait(call: Call, body: MakeThing) -> Any:
         future = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(future.cancel)

@@ -18,7 +18,9 @@ async def test_a_probe_answers_ok_as_text_or_json(client: httpx.AsyncClient, pat
     plain = await client.get(path)
     assert (plain.status_code, plain.text) == (200, "ok")
     assert plain.headers["content-type"].startswith("text/plain")
-    assert (await client.get(path, headers={"accept": "application/json"})).json() == {"status": "ok"}
+    assert (await client.get(path, headers={"accept": "application/json"})).json() == {
+        "status": "ok"
+    }
 
 
 @pytest.mark.spec("X18")
@@ -26,11 +28,19 @@ async def test_readiness_says_what_is_wrong(core: CoreServices, client: httpx.As
     answer = await client.get("/readyz")
     assert answer.status_code == 200
     assert answer.json()["status"] == "ready"
-    core.checks = [Check("store", False, "cannot be reached"), Check("loops", True), Check("coordination", False)]
+    core.checks = [
+        Check("store", False, "cannot be reached"),
+        Check("loops", True),
+        Check("coordination", False),
+    ]
     answer = await client.get("/readyz")
     assert answer.status_code == 503
     told = answer.json()
-    assert told["checks"] == {"store": "cannot be reached", "loops": "ok", "coordination": "not well"}
+    assert told["checks"] == {
+        "store": "cannot be reached",
+        "loops": "ok",
+        "coordination": "not well",
+    }
     assert told["problems"] == ["store: cannot be reached", "coordination: not well"]
 
 
@@ -50,7 +60,10 @@ async def test_metrics_count_requests_by_route_template(client: httpx.AsyncClien
         await client.get(f"/api/v1/things/{number}")
     await client.get("/nowhere/at/all")
     text = (await client.get("/metrics")).text
-    assert 'ksana_http_requests_total{method="GET",route="/api/v1/things/{id:int}",status="200"} 2.0' in text
+    assert (
+        'ksana_http_requests_total{method="GET",route="/api/v1/things/{id:int}",status="200"} 2.0'
+        in text
+    )
     assert 'ksana_http_requests_total{method="GET",route="unknown",status="404"} 1.0' in text
     assert "ksana_http_request_seconds_sum" in text
     open_metrics = await client.get("/metrics", headers={"accept": "application/openmetrics-text"})
@@ -58,7 +71,9 @@ async def test_metrics_count_requests_by_route_template(client: httpx.AsyncClien
 
 
 @pytest.mark.spec("X18")
-async def test_stats_have_a_section_from_each_surface(core: CoreServices, client: httpx.AsyncClient) -> None:
+async def test_stats_have_a_section_from_each_surface(
+    core: CoreServices, client: httpx.AsyncClient
+) -> None:
     async def count() -> dict[str, int]:
         return {"ready": 3}
 
@@ -76,8 +91,12 @@ async def test_the_description_follows_from_the_routes(client: httpx.AsyncClient
     make = api["paths"]["/api/v1/things"]["post"]
     assert make["x-scope"] == "queue:write"
     assert make["requestBody"]["required"] is True
-    assert make["responses"]["201"]["content"]["application/json"]["schema"]["$ref"].endswith("/Thing")
-    assert make["responses"]["400"]["content"]["application/json"]["schema"]["$ref"].endswith("/Error")
+    assert make["responses"]["201"]["content"]["application/json"]["schema"]["$ref"].endswith(
+        "/Thing"
+    )
+    assert make["responses"]["400"]["content"]["application/json"]["schema"]["$ref"].endswith(
+        "/Error"
+    )
     assert api["components"]["schemas"]["MakeThing"]["additionalProperties"] is False
     listed = {one["name"]: one for one in api["paths"]["/api/v1/things"]["get"]["parameters"]}
     assert listed["page"]["schema"] == {"type": "integer", "minimum": 1, "default": 1}

@@ -18,7 +18,9 @@ async def queue(tmp_path: Path) -> AsyncIterator[Ground]:
 
 @pytest.mark.spec("Q1")
 async def test_a_submitted_job_is_answered_in_the_shape_of_the_contract(queue: Ground) -> None:
-    job = await queue.submit(payload={"model": "sdxl"}, constraints={"cpu_heavy": True}, priority="HIGH")
+    job = await queue.submit(
+        payload={"model": "sdxl"}, constraints={"cpu_heavy": True}, priority="HIGH"
+    )
     assert job["state"] == "QUEUED"
     assert job["payload"] == {"model": "sdxl"}
     assert job["constraints"] == {"cpu_heavy": True}
@@ -47,8 +49,12 @@ async def test_a_submitted_job_is_answered_in_the_shape_of_the_contract(queue: G
         ({"colour": "red"}, "colour"),
     ],
 )
-async def test_a_job_that_cannot_be_is_refused_with_the_member_at_fault(queue: Ground, change: Any, field: str) -> None:
-    answer = await queue.post("/jobs/submit", 400, **{"addon_id": "a", "job_type": "t", "cost_units": 1, **change})
+async def test_a_job_that_cannot_be_is_refused_with_the_member_at_fault(
+    queue: Ground, change: Any, field: str
+) -> None:
+    answer = await queue.post(
+        "/jobs/submit", 400, **{"addon_id": "a", "job_type": "t", "cost_units": 1, **change}
+    )
     assert (answer["code"], answer["field"]) == ("INVALID_ARGUMENT", field)
     assert answer["detail"] == answer["message"]
 
@@ -60,7 +66,9 @@ async def test_members_of_the_server_sent_back_are_ignored(queue: Ground) -> Non
 
 
 @pytest.mark.spec("Q1")
-async def test_the_same_client_request_id_is_refused_with_the_job_that_is_there(queue: Ground) -> None:
+async def test_the_same_client_request_id_is_refused_with_the_job_that_is_there(
+    queue: Ground,
+) -> None:
     first = await queue.submit(client_request_id="r1")
     body = {"addon_id": "visuals", "job_type": "render", "cost_units": 1, "client_request_id": "r1"}
     answer = await queue.post("/jobs/submit", 409, **body)
@@ -76,10 +84,14 @@ async def test_a_batch_is_entered_whole_or_not_at_all(queue: Ground) -> None:
     twins = [{**job, "client_request_id": "x"}, job, {**job, "client_request_id": "x"}]
     answer = await queue.post("/jobs/submit-batch", 409, jobs=twins)
     assert (answer["code"], answer["index"]) == ("DUPLICATE_REQUEST", 2)
-    answer = await queue.post("/jobs/submit-batch", 409, jobs=[job, {**job, "client_request_id": "taken"}])
+    answer = await queue.post(
+        "/jobs/submit-batch", 409, jobs=[job, {**job, "client_request_id": "taken"}]
+    )
     assert (answer["code"], answer["index"]) == ("DUPLICATE_REQUEST", 1)
     assert len((await queue.get("/jobs"))["jobs"]) == 1
-    answer = await queue.post("/jobs/submit-batch", 201, jobs=[{**job, "payload": n} for n in range(1000)])
+    answer = await queue.post(
+        "/jobs/submit-batch", 201, jobs=[{**job, "payload": n} for n in range(1000)]
+    )
     assert [job["payload"] for job in answer["jobs"]] == list(range(1000))
     await queue.post("/jobs/submit-batch", 400, jobs=[job] * 1001)
     await queue.post("/jobs/submit-batch", 400, jobs=[])
@@ -96,7 +108,9 @@ async def test_an_idempotency_key_gives_the_first_answer_again(queue: Ground) ->
     again = await queue.http.post("/api/scheduler/jobs/submit", json=body, headers=headers)
     assert (first.status_code, again.status_code) == (201, 201)
     assert first.json() == again.json()
-    other = await queue.http.post("/api/scheduler/jobs/submit", json={**body, "cost_units": 2}, headers=headers)
+    other = await queue.http.post(
+        "/api/scheduler/jobs/submit", json={**body, "cost_units": 2}, headers=headers
+    )
     assert (other.status_code, other.json()["code"]) == (409, "IDEMPOTENCY_MISMATCH")
     await queue.clock.advance(86_401 * SECOND)
     late = await queue.http.post("/api/scheduler/jobs/submit", json=body, headers=headers)
@@ -108,7 +122,11 @@ async def test_a_claim_hands_out_one_job_and_then_none(queue: Ground) -> None:
     job = await queue.submit()
     claimed = await queue.claim(addon_id="visuals")
     assert claimed is not None
-    assert (claimed["job_id"], claimed["state"], claimed["claimed_by"]) == (job["job_id"], "CLAIMED", "w1")
+    assert (claimed["job_id"], claimed["state"], claimed["claimed_by"]) == (
+        job["job_id"],
+        "CLAIMED",
+        "w1",
+    )
     assert claimed["claim_expires_at"] == "2026-01-01T00:01:00Z"
     reply = await queue.http.post("/api/scheduler/jobs/claim", json={"worker_id": "w2"})
     assert (reply.status_code, reply.content) == (204, b"")
@@ -156,12 +174,18 @@ async def test_fairness_keys_take_turns_however_many_jobs_one_of_them_has(queue:
         ({"constraints_capabilities": {"network_heavy": False}}, ["1", "2", "3"]),
     ],
 )
-async def test_a_worker_gets_only_what_it_takes(queue: Ground, wants: Any, taken: list[str]) -> None:
+async def test_a_worker_gets_only_what_it_takes(
+    queue: Ground, wants: Any, taken: list[str]
+) -> None:
     await queue.submit(addon_id="a", job_type="one", cost_units=1, payload="1")
     await queue.submit(addon_id="a", job_type="two", cost_units=20, payload="2")
     await queue.submit(addon_id="b", job_type="three", cost_units=20, payload="3")
-    await queue.submit(addon_id="a", job_type="one", cost_units=20, payload="4", constraints={"gpu_required": True})
-    await queue.submit(addon_id="a", job_type="one", cost_units=5, payload="5", constraints={"network_heavy": True})
+    await queue.submit(
+        addon_id="a", job_type="one", cost_units=20, payload="4", constraints={"gpu_required": True}
+    )
+    await queue.submit(
+        addon_id="a", job_type="one", cost_units=5, payload="5", constraints={"network_heavy": True}
+    )
     answer = await queue.post("/jobs/claim", None, worker_id="w", limit=10, **wants)
     assert [job["payload"] for job in (answer or {"jobs": []})["jobs"]] == taken
 
@@ -169,9 +193,13 @@ async def test_a_worker_gets_only_what_it_takes(queue: Ground, wants: Any, taken
 @pytest.mark.spec("Q2")
 @pytest.mark.parametrize(
     ("body", "field"),
-    [({}, "worker_id"), ({"worker_id": "w", "limit": 0}, "limit"), ({"worker_id": "w", "wait_sec": 31}, "wait_sec"),
-     ({"worker_id": "w", "colour": 1}, "colour")],
-)  # fmt: skip
+    [
+        ({}, "worker_id"),
+        ({"worker_id": "w", "limit": 0}, "limit"),
+        ({"worker_id": "w", "wait_sec": 31}, "wait_sec"),
+        ({"worker_id": "w", "colour": 1}, "colour"),
+    ],
+)
 async def test_a_claim_that_makes_no_sense_is_refused(queue: Ground, body: Any, field: str) -> None:
     assert (await queue.post("/jobs/claim", 400, **body))["field"] == field
 
@@ -219,7 +247,12 @@ async def test_a_claim_that_runs_out_puts_the_job_back_in_its_place(queue: Groun
     await queue.clock.advance(61 * SECOND)
     job = await queue.job(first["job_id"])
     assert (job["state"], job["claimed_by"]) == ("QUEUED", None)
-    assert await queue.events(first["job_id"]) == ["JOB_SUBMITTED", "JOB_CLAIMED", "JOB_CLAIM_EXPIRED", "JOB_REQUEUED"]
+    assert await queue.events(first["job_id"]) == [
+        "JOB_SUBMITTED",
+        "JOB_CLAIMED",
+        "JOB_CLAIM_EXPIRED",
+        "JOB_REQUEUED",
+    ]
     again = await queue.claim(worker_id="w2")
     assert again is not None
     assert again["job_id"] == first["job_id"]
@@ -229,9 +262,15 @@ async def test_a_claim_that_runs_out_puts_the_job_back_in_its_place(queue: Groun
 async def test_a_job_is_shown_with_its_result_once_it_has_one(queue: Ground) -> None:
     job, lease = await queue.running()
     assert (await queue.get(f"/jobs/{job['job_id']}"))["result"] is None
-    await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="SUCCEEDED", result_data={"path": "/x"})
+    await queue.post(
+        f"/lease/{lease['lease_id']}/release", 200, status="SUCCEEDED", result_data={"path": "/x"}
+    )
     result = (await queue.get(f"/jobs/{job['job_id']}"))["result"]
-    assert (result["status"], result["result_data"], result["attempts"]) == ("SUCCEEDED", {"path": "/x"}, 1)
+    assert (result["status"], result["result_data"], result["attempts"]) == (
+        "SUCCEEDED",
+        {"path": "/x"},
+        1,
+    )
 
 
 @pytest.mark.spec("Q4", "X8")
@@ -250,13 +289,22 @@ async def test_a_worker_reports_its_way_and_extends_its_claim(queue: Ground) -> 
     job_id = (await queue.submit())["job_id"]
     await queue.claim()
     await queue.clock.advance(30 * SECOND)
-    job = (await queue.post(f"/jobs/{job_id}/status", 200, state="PREPARING", note="warming", progress=0.15))["job"]
+    job = (
+        await queue.post(
+            f"/jobs/{job_id}/status", 200, state="PREPARING", note="warming", progress=0.15
+        )
+    )["job"]
     assert (job["state"], job["note"], job["progress"]) == ("PREPARING", "warming", 0.15)
     assert job["claim_expires_at"] == "2026-01-01T00:01:30Z"
     job = (await queue.post(f"/jobs/{job_id}/status", 200, state="PREPARING", note="warm"))["job"]
     assert (job["note"], job["progress"]) == ("warm", 0.15)
     await queue.post(f"/jobs/{job_id}/status", 200, state="LEASE_PENDING", worker_id="w1")
-    assert await queue.events(job_id) == ["JOB_SUBMITTED", "JOB_CLAIMED", "JOB_PREPARING", "JOB_LEASE_PENDING"]
+    assert await queue.events(job_id) == [
+        "JOB_SUBMITTED",
+        "JOB_CLAIMED",
+        "JOB_PREPARING",
+        "JOB_LEASE_PENDING",
+    ]
     answer = await queue.post(f"/jobs/{job_id}/status", 409, state="PREPARING")
     assert (answer["code"], answer["current"]["state"]) == ("ILLEGAL_TRANSITION", "LEASE_PENDING")
 
@@ -264,15 +312,23 @@ async def test_a_worker_reports_its_way_and_extends_its_claim(queue: Ground) -> 
 @pytest.mark.spec("Q5", "X12")
 async def test_reports_that_are_not_the_holders_or_not_legal_are_refused(queue: Ground) -> None:
     job_id = (await queue.submit())["job_id"]
-    assert (await queue.post(f"/jobs/{job_id}/status", 409, state="PREPARING"))["code"] == "ILLEGAL_TRANSITION"
+    assert (await queue.post(f"/jobs/{job_id}/status", 409, state="PREPARING"))[
+        "code"
+    ] == "ILLEGAL_TRANSITION"
     await queue.claim()
-    assert (await queue.post(f"/jobs/{job_id}/status", 409, state="PREPARING", worker_id="w2"))["code"] == "CLAIM_LOST"
+    assert (await queue.post(f"/jobs/{job_id}/status", 409, state="PREPARING", worker_id="w2"))[
+        "code"
+    ] == "CLAIM_LOST"
     for state in ("RUNNING", "DONE", "QUEUED"):
-        assert (await queue.post(f"/jobs/{job_id}/status", 409, state=state))["code"] == "ILLEGAL_TRANSITION"
+        assert (await queue.post(f"/jobs/{job_id}/status", 409, state=state))[
+            "code"
+        ] == "ILLEGAL_TRANSITION"
     assert (await queue.post(f"/jobs/{job_id}/status", 400, state="SLEEPING"))["field"] == "state"
     assert (await queue.post(f"/jobs/{job_id}/status", 400, progress=1.5))["field"] == "progress"
     await queue.post(f"/jobs/{job_id}/cancel", 200)
-    assert (await queue.post(f"/jobs/{job_id}/status", 409, state="CANCELED"))["code"] == "ILLEGAL_TRANSITION"
+    assert (await queue.post(f"/jobs/{job_id}/status", 409, state="CANCELED"))[
+        "code"
+    ] == "ILLEGAL_TRANSITION"
 
 
 @pytest.mark.spec("Q6")
@@ -318,7 +374,14 @@ async def test_a_listing_is_filtered_and_its_bounds_are_checked(queue: Ground) -
     assert await count("addon_id=b&job_type=one") == 0
     assert await count("created_after=2026-01-01T00:00:05Z") == 1
     assert await count("created_before=2026-01-01T00:00:05Z") == 1
-    for query in ("limit=501", "limit=0", "state=ASLEEP", "cursor=zz", "created_after=yesterday", "colour=red"):
+    for query in (
+        "limit=501",
+        "limit=0",
+        "state=ASLEEP",
+        "cursor=zz",
+        "created_after=yesterday",
+        "colour=red",
+    ):
         assert (await queue.get(f"/jobs?{query}", 400))["field"] == query.partition("=")[0]
 
 
@@ -348,11 +411,19 @@ async def test_a_waiting_job_says_why_it_waits(queue: Ground) -> None:
 
 @pytest.mark.spec("Q2", "Q16")
 async def test_a_brief_claim_tells_of_each_job_what_is_not_usual(queue: Ground) -> None:
-    await queue.submit(payload={"n": 1}, constraints={"gpu_heavy": True}, priority="HIGH", max_attempts=3)
+    await queue.submit(
+        payload={"n": 1}, constraints={"gpu_heavy": True}, priority="HIGH", max_attempts=3
+    )
     await queue.submit(payload=[2], constraints={})
-    full, usual = (await queue.post("/jobs/claim", 200, worker_id="w", limit=5, lease=True, brief=True))["jobs"]
+    full, usual = (
+        await queue.post("/jobs/claim", 200, worker_id="w", limit=5, lease=True, brief=True)
+    )["jobs"]
     whole = await queue.job(full["job_id"])
     assert {name: whole[name] for name in full} == full
-    assert full["constraints"] == {"gpu_heavy": True} and full["priority"] == "HIGH" and full["max_attempts"] == 3
+    assert (
+        full["constraints"] == {"gpu_heavy": True}
+        and full["priority"] == "HIGH"
+        and full["max_attempts"] == 3
+    )
     assert usual["payload"] == [2] and usual["state"] == "RUNNING" and usual["lease_id"]
     assert not {"constraints", "priority", "max_attempts", "run_at", "fairness_key"} & set(usual)

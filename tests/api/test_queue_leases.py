@@ -29,12 +29,27 @@ async def ask(queue: Ground, job_id: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.spec("Q9", "Q13")
-async def test_a_granted_lease_runs_the_job_and_is_answered_again_to_its_holder(queue: Ground) -> None:
+async def test_a_granted_lease_runs_the_job_and_is_answered_again_to_its_holder(
+    queue: Ground,
+) -> None:
     job_id = await claimed(queue, cost_units=30)
-    answer = await ask(queue, job_id, addon_id="visuals", job_type="render", cost_units=30, priority="NORMAL", ttl_sec=45)
+    answer = await ask(
+        queue,
+        job_id,
+        addon_id="visuals",
+        job_type="render",
+        cost_units=30,
+        priority="NORMAL",
+        ttl_sec=45,
+    )
     lease = answer["lease"]
     assert answer["approved"] is True
-    assert (lease["state"], lease["cost_units"], lease["ttl_sec"], lease["job_id"]) == ("ACTIVE", 30, 45, job_id)
+    assert (lease["state"], lease["cost_units"], lease["ttl_sec"], lease["job_id"]) == (
+        "ACTIVE",
+        30,
+        45,
+        job_id,
+    )
     assert lease["expires_at"] == "2026-01-01T00:00:45Z"
     job = await queue.job(job_id)
     assert (job["state"], job["lease_id"], job["attempts"]) == ("RUNNING", lease["lease_id"], 1)
@@ -42,14 +57,28 @@ async def test_a_granted_lease_runs_the_job_and_is_answered_again_to_its_holder(
     assert again["lease"]["lease_id"] == lease["lease_id"]
     assert (await queue.get(f"/lease/{lease['lease_id']}"))["lease"] == lease
     assert await queue.used() == 30
-    assert await queue.events(job_id) == ["JOB_SUBMITTED", "JOB_CLAIMED", "LEASE_GRANTED", "JOB_RUNNING"]
+    assert await queue.events(job_id) == [
+        "JOB_SUBMITTED",
+        "JOB_CLAIMED",
+        "LEASE_GRANTED",
+        "JOB_RUNNING",
+    ]
 
 
 @pytest.mark.spec("Q9")
 @pytest.mark.parametrize(
-    "change", [{"addon_id": "x"}, {"job_type": "x"}, {"cost_units": 1}, {"priority": "LOW"}, {"constraints": {"a": True}}]
+    "change",
+    [
+        {"addon_id": "x"},
+        {"job_type": "x"},
+        {"cost_units": 1},
+        {"priority": "LOW"},
+        {"constraints": {"a": True}},
+    ],
 )
-async def test_a_request_that_contradicts_the_job_is_refused(queue: Ground, change: dict[str, Any]) -> None:
+async def test_a_request_that_contradicts_the_job_is_refused(
+    queue: Ground, change: dict[str, Any]
+) -> None:
     job_id = await claimed(queue)
     answer = await queue.post("/lease/request", 400, job_id=job_id, **change)
     assert answer["field"] == next(iter(change))
@@ -60,9 +89,13 @@ async def test_a_request_in_the_wrong_state_or_by_another_worker_is_refused(queu
     job_id = (await queue.submit())["job_id"]
     assert (await queue.post("/lease/request", 409, job_id=job_id))["code"] == "ILLEGAL_TRANSITION"
     await queue.claim()
-    assert (await queue.post("/lease/request", 409, job_id=job_id, worker_id="w2"))["code"] == "CLAIM_LOST"
+    assert (await queue.post("/lease/request", 409, job_id=job_id, worker_id="w2"))[
+        "code"
+    ] == "CLAIM_LOST"
     for ttl in (0, 86_401):
-        assert (await queue.post("/lease/request", 400, job_id=job_id, ttl_sec=ttl))["field"] == "ttl_sec"
+        assert (await queue.post("/lease/request", 400, job_id=job_id, ttl_sec=ttl))[
+            "field"
+        ] == "ttl_sec"
     assert (await queue.post("/lease/request", 400, job_id="x"))["field"] == "job_id"
     await queue.post("/lease/request", 404, job_id="00000000-0000-4000-8000-000000000000")
 
@@ -73,7 +106,9 @@ async def test_a_claim_that_ran_out_gets_no_lease_even_before_the_sweep(tmp_path
         job_id = await claimed(queue)
         await queue.clock.advance(60 * SECOND)
         assert (await queue.post("/lease/request", 409, job_id=job_id))["code"] == "CLAIM_LOST"
-        assert (await queue.post(f"/jobs/{job_id}/status", 409, state="PREPARING"))["code"] == "CLAIM_LOST"
+        assert (await queue.post(f"/jobs/{job_id}/status", 409, state="PREPARING"))[
+            "code"
+        ] == "CLAIM_LOST"
 
 
 @pytest.mark.spec("Q9", "Q8")
@@ -87,7 +122,11 @@ async def test_a_denial_gives_its_reason_the_place_in_line_and_the_holders(queue
     assert [holder["lease_id"] for holder in answer["holders"]] == [lease["lease_id"]]
     assert 1 <= answer["retry_after_sec"] <= 10
     job = await queue.job(job_id)
-    assert (job["state"], job["claimed_by"], job["next_retry_at"]) == ("LEASE_PENDING", "w1", "2026-01-01T00:00:10Z")
+    assert (job["state"], job["claimed_by"], job["next_retry_at"]) == (
+        "LEASE_PENDING",
+        "w1",
+        "2026-01-01T00:00:10Z",
+    )
     assert (await queue.events(job_id))[-2:] == ["JOB_LEASE_PENDING", "LEASE_DENIED"]
     other = await claimed(queue, cost_units=50)
     assert (await ask(queue, other))["position"] == 2
@@ -96,11 +135,17 @@ async def test_a_denial_gives_its_reason_the_place_in_line_and_the_holders(queue
 
 
 @pytest.mark.spec("Q9")
-async def test_a_refused_large_job_keeps_its_units_so_that_small_ones_do_not_starve_it(queue: Ground) -> None:
+async def test_a_refused_large_job_keeps_its_units_so_that_small_ones_do_not_starve_it(
+    queue: Ground,
+) -> None:
     _, lease = await queue.running(cost_units=60)
     large = await claimed(queue, cost_units=90)
     assert (await ask(queue, large))["approved"] is False
-    assert (await queue.get("/stats/snapshot"))["capacity"] == {"total": 100, "used": 60, "reserved": 90}
+    assert (await queue.get("/stats/snapshot"))["capacity"] == {
+        "total": 100,
+        "used": 60,
+        "reserved": 90,
+    }
     small = await claimed(queue, cost_units=10)
     denied = await ask(queue, small)
     assert (denied["approved"], denied["code"]) == (False, "CAPACITY_RESERVED")
@@ -109,7 +154,11 @@ async def test_a_refused_large_job_keeps_its_units_so_that_small_ones_do_not_sta
     await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="SUCCEEDED")
     assert (await ask(queue, small))["approved"] is False
     assert (await ask(queue, large))["approved"] is True
-    assert (await queue.get("/stats/snapshot"))["capacity"] == {"total": 100, "used": 95, "reserved": 0}
+    assert (await queue.get("/stats/snapshot"))["capacity"] == {
+        "total": 100,
+        "used": 95,
+        "reserved": 0,
+    }
 
 
 @pytest.mark.spec("Q9")
@@ -139,17 +188,26 @@ async def test_a_heartbeat_keeps_the_lease_and_carries_progress(queue: Ground) -
     job, lease = await queue.running()
     await queue.clock.advance(20 * SECOND)
     answer = await queue.post(
-        f"/lease/{lease['lease_id']}/heartbeat", 200, job_id=job["job_id"], worker_id="w1", progress=0.65, message="step 23"
+        f"/lease/{lease['lease_id']}/heartbeat",
+        200,
+        job_id=job["job_id"],
+        worker_id="w1",
+        progress=0.65,
+        message="step 23",
     )
     assert answer["lease"]["expires_at"] == "2026-01-01T00:00:50Z"
     assert (answer["job"]["progress"], answer["job"]["note"]) == (0.65, "step 23")
     await queue.clock.advance(29 * SECOND)
     assert (await queue.job(job["job_id"]))["state"] == "RUNNING"
-    assert (await queue.post(f"/lease/{lease['lease_id']}/heartbeat", 409, worker_id="w2"))["code"] == "LEASE_LOST"
+    assert (await queue.post(f"/lease/{lease['lease_id']}/heartbeat", 409, worker_id="w2"))[
+        "code"
+    ] == "LEASE_LOST"
     await queue.post("/lease/00000000-0000-4000-8000-000000000000/heartbeat", 404)
     await queue.get("/lease/00000000-0000-4000-8000-000000000000", 404)
     other = "00000000-0000-4000-8000-000000000000"
-    assert (await queue.post(f"/lease/{lease['lease_id']}/heartbeat", 400, job_id=other))["field"] == "job_id"
+    assert (await queue.post(f"/lease/{lease['lease_id']}/heartbeat", 400, job_id=other))[
+        "field"
+    ] == "job_id"
 
 
 @pytest.mark.spec("Q6", "Q10", "Q11")
@@ -159,10 +217,20 @@ async def test_a_running_job_is_told_to_stop_and_keeps_its_result(queue: Ground)
     assert (asked["state"], asked["cancel_requested"]) == ("RUNNING", True)
     beat = await queue.post(f"/lease/{lease['lease_id']}/heartbeat", 200)
     assert beat["job"]["cancel_requested"] is True
-    answer = await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="FAILED", result_data=[1], error="stopped")
+    answer = await queue.post(
+        f"/lease/{lease['lease_id']}/release",
+        200,
+        status="FAILED",
+        result_data=[1],
+        error="stopped",
+    )
     assert answer["job"]["state"] == "CANCELED"
     assert (answer["result"]["status"], answer["result"]["result_data"]) == ("CANCELED", [1])
-    assert (await queue.events(job["job_id"]))[-3:] == ["JOB_CANCEL_REQUESTED", "LEASE_RELEASED", "JOB_CANCELED"]
+    assert (await queue.events(job["job_id"]))[-3:] == [
+        "JOB_CANCEL_REQUESTED",
+        "LEASE_RELEASED",
+        "JOB_CANCELED",
+    ]
 
 
 @pytest.mark.spec("Q6", "Q12")
@@ -175,18 +243,33 @@ async def test_a_cancelled_job_whose_lease_runs_out_is_canceled(queue: Ground) -
 
 @pytest.mark.spec("Q11")
 @pytest.mark.parametrize(
-    ("status", "state"), [("SUCCEEDED", "DONE"), ("FAILED", "FAILED"), ("CANCELED", "CANCELED"), ("TIMEOUT", "TIMEOUT")]
+    ("status", "state"),
+    [("SUCCEEDED", "DONE"), ("FAILED", "FAILED"), ("CANCELED", "CANCELED"), ("TIMEOUT", "TIMEOUT")],
 )
-async def test_a_release_ends_the_job_and_frees_the_units(queue: Ground, status: str, state: str) -> None:
+async def test_a_release_ends_the_job_and_frees_the_units(
+    queue: Ground, status: str, state: str
+) -> None:
     job, lease = await queue.running()
-    body = {"job_id": job["job_id"], "worker_id": "w1", "status": status, "result_data": {"a": 1}, "metrics": {"ms": 5}}
+    body = {
+        "job_id": job["job_id"],
+        "worker_id": "w1",
+        "status": status,
+        "result_data": {"a": 1},
+        "metrics": {"ms": 5},
+    }
     answer = await queue.post(f"/lease/{lease['lease_id']}/release", 200, **body)
-    assert (answer["lease"]["state"], answer["job"]["state"], answer["result"]["status"]) == ("RELEASED", state, status)
+    assert (answer["lease"]["state"], answer["job"]["state"], answer["result"]["status"]) == (
+        "RELEASED",
+        state,
+        status,
+    )
     assert await queue.used() == 0
     assert await queue.post(f"/lease/{lease['lease_id']}/release", 200, **body) == answer
     assert (await queue.events(job["job_id"]))[-2:] == ["LEASE_RELEASED", f"JOB_{state}"]
     other = "FAILED" if status != "FAILED" else "SUCCEEDED"
-    refused = await queue.post(f"/lease/{lease['lease_id']}/release", 409, **{**body, "status": other})
+    refused = await queue.post(
+        f"/lease/{lease['lease_id']}/release", 409, **{**body, "status": other}
+    )
     assert (refused["code"], refused["current"]["state"]) == ("LEASE_LOST", "RELEASED")
     assert (await queue.post(f"/lease/{lease['lease_id']}/heartbeat", 409))["code"] == "LEASE_LOST"
 
@@ -195,11 +278,17 @@ async def test_a_release_ends_the_job_and_frees_the_units(queue: Ground, status:
 async def test_a_release_must_say_how_it_ended(queue: Ground) -> None:
     _, lease = await queue.running()
     assert (await queue.post(f"/lease/{lease['lease_id']}/release", 400))["field"] == "status"
-    assert (await queue.post(f"/lease/{lease['lease_id']}/release", 400, status="OK"))["field"] == "status"
+    assert (await queue.post(f"/lease/{lease['lease_id']}/release", 400, status="OK"))[
+        "field"
+    ] == "status"
     await queue.post("/lease/00000000-0000-4000-8000-000000000000/release", 404, status="FAILED")
-    stranger = await queue.post(f"/lease/{lease['lease_id']}/release", 409, status="FAILED", worker_id="w9")
+    stranger = await queue.post(
+        f"/lease/{lease['lease_id']}/release", 409, status="FAILED", worker_id="w9"
+    )
     assert stranger["code"] == "LEASE_LOST"
-    long = await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="x" * 5000, colour="kept")
+    long = await queue.post(
+        f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="x" * 5000, colour="kept"
+    )
     assert len(long["result"]["error"]) == 1024
 
 
@@ -207,8 +296,14 @@ async def test_a_release_must_say_how_it_ended(queue: Ground) -> None:
 async def test_a_failed_job_is_tried_again_after_a_growing_rest(queue: Ground) -> None:
     job, lease = await queue.running(max_attempts=3)
     for attempt, rest in ((1, 5), (2, 10)):
-        answer = await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="boom")
-        assert (answer["job"]["state"], answer["job"]["attempts"], answer["result"]) == ("QUEUED", attempt, None)
+        answer = await queue.post(
+            f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="boom"
+        )
+        assert (answer["job"]["state"], answer["job"]["attempts"], answer["result"]) == (
+            "QUEUED",
+            attempt,
+            None,
+        )
         assert await queue.claim() is None
         await queue.clock.advance((rest - 1) * SECOND)
         assert await queue.claim() is None
@@ -217,7 +312,9 @@ async def test_a_failed_job_is_tried_again_after_a_growing_rest(queue: Ground) -
         assert again is not None
         assert again["job_id"] == job["job_id"]
         lease = (await ask(queue, job["job_id"]))["lease"]
-    answer = await queue.post(f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="boom")
+    answer = await queue.post(
+        f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="boom"
+    )
     assert (answer["job"]["state"], answer["job"]["attempts"]) == ("FAILED", 3)
     assert (await queue.events(job["job_id"])).count("JOB_REQUEUED") == 2
 
@@ -229,33 +326,48 @@ async def test_a_late_worker_is_refused_everywhere_even_before_the_sweep(tmp_pat
         await queue.clock.advance(30 * SECOND)
         url = f"/lease/{lease['lease_id']}"
         assert (await queue.post(f"{url}/heartbeat", 409))["code"] == "LEASE_LOST"
-        assert (await queue.post(f"/jobs/{job['job_id']}/status", 409, progress=0.5))["code"] == "LEASE_LOST"
-        assert (await queue.post(f"{url}/release", 409, status="SUCCEEDED", result_data=1))["code"] == "LEASE_LOST"
+        assert (await queue.post(f"/jobs/{job['job_id']}/status", 409, progress=0.5))[
+            "code"
+        ] == "LEASE_LOST"
+        assert (await queue.post(f"{url}/release", 409, status="SUCCEEDED", result_data=1))[
+            "code"
+        ] == "LEASE_LOST"
         shown = await queue.get(f"/jobs/{job['job_id']}")
         assert (shown["job"]["state"], shown["result"]["result_data"]) == ("TIMEOUT", None)
         assert (await queue.get(url))["lease"]["state"] == "EXPIRED"
         assert await queue.used() == 0
-        assert (await queue.post(f"{url}/release", 409, status="SUCCEEDED", result_data=1))["code"] == "LEASE_LOST"
+        assert (await queue.post(f"{url}/release", 409, status="SUCCEEDED", result_data=1))[
+            "code"
+        ] == "LEASE_LOST"
 
 
 async def claim_all(queue: Ground, worker_id: str, **more: Any) -> dict[str, str]:
     """Claim a thousand jobs with their leases; job ids by lease id."""
     found: dict[str, str] = {}
     for _ in range(2):
-        answer = await queue.post("/jobs/claim", 200, worker_id=worker_id, limit=500, lease=True, **more)
+        answer = await queue.post(
+            "/jobs/claim", 200, worker_id=worker_id, limit=500, lease=True, **more
+        )
         found |= {lease["lease_id"]: lease["job_id"] for lease in answer["leases"]}
     assert len(found) == 1000
     return found
 
 
-async def release_all(queue: Ground, leases: list[str], brief: bool, **said: Any) -> list[dict[str, Any]]:
+async def release_all(
+    queue: Ground, leases: list[str], brief: bool, **said: Any
+) -> list[dict[str, Any]]:
     items = [{"lease_id": lease_id, **said} for lease_id in leases]
-    halves = [await queue.post("/lease/release-batch", 200, items=part, brief=brief) for part in (items[:500], items[500:])]
+    halves = [
+        await queue.post("/lease/release-batch", 200, items=part, brief=brief)
+        for part in (items[:500], items[500:])
+    ]
     return [result for half in halves for result in half["results"]]
 
 
 @pytest.mark.spec("Q5", "Q10", "Q11", "Q12")
-async def test_a_thousand_zombies_are_refused_everywhere_and_change_no_result(tmp_path: Path) -> None:
+async def test_a_thousand_zombies_are_refused_everywhere_and_change_no_result(
+    tmp_path: Path,
+) -> None:
     async with open_queue(tmp_path, Limits(1000)) as queue:
         job = {"addon_id": "a", "job_type": "t", "cost_units": 1, "max_attempts": 2}
         await queue.post("/jobs/submit-batch", 201, jobs=[job] * 1000)
@@ -263,23 +375,41 @@ async def test_a_thousand_zombies_are_refused_everywhere_and_change_no_result(tm
         await queue.clock.advance(31 * SECOND)
         heirs = await claim_all(queue, "heir", ttl_sec=3600)
         ended = list(heirs)[::2]  # half of the jobs have ended by now, half still run
-        settled = await release_all(queue, ended, True, status="SUCCEEDED", result_data="right", worker_id="heir")
+        settled = await release_all(
+            queue, ended, True, status="SUCCEEDED", result_data="right", worker_id="heir"
+        )
         assert {result["job_state"] for result in settled} == {"DONE"}
         for lease_id, job_id in zombies.items():
             for path, body in (
                 (f"/lease/{lease_id}/heartbeat", {"worker_id": "z", "progress": 0.9}),
                 (f"/jobs/{job_id}/status", {"worker_id": "z", "progress": 0.9}),
-                (f"/lease/{lease_id}/release", {"worker_id": "z", "status": "SUCCEEDED", "result_data": "wrong"}),
+                (
+                    f"/lease/{lease_id}/release",
+                    {"worker_id": "z", "status": "SUCCEEDED", "result_data": "wrong"},
+                ),
             ):
                 await queue.post(path, 409, **body)
         for brief in (False, True):
-            refused = await release_all(queue, list(zombies), brief, status="SUCCEEDED", result_data="wrong")
-            assert [(result["status"], result["code"]) for result in refused] == [(409, "LEASE_LOST")] * 1000
+            refused = await release_all(
+                queue, list(zombies), brief, status="SUCCEEDED", result_data="wrong"
+            )
+            assert [(result["status"], result["code"]) for result in refused] == [
+                (409, "LEASE_LOST")
+            ] * 1000
         assert await queue.used() == 500
         left = [lease_id for lease_id in heirs if lease_id not in set(ended)]
-        assert all("job" in one for one in await release_all(queue, left, False, status="SUCCEEDED", result_data="right"))
-        told = await queue.store.read(lambda tx: [tx.queue.find_job(job_id) for job_id in heirs.values()])
-        assert {(one.state, one.result_json, one.progress, one.attempts) for one in told} == {("DONE", '"right"', None, 2)}
+        assert all(
+            "job" in one
+            for one in await release_all(
+                queue, left, False, status="SUCCEEDED", result_data="right"
+            )
+        )
+        told = await queue.store.read(
+            lambda tx: [tx.queue.find_job(job_id) for job_id in heirs.values()]
+        )
+        assert {(one.state, one.result_json, one.progress, one.attempts) for one in told} == {
+            ("DONE", '"right"', None, 2)
+        }
         snapshot = await queue.get("/stats/snapshot")
         assert snapshot["capacity"]["used"] == 0
         assert snapshot["leases"] == {"active": 0, "expired_last_24h": 1000}
@@ -290,7 +420,9 @@ async def test_a_lease_in_force_is_answered_to_nobody_but_its_holder(queue: Grou
     job, lease = await queue.running(max_attempts=2)
     job_id = job["job_id"]
     assert (await queue.post("/lease/request", 409, job_id=job_id))["code"] == "LEASE_LOST"
-    assert (await queue.post("/lease/request", 409, job_id=job_id, worker_id="z"))["code"] == "CLAIM_LOST"
+    assert (await queue.post("/lease/request", 409, job_id=job_id, worker_id="z"))[
+        "code"
+    ] == "CLAIM_LOST"
     assert (await ask(queue, job_id, worker_id="w1"))["lease"]["lease_id"] == lease["lease_id"]
     await queue.clock.advance(31 * SECOND)
     assert (await queue.claim(worker_id="w2")) is not None
@@ -299,7 +431,9 @@ async def test_a_lease_in_force_is_answered_to_nobody_but_its_holder(queue: Grou
 
 
 @pytest.mark.spec("Q12", "Q8")
-async def test_a_lease_that_runs_out_queues_the_job_again_while_attempts_are_left(queue: Ground) -> None:
+async def test_a_lease_that_runs_out_queues_the_job_again_while_attempts_are_left(
+    queue: Ground,
+) -> None:
     job, lease = await queue.running(max_attempts=2)
     await queue.clock.advance(31 * SECOND)
     assert (await queue.job(job["job_id"]))["state"] == "QUEUED"
@@ -309,22 +443,35 @@ async def test_a_lease_that_runs_out_queues_the_job_again_while_attempts_are_lef
     assert (await ask(queue, job["job_id"]))["approved"] is True
     await queue.clock.advance(31 * SECOND)
     ended = await queue.get(f"/jobs/{job['job_id']}")
-    assert (ended["job"]["state"], ended["result"]["status"], ended["job"]["attempts"]) == ("TIMEOUT", "TIMEOUT", 2)
+    assert (ended["job"]["state"], ended["result"]["status"], ended["job"]["attempts"]) == (
+        "TIMEOUT",
+        "TIMEOUT",
+        2,
+    )
     assert (await queue.events(job["job_id"]))[-2:] == ["LEASE_EXPIRED", "JOB_TIMEOUT"]
 
 
 @pytest.mark.spec("Q16")
-async def test_a_claim_with_leases_takes_what_fits_and_leaves_the_rest_queued(queue: Ground) -> None:
+async def test_a_claim_with_leases_takes_what_fits_and_leaves_the_rest_queued(
+    queue: Ground,
+) -> None:
     for cost in (60, 60, 30, 20):
         await queue.submit(cost_units=cost, payload=cost)
     answer = await queue.post("/jobs/claim", 200, worker_id="w", limit=3, lease=True, ttl_sec=12)
     assert [job["payload"] for job in answer["jobs"]] == [60, 30]
     assert {job["state"] for job in answer["jobs"]} == {"RUNNING"}
-    assert [lease["lease_id"] for lease in answer["leases"]] == [job["lease_id"] for job in answer["jobs"]]
+    assert [lease["lease_id"] for lease in answer["leases"]] == [
+        job["lease_id"] for job in answer["jobs"]
+    ]
     assert answer["leases"][0]["expires_at"] == "2026-01-01T00:00:12Z"
     assert await queue.used() == 90
     assert await queue.post("/jobs/claim", 204, worker_id="w", limit=3, lease=True) is None
-    assert (await queue.events(answer["job"]["job_id"])) == ["JOB_SUBMITTED", "JOB_CLAIMED", "LEASE_GRANTED", "JOB_RUNNING"]
+    assert (await queue.events(answer["job"]["job_id"])) == [
+        "JOB_SUBMITTED",
+        "JOB_CLAIMED",
+        "LEASE_GRANTED",
+        "JOB_RUNNING",
+    ]
 
 
 @pytest.mark.spec("Q16")
@@ -341,7 +488,11 @@ async def test_batches_answer_each_item_on_its_own(queue: Ground) -> None:
     _, first = await queue.running()
     _, second = await queue.running()
     unknown = "00000000-0000-4000-8000-000000000000"
-    beats = [{"lease_id": first["lease_id"]}, {"lease_id": unknown}, {"lease_id": second["lease_id"], "worker_id": "x"}]
+    beats = [
+        {"lease_id": first["lease_id"]},
+        {"lease_id": unknown},
+        {"lease_id": second["lease_id"], "worker_id": "x"},
+    ]
     results = (await queue.post("/lease/heartbeat-batch", 200, items=beats))["results"]
     assert results[0]["lease"]["state"] == "ACTIVE"
     assert [result["code"] for result in results[1:]] == ["NOT_FOUND", "LEASE_LOST"]
@@ -363,7 +514,9 @@ async def test_batches_answer_each_item_on_its_own(queue: Ground) -> None:
 @pytest.mark.spec("Q14", "Q15")
 async def test_figures_follow_what_happens(queue: Ground) -> None:
     for metric in ("jobs_queued", "wait_seconds_p95"):
-        assert (await queue.get(f"/stats/timeseries?metric={metric}&bucket=1m&range=3m"))["metric"] == metric
+        assert (await queue.get(f"/stats/timeseries?metric={metric}&bucket=1m&range=3m"))[
+            "metric"
+        ] == metric
     await queue.submit()
     _, lease = await queue.running()
     assert await queue.get("/stats/snapshot") == {
@@ -394,9 +547,15 @@ async def test_figures_follow_what_happens(queue: Ground) -> None:
 @pytest.mark.spec("Q15", "X8")
 @pytest.mark.parametrize(
     ("query", "field"),
-    [("metric=colour", "metric"), ("metric=jobs_done&bucket=1s", "bucket"), ("metric=jobs_done&bucket=1m&range=30d", "bucket"),
-     ("metric=jobs_done&bucket=1h&range=5m", "range"), ("metric=jobs_done&bucket=soon", "bucket"), ("bucket=1m", "metric")],
-)  # fmt: skip
+    [
+        ("metric=colour", "metric"),
+        ("metric=jobs_done&bucket=1s", "bucket"),
+        ("metric=jobs_done&bucket=1m&range=30d", "bucket"),
+        ("metric=jobs_done&bucket=1h&range=5m", "range"),
+        ("metric=jobs_done&bucket=soon", "bucket"),
+        ("bucket=1m", "metric"),
+    ],
+)
 async def test_figures_that_cannot_be_are_refused(queue: Ground, query: str, field: str) -> None:
     answer = await queue.get(f"/stats/timeseries?{query}", 400)
     assert answer["field"] == field

@@ -30,13 +30,27 @@ async def post(client: httpx.AsyncClient, body: bytes) -> httpx.Response:
 @pytest.mark.parametrize(
     "body",
     [
-        b"{", b"nul", b'{"name":"a"} x', b'{"name":"a",}', b"\xef\xbb\xbf{}", b'{"name":"\xff"}',
-        b'{"name":"a","payload":"\xff"}', b'{"name":"a","payload":"\\ud800"}', b'{"name":"a\x00"}', b'{"name":"a', b"\x00",
-        b"", b"NaN", b'{"name":"a","payload":' + b"[" * 65 + b"]" * 65 + b"}", b"[" * 1_000_000, b'{"a":' * 100_000,
-        b'"' + b'\\"' * 400_000, b"[" * 100 + b'"\\',
+        b"{",
+        b"nul",
+        b'{"name":"a"} x',
+        b'{"name":"a",}',
+        b"\xef\xbb\xbf{}",
+        b'{"name":"\xff"}',
+        b'{"name":"a","payload":"\xff"}',
+        b'{"name":"a","payload":"\\ud800"}',
+        b'{"name":"a\x00"}',
+        b'{"name":"a',
+        b"\x00",
+        b"",
+        b"NaN",
+        b'{"name":"a","payload":' + b"[" * 65 + b"]" * 65 + b"}",
+        b"[" * 1_000_000,
+        b'{"a":' * 100_000,
+        b'"' + b'\\"' * 400_000,
+        b"[" * 100 + b'"\\',
     ],
     ids=lambda body: repr(body[:24]),
-)  # fmt: skip
+)
 async def test_what_is_not_json_is_refused_as_such(client: httpx.AsyncClient, body: bytes) -> None:
     check_refusal(await post(client, body), 400, "INVALID_JSON")
 
@@ -45,15 +59,31 @@ async def test_what_is_not_json_is_refused_as_such(client: httpx.AsyncClient, bo
 @pytest.mark.parametrize(
     ("body", "field", "words"),
     [
-        ({"name": "a", "colour": 1}, "colour", "allowed: headers, mode, name, payload, schedule, steps"),
+        (
+            {"name": "a", "colour": 1},
+            "colour",
+            "allowed: headers, mode, name, payload, schedule, steps",
+        ),
         ({}, "name", "needed"),
         ({"name": 7}, "name", "expected str, got int"),
         ({"name": ""}, "name", "length >= 1"),
         ({"name": "x" * 17}, "name", "length <= 16"),
         ({"name": "a", "mode": "medium"}, "mode", "allowed: fast, slow"),
-        ({"name": "a", "schedule": {"kind": "every", "every": "x"}}, "schedule.every", "expected int"),
-        ({"name": "a", "schedule": {"kind": "every", "every": 1.5}}, "schedule.every", "expected int"),
-        ({"name": "a", "schedule": {"kind": "cron", "expr": "x", "y": 1}}, "schedule.y", "allowed: every, expr, kind"),
+        (
+            {"name": "a", "schedule": {"kind": "every", "every": "x"}},
+            "schedule.every",
+            "expected int",
+        ),
+        (
+            {"name": "a", "schedule": {"kind": "every", "every": 1.5}},
+            "schedule.every",
+            "expected int",
+        ),
+        (
+            {"name": "a", "schedule": {"kind": "cron", "expr": "x", "y": 1}},
+            "schedule.y",
+            "allowed: every, expr, kind",
+        ),
         ({"name": "a", "schedule": {"kind": "never"}}, "schedule.kind", "allowed: cron, every"),
         ({"name": "a", "schedule": {}}, "schedule.kind", "needed"),
         ({"name": "a", "headers": {"x": 1}}, "headers[...]", "expected str"),
@@ -74,7 +104,9 @@ async def test_a_wrong_member_is_named_with_what_is_allowed(
 
 
 @pytest.mark.spec("X9")
-async def test_free_members_are_kept_as_sent_and_server_owned_ones_ignored(client: httpx.AsyncClient) -> None:
+async def test_free_members_are_kept_as_sent_and_server_owned_ones_ignored(
+    client: httpx.AsyncClient,
+) -> None:
     raw = b'{"name":"a","id":9,"created_at":"x","payload":{"n":12345678901234567890123,"text":"\\\\u0000 \xe5\x88\xb9"}}'
     answer = await post(client, raw)
     assert answer.status_code == 201
@@ -83,7 +115,9 @@ async def test_free_members_are_kept_as_sent_and_server_owned_ones_ignored(clien
 
 
 @pytest.mark.spec("X13")
-async def test_nesting_up_to_the_limit_and_brackets_inside_text_pass(client: httpx.AsyncClient) -> None:
+async def test_nesting_up_to_the_limit_and_brackets_inside_text_pass(
+    client: httpx.AsyncClient,
+) -> None:
     deep = b'{"name":"a","payload":' + b"[" * 63 + b"]" * 63 + b"}"
     wide = b'{"name":"a","payload":[' + b",".join([b"[]"] * 5000) + b"]}"
     text = b'{"name":"a","payload":"' + b'[{\\"' * 500 + b'"}'
@@ -95,12 +129,16 @@ async def test_nesting_up_to_the_limit_and_brackets_inside_text_pass(client: htt
 async def test_an_action_call_needs_no_body(client: httpx.AsyncClient) -> None:
     assert (await client.post(f"{THINGS}/3/pause")).json() == {"reason": "none given"}
     assert (await client.post(f"{THINGS}/3/pause", json={"reason": "r"})).json() == {"reason": "r"}
-    told = check_refusal(await client.post(f"{THINGS}/3/pause", json={"why": "r"}), 400, "INVALID_ARGUMENT")
+    told = check_refusal(
+        await client.post(f"{THINGS}/3/pause", json={"why": "r"}), 400, "INVALID_ARGUMENT"
+    )
     assert told["field"] == "why"
 
 
 @pytest.mark.spec("X8", "X13")
-async def test_a_body_over_the_limit_is_refused_by_its_length_and_while_it_streams(client: httpx.AsyncClient) -> None:
+async def test_a_body_over_the_limit_is_refused_by_its_length_and_while_it_streams(
+    client: httpx.AsyncClient,
+) -> None:
     body = b'{"name":"' + b"x" * 2 * 1024 * 1024 + b'"}'
     told = check_refusal(await post(client, body), 413, "TOO_LARGE")
     assert "1048576" in told["message"]
@@ -116,21 +154,31 @@ async def test_a_body_over_the_limit_is_refused_by_its_length_and_while_it_strea
 
 
 @pytest.mark.spec("X8")
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "json"])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "json"]
+)
 async def test_another_media_type_is_415(client: httpx.AsyncClient, kind: str) -> None:
     answer = await client.post(THINGS, content=b'{"name":"a"}', headers={"content-type": kind})
     assert "application/json" in check_refusal(answer, 415, "UNSUPPORTED_MEDIA_TYPE")["message"]
 
 
-@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "application/vnd.x+json", "Application/JSON", None])
-async def test_json_and_its_relatives_and_no_type_at_all_are_read(client: httpx.AsyncClient, kind: str | None) -> None:
+@pytest.mark.parametrize(
+    "kind", ["application/json; charset=utf-8", "application/vnd.x+json", "Application/JSON", None]
+)
+async def test_json_and_its_relatives_and_no_type_at_all_are_read(
+    client: httpx.AsyncClient, kind: str | None
+) -> None:
     headers = {"content-type": kind} if kind else {}
     assert (await client.post(THINGS, content=b'{"name":"a"}', headers=headers)).status_code == 201
 
 
 @pytest.mark.spec("X8")
-@pytest.mark.parametrize("path", ["/", "/nothing", "/api/v1/things/", "/api/v1/things/1/2/3", "/api/v1//things", "/%zz"])
-async def test_an_unknown_path_is_404_in_the_same_body(client: httpx.AsyncClient, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/", "/nothing", "/api/v1/things/", "/api/v1/things/1/2/3", "/api/v1//things", "/%zz"]
+)
+async def test_an_unknown_path_is_404_in_the_same_body(
+    client: httpx.AsyncClient, path: str
+) -> None:
     answer = await client.get(path)
     assert answer.status_code in (400, 404)
     check_refusal(answer, answer.status_code, answer.json()["code"])
@@ -149,13 +197,17 @@ async def test_an_unknown_method_is_405_and_says_what_is_allowed(client: httpx.A
 
 
 @pytest.mark.spec("X8")
-@pytest.mark.parametrize("text", ["abc", "0", "-1", "1.0", "9007199254740992", "1e3", "%00", "%ff", "١"])
+@pytest.mark.parametrize(
+    "text", ["abc", "0", "-1", "1.0", "9007199254740992", "1e3", "%00", "%ff", "١"]
+)
 async def test_an_id_that_cannot_be_one_is_invalid(client: httpx.AsyncClient, text: str) -> None:
     check_refusal(await client.get(f"{THINGS}/{text}"), 400, "INVALID_ID")
     check_refusal(await client.get(f"/api/v1/jobs/{text}"), 400, "INVALID_ID")
 
 
-async def test_literals_win_over_parameters_and_escapes_are_read_by_segment(client: httpx.AsyncClient) -> None:
+async def test_literals_win_over_parameters_and_escapes_are_read_by_segment(
+    client: httpx.AsyncClient,
+) -> None:
     told = check_refusal(await client.get(f"{THINGS}/special"), 409, "ILLEGAL_TRANSITION")
     assert told["current"] == {"state": "PAUSED"}
     assert (await client.get("/api/v1/named/a%2Fb%20%E5%88%B9")).json() == {"name": "a/b 刹"}
@@ -166,17 +218,27 @@ async def test_literals_win_over_parameters_and_escapes_are_read_by_segment(clie
 
 @pytest.mark.spec("X8")
 @pytest.mark.parametrize(
-    ("query", "field"), [("page=x", "page"), ("page=0", "page"), ("status=maybe", "status"), ("tag=%00", "tag")]
+    ("query", "field"),
+    [("page=x", "page"), ("page=0", "page"), ("status=maybe", "status"), ("tag=%00", "tag")],
 )
-async def test_a_wrong_query_parameter_is_named(client: httpx.AsyncClient, query: str, field: str) -> None:
-    assert check_refusal(await client.get(f"{THINGS}?{query}"), 400, "INVALID_ARGUMENT")["field"] == field
+async def test_a_wrong_query_parameter_is_named(
+    client: httpx.AsyncClient, query: str, field: str
+) -> None:
+    assert (
+        check_refusal(await client.get(f"{THINGS}?{query}"), 400, "INVALID_ARGUMENT")["field"]
+        == field
+    )
 
 
-async def test_query_parameters_are_typed_and_blank_ones_count_as_absent(client: httpx.AsyncClient) -> None:
+async def test_query_parameters_are_typed_and_blank_ones_count_as_absent(
+    client: httpx.AsyncClient,
+) -> None:
     answer = await client.get(f"{THINGS}?page=2&tag=a&tag=b&status=")
     assert answer.json() == {"page": 2, "tag": ["a", "b"], "status": None}
     check_refusal(await client.get(f"{THINGS}?tag=%ff"), 400, "INVALID_ARGUMENT")
-    check_refusal(await client.get(f"{THINGS}?" + "&".join(["tag=a"] * 101)), 400, "INVALID_ARGUMENT")
+    check_refusal(
+        await client.get(f"{THINGS}?" + "&".join(["tag=a"] * 101)), 400, "INVALID_ARGUMENT"
+    )
 
 
 @pytest.mark.spec("X8")
@@ -187,7 +249,9 @@ async def test_a_store_that_is_down_is_503_with_retry_after(client: httpx.AsyncC
 
 
 @pytest.mark.spec("X8")
-async def test_a_bug_of_ours_is_500_without_its_text(client: httpx.AsyncClient, capsys: Any) -> None:
+async def test_a_bug_of_ours_is_500_without_its_text(
+    client: httpx.AsyncClient, capsys: Any
+) -> None:
     answer = await client.get("/api/v1/broken", headers={"x-request-id": "find-me"})
     check_refusal(answer, 500, "INTERNAL")
     assert "secret" not in answer.text
@@ -197,10 +261,16 @@ async def test_a_bug_of_ours_is_500_without_its_text(client: httpx.AsyncClient, 
 
 @pytest.mark.spec("X22")
 async def test_a_sane_request_id_is_echoed_and_another_replaced(client: httpx.AsyncClient) -> None:
-    assert (await client.get("/health", headers={"x-request-id": "abc 1"})).headers["x-request-id"] == "abc 1"
+    assert (await client.get("/health", headers={"x-request-id": "abc 1"})).headers[
+        "x-request-id"
+    ] == "abc 1"
     made = {(await client.get("/health")).headers["x-request-id"] for _ in range(3)}
     for strange in (b"x" * 129, b"\xff", b"a\tb", b""):
-        made.add((await client.get("/health", headers={b"x-request-id": strange})).headers["x-request-id"])
+        made.add(
+            (await client.get("/health", headers={b"x-request-id": strange})).headers[
+                "x-request-id"
+            ]
+        )
     assert len(made) == 7
     assert all(len(one) == 32 for one in made)
 
@@ -208,7 +278,9 @@ async def test_a_sane_request_id_is_echoed_and_another_replaced(client: httpx.As
 @pytest.mark.spec("X22")
 async def test_a_sound_traceparent_is_taken(client: httpx.AsyncClient) -> None:
     async def taken(sent: str) -> Any:
-        return (await client.get(f"{THINGS}/1", headers={"traceparent": sent, "x-colour": "red"})).json()["trace"]
+        return (
+            await client.get(f"{THINGS}/1", headers={"traceparent": sent, "x-colour": "red"})
+        ).json()["trace"]
 
     sound = f"00-{'a' * 32}-{'b' * 16}-01"
     assert await taken(sound) == sound
@@ -226,5 +298,7 @@ async def test_a_sound_traceparent_is_taken(client: httpx.AsyncClient) -> None:
 @pytest.mark.spec("X13")
 async def test_an_error_message_is_cut(core: CoreServices) -> None:
     async with client_of(core.app()) as client:
-        told = check_refusal(await post(client, b'{"' + b"x" * 5000 + b'":1}'), 400, "INVALID_ARGUMENT")
+        told = check_refusal(
+            await post(client, b'{"' + b"x" * 5000 + b'":1}'), 400, "INVALID_ARGUMENT"
+        )
     assert len(told["message"]) == 1024

@@ -36,21 +36,44 @@ async def test_a_run_is_answered_whole_by_either_id(ground: Ground) -> None:
     await ground.clock.advance(MINUTE)
     attempts = '[{"attempt":1,"status":"SUCCESS","timing":{"total_ms":3}}]'
     await ground.finish(
-        started["run_id"], request_headers='{"Authorization":"Bearer x","X-A":"1"}', request_body="{}",
-        response_truncated=1, response_encoding="base64", attempts=attempts,
-    )  # fmt: skip
+        started["run_id"],
+        request_headers='{"Authorization":"Bearer x","X-A":"1"}',
+        request_body="{}",
+        response_truncated=1,
+        response_encoding="base64",
+        attempts=attempts,
+    )
     run = await ground.ask("GET", f"{RUNS}/{started['uid']}", status=200)
     assert run == await ground.ask("GET", f"{RUNS}/{started['run_id']}")
     assert run == await ground.ask("GET", f"{RUNS}/{started['uid'].upper()}")
     expected = {
-        "id": 1, "uid": started["uid"], "task_id": 1, "job_id": task["job_id"], "scheduled_time": "2026-01-01T00:00:00Z",
-        "start_time": "2026-01-01T00:01:00Z", "end_time": "2026-01-01T00:01:00Z", "status": "SUCCESS",
-        "final_status": "SUCCESS", "attempt": 1, "trigger": "manual", "request_body": "{}",
-        "request_headers": {"Authorization": "***", "X-A": "1"}, "response_code": 200, "response_body": "fine",
-        "response_truncated": True, "response_encoding": "base64", "error_message": None, "next_retry_time": None,
-        "callback_token": None, "callback_deadline": None, "callback_data": None, "callbacks": [], "retry_of": None,
-        "reason": "ANSWERED_2XX", "created_at": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
+        "id": 1,
+        "uid": started["uid"],
+        "task_id": 1,
+        "job_id": task["job_id"],
+        "scheduled_time": "2026-01-01T00:00:00Z",
+        "start_time": "2026-01-01T00:01:00Z",
+        "end_time": "2026-01-01T00:01:00Z",
+        "status": "SUCCESS",
+        "final_status": "SUCCESS",
+        "attempt": 1,
+        "trigger": "manual",
+        "request_body": "{}",
+        "request_headers": {"Authorization": "***", "X-A": "1"},
+        "response_code": 200,
+        "response_body": "fine",
+        "response_truncated": True,
+        "response_encoding": "base64",
+        "error_message": None,
+        "next_retry_time": None,
+        "callback_token": None,
+        "callback_deadline": None,
+        "callback_data": None,
+        "callbacks": [],
+        "retry_of": None,
+        "reason": "ANSWERED_2XX",
+        "created_at": "2026-01-01T00:00:00Z",
+    }
     assert {name: run[name] for name in expected} == expected
     assert run["attempts"] == [{"attempt": 1, "status": "SUCCESS", "timing": {"total_ms": 3}}]
     assert len(run["trace_id"]) == 32
@@ -60,9 +83,13 @@ async def test_a_run_is_answered_whole_by_either_id(ground: Ground) -> None:
 async def test_an_id_that_cannot_be_one_and_one_that_is_unknown(ground: Ground) -> None:
     for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry")):
         for bad in ("abc", "0", "g" * 32, "-5"):
-            assert (await ground.ask(method, f"{RUNS}/{bad}{path}", status=400))["code"] == "INVALID_ID"
+            assert (await ground.ask(method, f"{RUNS}/{bad}{path}", status=400))[
+                "code"
+            ] == "INVALID_ID"
         for unknown in ("7", "a" * 32):
-            assert (await ground.ask(method, f"{RUNS}/{unknown}{path}", status=404))["code"] == "NOT_FOUND"
+            assert (await ground.ask(method, f"{RUNS}/{unknown}{path}", status=404))[
+                "code"
+            ] == "NOT_FOUND"
 
 
 @pytest.mark.spec("C5")
@@ -76,13 +103,27 @@ async def test_runs_are_listed_newest_first_with_filters_and_totals(ground: Grou
     other = (await trigger(ground, two))["run_id"]
     await ground.finish(ids[0])
     everything = await ground.ask("GET", RUNS, status=200)
-    assert ([run["id"] for run in everything["items"]], everything["total"]) == ([other, *reversed(ids)], 4)
+    assert ([run["id"] for run in everything["items"]], everything["total"]) == (
+        [other, *reversed(ids)],
+        4,
+    )
     mine = await ground.ask("GET", f"/api/v1/tasks/{one['id']}/runs?page=2&page_size=2")
-    assert ([run["id"] for run in mine["items"]], mine["total"], mine["page"], mine["page_size"]) == ([ids[0]], 3, 2, 2)
+    assert (
+        [run["id"] for run in mine["items"]],
+        mine["total"],
+        mine["page"],
+        mine["page_size"],
+    ) == ([ids[0]], 3, 2, 2)
     assert mine["items"][0]["job_id"] == one["job_id"]
-    assert [run["id"] for run in (await ground.ask("GET", f"{RUNS}?task_id={two['id']}"))["items"]] == [other]
-    assert [run["id"] for run in (await ground.ask("GET", f"{RUNS}?status=SUCCESS"))["items"]] == [ids[0]]
-    window = await ground.ask("GET", f"{RUNS}?from=2026-01-01T00:01:00Z&to=2026-01-01T08:03:00%2B08:00")
+    assert [
+        run["id"] for run in (await ground.ask("GET", f"{RUNS}?task_id={two['id']}"))["items"]
+    ] == [other]
+    assert [run["id"] for run in (await ground.ask("GET", f"{RUNS}?status=SUCCESS"))["items"]] == [
+        ids[0]
+    ]
+    window = await ground.ask(
+        "GET", f"{RUNS}?from=2026-01-01T00:01:00Z&to=2026-01-01T08:03:00%2B08:00"
+    )
     assert [run["id"] for run in window["items"]] == [ids[2], ids[1]]
     lost_plus = await ground.ask("GET", f"{RUNS}?from=2026-01-01T08:02:00+08:00", status=200)
     assert [run["id"] for run in lost_plus["items"]] == [other, ids[2]]
@@ -92,9 +133,15 @@ async def test_runs_are_listed_newest_first_with_filters_and_totals(ground: Grou
 @pytest.mark.spec("C5", "X13")
 @pytest.mark.parametrize(
     ("query", "field"),
-    [("status=DONE", "status"), ("from=yesterday", "from"), ("to=2026-01-01T00:00:00", "to"), ("page=0", "page"),
-     ("page_size=501", "page_size"), ("task_id=x", "task_id")],
-)  # fmt: skip
+    [
+        ("status=DONE", "status"),
+        ("from=yesterday", "from"),
+        ("to=2026-01-01T00:00:00", "to"),
+        ("page=0", "page"),
+        ("page_size=501", "page_size"),
+        ("task_id=x", "task_id"),
+    ],
+)
 async def test_a_bad_filter_is_refused_by_name(ground: Ground, query: str, field: str) -> None:
     await ground.refused("GET", f"{RUNS}?{query}", None, field)
 
@@ -134,7 +181,11 @@ async def test_a_finished_run_is_run_again_as_a_new_one(ground: Ground) -> None:
     await ground.finish(first["run_id"], "FAILED", error_message="HTTP 500")
     again = await ground.ask("POST", f"{RUNS}/{first['uid']}/retry", status=202)
     run = await ground.ask("GET", f"{RUNS}/{again['uid']}")
-    assert (run["id"], run["trigger"], run["retry_of"]) == (again["run_id"], "retry", first["run_id"])
+    assert (run["id"], run["trigger"], run["retry_of"]) == (
+        again["run_id"],
+        "retry",
+        first["run_id"],
+    )
 
 
 @pytest.mark.spec("C3", "C5")

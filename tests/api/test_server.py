@@ -1,4 +1,5 @@
-"""The real server on a socket: deadlines, caps, keep-alive, pipelining, sockets and an orderly end (F52)."""
+"""The real server on a socket: deadlines, caps, keep-alive, pipelining, sockets and an orderly end
+(F52)."""
 
 import asyncio
 import contextlib
@@ -29,7 +30,9 @@ GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LAST_GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
 
 
-async def test_requests_are_answered_one_after_another_on_one_connection(core: CoreServices) -> None:
+async def test_requests_are_answered_one_after_another_on_one_connection(
+    core: CoreServices,
+) -> None:
     head = LAST_GET.replace(b"GET", b"HEAD")
     async with serving(core.app(), core) as server:
         answer = await converse(server.port, GET + GET, head)
@@ -40,7 +43,9 @@ async def test_requests_are_answered_one_after_another_on_one_connection(core: C
 
 
 @pytest.mark.spec("X13")
-async def test_the_answer_to_a_large_body_is_seen_and_the_connection_lives_on(core: CoreServices) -> None:
+async def test_the_answer_to_a_large_body_is_seen_and_the_connection_lives_on(
+    core: CoreServices,
+) -> None:
     size = 2 * 1024 * 1024
     post = b"POST /api/v1/things HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % size
     async with serving(core.app(), core) as server:
@@ -51,8 +56,12 @@ async def test_the_answer_to_a_large_body_is_seen_and_the_connection_lives_on(co
 
 
 @pytest.mark.spec("X8")
-@pytest.mark.parametrize("sent", [b"hello\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\nhost: x\r\n\r\n"])
-async def test_what_is_not_http_is_refused_in_the_same_body(core: CoreServices, sent: bytes) -> None:
+@pytest.mark.parametrize(
+    "sent", [b"hello\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n", b"GET / HTTP/9.9\r\nhost: x\r\n\r\n"]
+)
+async def test_what_is_not_http_is_refused_in_the_same_body(
+    core: CoreServices, sent: bytes
+) -> None:
     async with serving(core.app(), core) as server:
         check_refused(await converse(server.port, sent), 400, "INVALID_ARGUMENT")
 
@@ -65,7 +74,9 @@ async def test_what_is_not_http_is_refused_in_the_same_body(core: CoreServices, 
 )
 async def test_a_head_over_the_cap_is_refused(core: CoreServices, headers: bytes) -> None:
     async with serving(core.app(), core) as server:
-        answer = await converse(server.port, b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + headers)
+        answer = await converse(
+            server.port, b"GET /health HTTP/1.1\r\nhost: localhost\r\n" + headers
+        )
     check_refused(answer, 431, "TOO_LARGE")
 
 
@@ -90,7 +101,9 @@ def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_deadlines")
 async def test_a_head_or_body_that_drips_is_cut_off(core: CoreServices) -> None:
     async with serving(core.app(), core) as server:
-        check_refused(await converse(server.port, b"GET /health HTTP/1.1\r\nx: "), 408, "INVALID_ARGUMENT")
+        check_refused(
+            await converse(server.port, b"GET /health HTTP/1.1\r\nx: "), 408, "INVALID_ARGUMENT"
+        )
         post = b"POST /api/v1/things HTTP/1.1\r\nhost: localhost\r\ncontent-length: 900\r\n\r\n{"
         check_refused(await converse(server.port, post), 408, "INVALID_ARGUMENT")
         assert await converse(server.port) == b""
@@ -194,9 +207,12 @@ async def test_a_socket_is_served_or_refused_with_the_error_body(core: CoreServi
             assert await socket.recv() == "7 hi"
         await core.keys.create_key("k", ["queue:admin"])
         for path, headers, status, code in (
-            ("/ws/7", {}, 401, "UNAUTHENTICATED"), ("/ws/7", {"origin": "http://evil.example"}, 403, "FORBIDDEN"),
-            ("/ws/x", {}, 400, "INVALID_ID"), ("/nothing", {}, 404, "NOT_FOUND"), ("/health", {}, 404, "NOT_FOUND"),
-        ):  # fmt: skip
+            ("/ws/7", {}, 401, "UNAUTHENTICATED"),
+            ("/ws/7", {"origin": "http://evil.example"}, 403, "FORBIDDEN"),
+            ("/ws/x", {}, 400, "INVALID_ID"),
+            ("/nothing", {}, 404, "NOT_FOUND"),
+            ("/health", {}, 404, "NOT_FOUND"),
+        ):
             with pytest.raises(InvalidStatus) as refused:
                 async with connect(base + path, additional_headers=headers):
                     pass

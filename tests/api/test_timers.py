@@ -43,8 +43,13 @@ async def test_the_seeds_example_is_taken_and_answered_whole(ground: Ground) -> 
     for name in ("name", "enabled", "type", "http", "timeout", "max_retries", "retry_backoff"):
         assert job[name] == SEED[name]
     assert job["schedule"] == {
-        "kind": "every", "every": "5m", "start_at": "", "end_at": "", "jitter": "0s", "anchor_at": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
+        "kind": "every",
+        "every": "5m",
+        "start_at": "",
+        "end_at": "",
+        "jitter": "0s",
+        "anchor_at": "2026-01-01T00:00:00Z",
+    }
     assert job["next_run_at"] == "2026-01-01T00:05:00Z"
     assert (job["last_run_at"], job["last_status"], job["last_error"]) == ("", "", "")
     assert job == await ground.ask("GET", f"/jobs/{job['id']}", status=200)
@@ -52,18 +57,32 @@ async def test_the_seeds_example_is_taken_and_answered_whole(ground: Ground) -> 
 
 @pytest.mark.spec("T0", "T1")
 async def test_what_is_absent_gets_the_defaults_of_timers(ground: Ground) -> None:
-    job = await ground.ask("POST", "/jobs", {"http": {"url": URL}, "schedule": {"kind": "every", "every": 60}}, status=201)
+    job = await ground.ask(
+        "POST",
+        "/jobs",
+        {"http": {"url": URL}, "schedule": {"kind": "every", "every": 60}},
+        status=201,
+    )
     assert (job["enabled"], job["http"]["method"], job["timeout"]) == (True, "GET", "10s")
     assert (job["max_retries"], job["retry_backoff"], job["name"]) == (3, "5s", "")
     task = await ground.ask("GET", f"/api/v1/tasks/{job['task_id']}", status=200)
-    assert (task["misfire_policy"], task["concurrency_policy"], task["max_concurrency"]) == ("SKIP", "SKIP", 1)
+    assert (task["misfire_policy"], task["concurrency_policy"], task["max_concurrency"]) == (
+        "SKIP",
+        "SKIP",
+        1,
+    )
     assert task["retry_policy"]["strategy"] == "fixed"
     assert (task["job_id"], task["dialect"]) == (job["id"], "T")
 
 
 @pytest.mark.spec("T0", "X15")
 async def test_the_defaults_of_timers_can_be_set(tmp_path: Path) -> None:
-    chosen = Defaults(timer_timeout_us=3 * SECOND, timer_max_retries=1, timer_retry_backoff_us=MINUTE, max_queued=7)
+    chosen = Defaults(
+        timer_timeout_us=3 * SECOND,
+        timer_max_retries=1,
+        timer_retry_backoff_us=MINUTE,
+        max_queued=7,
+    )
     async with open_tasks(tmp_path, defaults=chosen) as ground:
         job = await ground.make_timer()
         assert (job["timeout"], job["max_retries"], job["retry_backoff"]) == ("3s", 1, "1m")
@@ -80,7 +99,9 @@ async def test_an_id_may_be_given_once(ground: Ground) -> None:
 
 @pytest.mark.spec("T0")
 async def test_timers_may_share_a_name(ground: Ground) -> None:
-    assert (await ground.make_timer(name="same"))["name"] == (await ground.make_timer(name="same"))["name"]
+    assert (await ground.make_timer(name="same"))["name"] == (await ground.make_timer(name="same"))[
+        "name"
+    ]
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
@@ -96,9 +117,19 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"schedule": {"kind": "every", "every": "5s", "jitter": "5s"}}, "schedule.jitter"),
     ({"schedule": {"kind": "every", "every": "5s", "jitter": "soon"}}, "schedule.jitter"),
     ({"schedule": {"kind": "every", "every": "5s", "start_at": "tomorrow"}}, "schedule.start_at"),
-    ({"schedule": {"kind": "every", "every": "5s", "run_at": "2026-02-01T00:00:00Z"}}, "schedule.run_at"),
     (
-        {"schedule": {"kind": "every", "every": "5s", "start_at": "2026-02-02T00:00:00Z", "end_at": "2026-02-01T00:00:00Z"}},
+        {"schedule": {"kind": "every", "every": "5s", "run_at": "2026-02-01T00:00:00Z"}},
+        "schedule.run_at",
+    ),
+    (
+        {
+            "schedule": {
+                "kind": "every",
+                "every": "5s",
+                "start_at": "2026-02-02T00:00:00Z",
+                "end_at": "2026-02-01T00:00:00Z",
+            }
+        },
         "schedule.end_at",
     ),
     ({"schedule": {"kind": "every", "every": "5s", "max_runs": 0}}, "schedule.max_runs"),
@@ -108,7 +139,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"schedule": {"kind": "once", "run_at": "2026-02-01T00:00:00Z", "foo": 1}}, "schedule.foo"),
     ({"schedule": {"kind": "cron"}}, "schedule.expr"),
     ({"schedule": {"kind": "cron", "expr": "61 * * * *"}}, "schedule.expr"),
-    ({"schedule": {"kind": "cron", "expr": "* * * * *", "timezone": "Mars/Base"}}, "schedule.timezone"),
+    (
+        {"schedule": {"kind": "cron", "expr": "* * * * *", "timezone": "Mars/Base"}},
+        "schedule.timezone",
+    ),
     ({"http": {}}, "http.url"),
     ({"http": {"url": ""}}, "http.url"),
     ({"http": {"url": "target.test"}}, "http.url"),
@@ -153,11 +187,18 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.spec("T18", "T8", "T9", "X8", "X9", "X13", "X20")
-@pytest.mark.parametrize(("members", "field"), BAD, ids=[f"{field}-{at}" for at, (_, field) in enumerate(BAD)])
+@pytest.mark.parametrize(
+    ("members", "field"), BAD, ids=[f"{field}-{at}" for at, (_, field) in enumerate(BAD)]
+)
 async def test_bad_input_is_refused_with_the_field_when_made_and_when_changed(
     ground: Ground, members: dict[str, Any], field: str
 ) -> None:
-    body = {"name": "ping", "http": {"url": URL}, "schedule": {"kind": "every", "every": "5m"}, **members}
+    body = {
+        "name": "ping",
+        "http": {"url": URL},
+        "schedule": {"kind": "every", "every": "5m"},
+        **members,
+    }
     if members.get("schedule", 1) is None:
         await ground.ask("POST", "/jobs", body, status=400)
     else:
@@ -165,7 +206,9 @@ async def test_bad_input_is_refused_with_the_field_when_made_and_when_changed(
         assert answer["code"] == "INVALID_ARGUMENT"
         assert answer["message"] == answer["detail"]
     assert await ground.ask("GET", "/jobs") == []
-    if field in ("id", "http.url", "schedule", "schedule.kind") and not members.get("http", {}).get("url"):
+    if field in ("id", "http.url", "schedule", "schedule.kind") and not members.get("http", {}).get(
+        "url"
+    ):
         return  # a merge leaves the stored url and kind; an id sent back is ignored
     job = await ground.make_timer()
     if field != "schedule.every" or members["schedule"].get("every") is not None:
@@ -175,10 +218,20 @@ async def test_bad_input_is_refused_with_the_field_when_made_and_when_changed(
 
 @pytest.mark.spec("T18", "X8")
 async def test_an_id_that_cannot_be_one_and_one_that_is_unknown(ground: Ground) -> None:
-    for method, path in (("GET", ""), ("PATCH", ""), ("DELETE", ""), ("POST", "/run-now"), ("POST", "/pause")):
+    for method, path in (
+        ("GET", ""),
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("POST", "/run-now"),
+        ("POST", "/pause"),
+    ):
         body: Any = {} if method == "PATCH" else None
-        assert (await ground.ask(method, f"/jobs/a%20b{path}", body, status=400))["code"] == "INVALID_ID"
-        assert (await ground.ask(method, f"/jobs/nobody{path}", body, status=404))["code"] == "NOT_FOUND"
+        assert (await ground.ask(method, f"/jobs/a%20b{path}", body, status=400))[
+            "code"
+        ] == "INVALID_ID"
+        assert (await ground.ask(method, f"/jobs/nobody{path}", body, status=404))[
+            "code"
+        ] == "NOT_FOUND"
 
 
 @pytest.mark.spec("T2")
@@ -209,7 +262,14 @@ async def test_all_timers_are_listed_beyond_one_page_of_the_store(ground: Ground
 
     def fill(tx: Any) -> None:
         for number in range(1203):
-            tx.tasks.insert(f"job-{number}", "T", Definition("n", "", Once(1), target_url=URL), "ENABLED", None, None)
+            tx.tasks.insert(
+                f"job-{number}",
+                "T",
+                Definition("n", "", Once(1), target_url=URL),
+                "ENABLED",
+                None,
+                None,
+            )
 
     await ground.store.transact(fill)
     jobs = await ground.ask("GET", "/jobs", status=200)
@@ -218,15 +278,23 @@ async def test_all_timers_are_listed_beyond_one_page_of_the_store(ground: Ground
 
 @pytest.mark.spec("T2", "X9")
 async def test_a_patch_merges_and_ignores_what_is_ours(ground: Ground) -> None:
-    job = await ground.make_timer(http={"url": URL, "method": "POST", "headers": {"X-A": "1", "X-B": "2"}, "body": "hi"})
+    job = await ground.make_timer(
+        http={"url": URL, "method": "POST", "headers": {"X-A": "1", "X-B": "2"}, "body": "hi"}
+    )
     path = f"/jobs/{job['id']}"
-    changed = await ground.ask("PATCH", path, {"name": "pong", "http": {"headers": {"x-a": "3", "X-B": None}}}, status=200)
+    changed = await ground.ask(
+        "PATCH", path, {"name": "pong", "http": {"headers": {"x-a": "3", "X-B": None}}}, status=200
+    )
     assert changed["name"] == "pong"
     assert changed["http"] == {"method": "POST", "url": URL, "headers": {"X-A": "3"}, "body": "hi"}
     assert changed["version"] == job["version"] + 1
-    same = await ground.ask("PATCH", path, {**changed, "last_status": "success", "next_run_at": "never"}, status=200)
+    same = await ground.ask(
+        "PATCH", path, {**changed, "last_status": "success", "next_run_at": "never"}, status=200
+    )
     assert {**same, "version": 0} == {**changed, "version": 0}
-    back = await ground.ask("PATCH", path, {"timeout": None, "http": {"method": None, "body": None}}, status=200)
+    back = await ground.ask(
+        "PATCH", path, {"timeout": None, "http": {"method": None, "body": None}}, status=200
+    )
     assert (back["timeout"], back["http"]["method"], back["http"]["body"]) == ("10s", "GET", "")
 
 
@@ -234,19 +302,30 @@ async def test_a_patch_merges_and_ignores_what_is_ours(ground: Ground) -> None:
 async def test_a_change_made_from_an_old_version_is_refused(ground: Ground) -> None:
     job = await ground.make_timer()
     await ground.ask("PATCH", f"/jobs/{job['id']}", {"name": "b"}, status=200, If_Match='"1"')
-    stale = await ground.ask("PATCH", f"/jobs/{job['id']}", {"name": "c"}, status=409, If_Match='"1"')
+    stale = await ground.ask(
+        "PATCH", f"/jobs/{job['id']}", {"name": "c"}, status=409, If_Match='"1"'
+    )
     assert (stale["code"], stale["current"]) == ("VERSION_CONFLICT", {"version": 2})
     await ground.refused("PATCH", f"/jobs/{job['id']}", {"name": "c"}, "If-Match", If_Match="soon")
 
 
 @pytest.mark.spec("T2", "T7")
 async def test_a_changed_kind_drops_the_members_of_the_other_kind(ground: Ground) -> None:
-    job = await ground.make_timer(schedule={"kind": "every", "every": "5m", "start_at": "2026-01-02T00:00:00Z"})
+    job = await ground.make_timer(
+        schedule={"kind": "every", "every": "5m", "start_at": "2026-01-02T00:00:00Z"}
+    )
     path = f"/jobs/{job['id']}"
-    once = await ground.ask("PATCH", path, {"schedule": {"kind": "once", "run_at": "2026-03-01T02:00:00+02:00"}}, status=200)
+    once = await ground.ask(
+        "PATCH",
+        path,
+        {"schedule": {"kind": "once", "run_at": "2026-03-01T02:00:00+02:00"}},
+        status=200,
+    )
     assert once["schedule"] == {"kind": "once", "run_at": "2026-03-01T00:00:00Z", "jitter": "0s"}
     assert once["next_run_at"] == "2026-03-01T00:00:00Z"
-    cron = await ground.ask("PATCH", path, {"schedule": {"kind": "cron", "expr": "0 9 * * 1-5"}}, status=200)
+    cron = await ground.ask(
+        "PATCH", path, {"schedule": {"kind": "cron", "expr": "0 9 * * 1-5"}}, status=200
+    )
     assert (cron["schedule"]["expr"], cron["schedule"]["timezone"]) == ("0 0 9 * * 1-5", "UTC")
     assert "run_at" not in cron["schedule"]
     await ground.refused("PATCH", path, {"schedule": {"every": "5m"}}, "schedule.every")
@@ -254,14 +333,24 @@ async def test_a_changed_kind_drops_the_members_of_the_other_kind(ground: Ground
 
 @pytest.mark.spec("T7", "T4")
 async def test_an_interval_keeps_its_anchor_until_it_is_changed(ground: Ground) -> None:
-    job = await ground.make_timer(schedule={"kind": "every", "every": "10m", "start_at": "", "jitter": "5s"})
+    job = await ground.make_timer(
+        schedule={"kind": "every", "every": "10m", "start_at": "", "jitter": "5s"}
+    )
     path = f"/jobs/{job['id']}"
     await ground.clock.advance(4 * MINUTE)
-    for patch in ({"name": "x"}, {"schedule": {"kind": "every", "every": "10m"}}, {"schedule": job["schedule"]}):
-        assert (await ground.ask("PATCH", path, patch, status=200))["next_run_at"] == "2026-01-01T00:10:00Z"
+    for patch in (
+        {"name": "x"},
+        {"schedule": {"kind": "every", "every": "10m"}},
+        {"schedule": job["schedule"]},
+    ):
+        assert (await ground.ask("PATCH", path, patch, status=200))[
+            "next_run_at"
+        ] == "2026-01-01T00:10:00Z"
     changed = await ground.ask("PATCH", path, {"schedule": {"every": "20m"}}, status=200)
     assert changed["next_run_at"] == "2026-01-01T00:24:00Z"
-    given = await ground.ask("PATCH", path, {"schedule": {"start_at": "2026-01-01T00:05:00Z"}}, status=200)
+    given = await ground.ask(
+        "PATCH", path, {"schedule": {"start_at": "2026-01-01T00:05:00Z"}}, status=200
+    )
     assert given["next_run_at"] == "2026-01-01T00:05:00Z"
 
 
@@ -271,7 +360,9 @@ async def test_a_once_timer_long_past_is_missed_and_one_just_past_is_not(ground:
     assert (late["last_status"], late["next_run_at"]) == ("missed", "")
     just = await ground.make_timer(schedule={"kind": "once", "run_at": "2025-12-31T23:59:59.5Z"})
     assert (just["last_status"], just["next_run_at"]) == ("", "2025-12-31T23:59:59.5Z")
-    again = await ground.ask("PATCH", f"/jobs/{late['id']}", {"schedule": {"run_at": "2026-01-01T01:00:00Z"}}, status=200)
+    again = await ground.ask(
+        "PATCH", f"/jobs/{late['id']}", {"schedule": {"run_at": "2026-01-01T01:00:00Z"}}, status=200
+    )
     assert again["next_run_at"] == "2026-01-01T01:00:00Z"
 
 
@@ -280,7 +371,11 @@ async def test_pausing_and_resuming_answer_the_job(ground: Ground) -> None:
     job = await ground.make_timer()
     path = f"/jobs/{job['id']}"
     paused = await ground.ask("POST", f"{path}/pause", status=200)
-    assert (paused["enabled"], paused["last_status"], paused["next_run_at"]) == (False, "paused", "")
+    assert (paused["enabled"], paused["last_status"], paused["next_run_at"]) == (
+        False,
+        "paused",
+        "",
+    )
     await ground.clock.advance(HOUR)
     resumed = await ground.ask("POST", f"{path}/resume", status=200)
     assert (resumed["enabled"], resumed["next_run_at"]) == (True, "2026-01-01T01:05:00Z")
@@ -293,7 +388,12 @@ async def test_pausing_and_resuming_answer_the_job(ground: Ground) -> None:
 async def test_run_now_answers_both_ids_of_the_run_and_leaves_the_schedule(ground: Ground) -> None:
     job = await ground.make_timer(enabled=False)
     trace = "0af7651916cd43dd8448eb211c80319c"
-    started = await ground.ask("POST", f"/jobs/{job['id']}/run-now", status=202, traceparent=f"00-{trace}-b7ad6b7169203331-01")
+    started = await ground.ask(
+        "POST",
+        f"/jobs/{job['id']}/run-now",
+        status=202,
+        traceparent=f"00-{trace}-b7ad6b7169203331-01",
+    )
     assert len(started["run_id"]) == 32
     run = await ground.ask("GET", f"/api/v1/runs/{started['run_id']}", status=200)
     assert (run["id"], run["trigger"], run["trace_id"]) == (started["id"], "manual", trace)
@@ -325,29 +425,51 @@ async def test_a_deleted_job_is_gone(ground: Ground) -> None:
 
 @pytest.mark.spec("X16")
 async def test_secrets_are_masked_and_sent_back_they_stay(ground: Ground) -> None:
-    job = await ground.make_timer(http={"url": URL, "headers": {"Authorization": "Bearer s3cret", "X-Token": "abc"}})
+    job = await ground.make_timer(
+        http={"url": URL, "headers": {"Authorization": "Bearer s3cret", "X-Token": "abc"}}
+    )
     assert job["http"]["headers"] == {"Authorization": "***", "X-Token": "abc"}
     path = f"/jobs/{job['id']}"
-    await ground.ask("PATCH", path, {"http": {**job["http"], "headers": {"authorization": "***", "X-Token": "d"}}}, status=200)
+    await ground.ask(
+        "PATCH",
+        path,
+        {"http": {**job["http"], "headers": {"authorization": "***", "X-Token": "d"}}},
+        status=200,
+    )
     stored = await ground.store.read(lambda tx: tx.tasks.find(1))
     assert stored is not None
     assert stored.definition.headers == {"Authorization": "Bearer s3cret", "X-Token": "d"}
 
 
 @pytest.mark.spec("T0", "T10")
-async def test_a_record_keeps_the_rules_of_its_dialect_and_what_t_cannot_express(ground: Ground) -> None:
+async def test_a_record_keeps_the_rules_of_its_dialect_and_what_t_cannot_express(
+    ground: Ground,
+) -> None:
     timer = await ground.make_timer(http={"url": URL, "method": "POST", "body": "{{anything}}"})
     task_path = f"/api/v1/tasks/{timer['task_id']}"
     changed = await ground.ask(
-        "PATCH", task_path,
-        {"tags": ["a"], "max_concurrency": 4, "retry_policy": {"strategy": "exponential"}, "secret_headers": ["X-Key"]},
+        "PATCH",
+        task_path,
+        {
+            "tags": ["a"],
+            "max_concurrency": 4,
+            "retry_policy": {"strategy": "exponential"},
+            "secret_headers": ["X-Key"],
+        },
         status=200,
-    )  # fmt: skip
+    )
     assert changed["body_template"] == "{{anything}}"
-    await ground.ask("PATCH", f"/jobs/{timer['id']}", {"name": "", "max_retries": 9, "retry_backoff": "1s"}, status=200)
+    await ground.ask(
+        "PATCH",
+        f"/jobs/{timer['id']}",
+        {"name": "", "max_retries": 9, "retry_backoff": "1s"},
+        status=200,
+    )
     task = await ground.ask("GET", task_path)
     assert (task["tags"], task["max_concurrency"], task["secret_headers"]) == (["a"], 4, ["X-Key"])
     assert task["retry_policy"]["strategy"] == "exponential"
     assert (task["retry_policy"]["max_retries"], task["retry_policy"]["initial_delay"]) == (9, 1)
     made_by_c = await ground.make_task(name="c")
-    await ground.refused("PATCH", f"/jobs/{made_by_c['job_id']}", {"http": {"body": "{{anything}}"}}, "http.body")
+    await ground.refused(
+        "PATCH", f"/jobs/{made_by_c['job_id']}", {"http": {"body": "{{anything}}"}}, "http.body"
+    )

@@ -1,4 +1,5 @@
-"""The documents: what is generated is current, what is linked exists, what is served is written about."""
+"""The documents: what is generated is current, what is linked exists, what is served is written
+about."""
 
 import json
 import re
@@ -7,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ksana.boot.settings.table import TABLE
 from ksana.boot.settings.sources import load
+from ksana.boot.settings.table import TABLE
 from ksana.cli.main import COMMANDS
 from tests.ground import pages
 
@@ -18,8 +19,12 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 TOML = re.compile(r"^```toml\n(.*?)^```", re.DOTALL | re.MULTILINE)
-SETTING = re.compile(rf"`((?:{'|'.join({name.partition('.')[0] for name in TABLE})})\.[a-z_.]+)[^`]*`")
-METRIC = re.compile(r"\b((?:ksana|cronjob|scheduler_phase2|jobs?|dead_letter|process)_[a-z0-9_]+)\b")
+SETTING = re.compile(
+    rf"`((?:{'|'.join({name.partition('.')[0] for name in TABLE})})\.[a-z_.]+)[^`]*`"
+)
+METRIC = re.compile(
+    r"\b((?:ksana|cronjob|scheduler_phase2|jobs?|dead_letter|process)_[a-z0-9_]+)\b"
+)
 DERIVED = re.compile(r"_(bucket|sum|count)$")
 
 
@@ -48,7 +53,11 @@ def anchors(path: Path) -> set[str]:
 
 def test_what_is_generated_is_current() -> None:
     made = pages.generated()
-    stale = [named(path) for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    stale = [
+        named(path)
+        for path, text in made.items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
     assert not stale, f"{', '.join(stale)}: run make docs"
 
 
@@ -60,7 +69,9 @@ def test_every_relative_link_leads_somewhere() -> None:
                 continue
             file, _, anchor = link.partition("#")
             target = (path.parent / file).resolve() if file else path
-            if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            if not target.exists() or (
+                anchor and target.suffix == ".md" and anchor not in anchors(target)
+            ):
                 broken.append(f"{named(path)}: {link}")
     assert_none(broken)
 
@@ -74,19 +85,29 @@ def test_every_page_can_be_reached_from_the_index() -> None:
                 continue
             reached.add(path)
             links = LINK.findall(path.read_text(encoding="utf-8"))
-            waiting += [(path.parent / link.partition("#")[0]).resolve() for link in links if "://" not in link]
+            waiting += [
+                (path.parent / link.partition("#")[0]).resolve()
+                for link in links
+                if "://" not in link
+            ]
         inside = [path for path in index.parent.rglob("*.md") if path.name != "0000-template.md"]
         assert_none([named(path) for path in inside if path not in reached])
 
 
 def test_every_endpoint_is_written_about_in_english_and_chinese() -> None:
     chinese = [path for path in hand_written() if DOCS / "zh" in path.parents]
-    for written in ([path for path in hand_written() if path not in chinese], [*chinese, DOCS / "README.md"]):
+    for written in (
+        [path for path in hand_written() if path not in chinese],
+        [*chinese, DOCS / "README.md"],
+    ):
         text = "\n".join(path.read_text(encoding="utf-8") for path in written)
         silent = []
         for route in pages.list_routes():
             # An id may be written as a placeholder, a variable of the shell or an example.
-            parts = [r"[^/\s`?\"']+" if part[:1] == "{" else re.escape(part) for part in pages.plain_path(route).split("/")]
+            parts = [
+                r"[^/\s`?\"']+" if part[:1] == "{" else re.escape(part)
+                for part in pages.plain_path(route).split("/")
+            ]
             if not re.search("/".join(parts) + r"(?![\w/{-])", text):
                 silent.append(f"{route.method} {pages.plain_path(route)}")
         assert_none(silent)
@@ -97,7 +118,9 @@ def test_every_command_is_written_about() -> None:
     assert_none([name for name in COMMANDS if not re.search(rf"ksana {name}\b", text)])
 
 
-@pytest.mark.parametrize("name", [*USER_PAGES, *(f"concepts/{path.stem}" for path in (DOCS / "concepts").glob("*.md"))])
+@pytest.mark.parametrize(
+    "name", [*USER_PAGES, *(f"concepts/{path.stem}" for path in (DOCS / "concepts").glob("*.md"))]
+)
 def test_user_pages_exist_in_english_and_chinese(name: str) -> None:
     assert (DOCS / f"{name}.md").exists()
     chinese = DOCS / "zh" / f"{name}.md"
@@ -111,11 +134,15 @@ def test_user_pages_exist_in_english_and_chinese(name: str) -> None:
     ids=["readme", "quickstart"],
 )
 def test_commands_to_type_are_the_same_in_both_languages(english: str, chinese: str) -> None:
-    assert SHELL.findall((ROOT / english).read_text()) == SHELL.findall((ROOT / chinese).read_text())
+    assert SHELL.findall((ROOT / english).read_text()) == SHELL.findall(
+        (ROOT / chinese).read_text()
+    )
 
 
 def test_configuration_that_is_shown_is_understood(tmp_path: Path) -> None:
-    shown = [block for path in hand_written() for block in TOML.findall(path.read_text(encoding="utf-8"))]
+    shown = [
+        block for path in hand_written() for block in TOML.findall(path.read_text(encoding="utf-8"))
+    ]
     assert shown
     for block in shown:
         (tmp_path / "ksana.toml").write_text(block)
@@ -125,7 +152,12 @@ def test_configuration_that_is_shown_is_understood(tmp_path: Path) -> None:
 
 def test_settings_that_are_named_exist() -> None:
     unknown = []
-    for path in [*ROOT.glob("README*.md"), *DOCS.rglob("concepts/*.md"), *DOCS.rglob("operate/*.md"), *DOCS.glob("adr/*.md")]:
+    for path in [
+        *ROOT.glob("README*.md"),
+        *DOCS.rglob("concepts/*.md"),
+        *DOCS.rglob("operate/*.md"),
+        *DOCS.glob("adr/*.md"),
+    ]:
         for name in SETTING.findall(FENCED.sub("", path.read_text(encoding="utf-8"))):
             if name not in TABLE:
                 unknown.append(f"{named(path)}: {name}")
@@ -153,7 +185,11 @@ def test_dashboard_and_alerts_name_metrics_that_are_written_about() -> None:
     alerts = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())
     expressions += [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
     told = set(METRIC.findall((DOCS / "operate/metrics.md").read_text()))
-    used = {DERIVED.sub("", name) if name not in told else name for text in expressions for name in METRIC.findall(text)}
+    used = {
+        DERIVED.sub("", name) if name not in told else name
+        for text in expressions
+        for name in METRIC.findall(text)
+    }
     assert len(used) > 20
     assert_none(sorted(used - told))
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -161,4 +197,6 @@ def test_dashboard_and_alerts_name_metrics_that_are_written_about() -> None:
 
 def test_every_decision_is_in_the_list_of_decisions() -> None:
     listed = (DOCS / "adr/README.md").read_text()
-    assert_none([path.name for path in (DOCS / "adr").glob("0*.md") if f"({path.name})" not in listed])
+    assert_none(
+        [path.name for path in (DOCS / "adr").glob("0*.md") if f"({path.name})" not in listed]
+    )

@@ -18,12 +18,31 @@ SOURCE = ROOT / "src" / "ksana"
 MAX_LINES = 400
 SURFACES = ("tasks", "queue", "governance", "nodes")
 FLOORS_WITH_SURFACES = ("api", "service", "engine", "store.sql", "fabric.redis", "client")
-TEXT_SUFFIXES = {"", ".py", ".md", ".sql", ".toml", ".txt", ".in", ".yml", ".yaml", ".sh", ".lua", ".ts", ".tsx", ".cfg"}
+TEXT_SUFFIXES = {
+    "",
+    ".py",
+    ".md",
+    ".sql",
+    ".toml",
+    ".txt",
+    ".in",
+    ".yml",
+    ".yaml",
+    ".sh",
+    ".lua",
+    ".ts",
+    ".tsx",
+    ".cfg",
+}
 
 # Put together from pieces, so that this file does not find itself.
-UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK")) + r")\b")
+UNFINISHED = re.compile(
+    r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK")) + r")\b"
+)
 MACHINE_PATH = re.compile(
-    "(?<![\\w.}])(" + "|".join(("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/[a-z]", "/Us" + "ers/[a-z]")) + ")"
+    "(?<![\\w.}])("
+    + "|".join(("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/[a-z]", "/Us" + "ers/[a-z]"))
+    + ")"
 )
 BARE_TIME_TYPE = re.compile(r"\b(DATETIME|TIMESTAMP)\b(?!\s*\()", re.IGNORECASE)
 
@@ -31,12 +50,19 @@ BARE_TIME_TYPE = re.compile(r"\b(DATETIME|TIMESTAMP)\b(?!\s*\()", re.IGNORECASE)
 def project_files() -> list[Path]:
     """Every file that is, or would be, in the repository."""
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     if listed.returncode == 0 and listed.stdout:
         found = [ROOT / line for line in listed.stdout.splitlines()]
     else:
-        found = [path for folder in ("src", "tests", "docs", "scripts", "bench") for path in (ROOT / folder).rglob("*")]
+        found = [
+            path
+            for folder in ("src", "tests", "docs", "scripts", "bench")
+            for path in (ROOT / folder).rglob("*")
+        ]
     return [path for path in found if path.is_file() and path.suffix in TEXT_SUFFIXES]
 
 
@@ -59,7 +85,9 @@ def lines_matching(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in paths
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        for number, line in enumerate(
+            path.read_text(encoding="utf-8", errors="replace").splitlines(), 1
+        )
         if pattern.search(line)
     ]
 
@@ -76,7 +104,11 @@ def test_no_source_file_is_longer_than_four_hundred_lines() -> None:
 
 
 def test_every_module_says_in_its_first_lines_what_lives_there() -> None:
-    assert_none(named([path for path in source_files() if not ast.get_docstring(ast.parse(path.read_text()))]))
+    assert_none(
+        named(
+            [path for path in source_files() if not ast.get_docstring(ast.parse(path.read_text()))]
+        )
+    )
 
 
 def test_nothing_is_left_unfinished() -> None:
@@ -98,14 +130,18 @@ def test_no_file_names_a_path_of_the_machine_it_was_written_on() -> None:
 
 def test_imports_run_in_the_directions_of_the_contracts() -> None:
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    run = subprocess.run([sys.executable, "-c", program, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"], cwd=ROOT, capture_output=True, text=True
+    )
     assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_surfaces_of_one_floor_do_not_import_each_other() -> None:
     graph = grimp.build_graph("ksana", cache_dir=None)
     sideways = []
-    for floor, (left, right) in itertools.product(FLOORS_WITH_SURFACES, itertools.permutations(SURFACES, 2)):
+    for floor, (left, right) in itertools.product(
+        FLOORS_WITH_SURFACES, itertools.permutations(SURFACES, 2)
+    ):
         importer, imported = f"ksana.{floor}.{left}", f"ksana.{floor}.{right}"
         if importer in graph.modules and imported in graph.modules:
             chain = graph.find_shortest_chain(importer, imported, as_packages=True)
@@ -120,14 +156,22 @@ def test_no_module_has_two_tests_of_one_name() -> None:
     for path in test_files():
         tree = ast.parse(path.read_text())
         for scope in [tree, *(node for node in tree.body if isinstance(node, ast.ClassDef))]:
-            names = [n.name for n in scope.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-            doubled += [f"{path.relative_to(ROOT)}: {name}" for name, count in Counter(names).items() if count > 1]
+            names = [
+                n.name for n in scope.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
+            doubled += [
+                f"{path.relative_to(ROOT)}: {name}"
+                for name, count in Counter(names).items()
+                if count > 1
+            ]
     assert_none(doubled)
 
 
 def test_every_folder_of_tests_is_a_package_so_that_file_names_may_repeat() -> None:
     folders = {path.parent for path in test_files()}
-    assert_none(named(sorted(folder for folder in folders if not (folder / "__init__.py").exists())))
+    assert_none(
+        named(sorted(folder for folder in folders if not (folder / "__init__.py").exists()))
+    )
 
 
 def test_tests_name_only_items_that_the_contract_has(request: pytest.FixtureRequest) -> None:

@@ -1,7 +1,8 @@
 """A small server that speaks the Queue surface from memory, on a real port, and fails on command.
 
-It keeps the rules a client depends on: a job has one holder, a lease that is over is refused, the same release again is
-answered the same, a request id makes one job. Its state outlives `stop` and `start`, as a server's store does.
+It keeps the rules a client depends on: a job has one holder, a lease that is over is refused, the
+same release again is answered the same, a request id makes one job. Its state outlives `stop` and
+`start`, as a server's store does.
 """
 
 import asyncio
@@ -22,12 +23,19 @@ class Refused(Exception):
     def __init__(self, status: int, code: str, **extra: Any) -> None:
         super().__init__(code)
         self.status = status
-        self.body = {"code": code, "message": f"refused: {code}", "detail": f"refused: {code}", "request_id": "r-1", **extra}
+        self.body = {
+            "code": code,
+            "message": f"refused: {code}",
+            "detail": f"refused: {code}",
+            "request_id": "r-1",
+            **extra,
+        }
 
 
 class Fault:
-    """Strikes calls whose path contains `path`, `times` times. `lost` acts and cuts, `cut` cuts, `silent` never answers,
-    an integer answers that status; `struck` tells how often it has happened."""
+    """Strikes calls whose path contains `path`, `times` times. `lost` acts and cuts, `cut` cuts,
+    `silent` never answers, an integer answers that status; `struck` tells how often it has
+    happened."""
 
     def __init__(self, path: str, kind: str | int, times: int) -> None:
         self.path, self.kind, self.times = path, kind, times
@@ -116,7 +124,10 @@ class FakeQueue:
 
     def add(self, job_type: str = "work", *, count: int = 1, **members: Any) -> list[str]:
         """Put jobs into the queue without a call."""
-        made = [self._submit({"addon_id": "shop", "job_type": job_type, "cost_units": 1, **members}) for _ in range(count)]
+        made = [
+            self._submit({"addon_id": "shop", "job_type": job_type, "cost_units": 1, **members})
+            for _ in range(count)
+        ]
         return [job["job_id"] for job in made]
 
     # ---------------------------------------------------------------------------------- HTTP
@@ -128,7 +139,9 @@ class FakeQueue:
         assert task is not None
         self._tasks.add(task)
         try:
-            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            with contextlib.suppress(
+                asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError
+            ):
                 while await self._answer_one(reader, writer):
                     pass
         finally:
@@ -139,7 +152,14 @@ class FakeQueue:
     async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         method, target, _ = head.split("\r\n", 1)[0].split(" ")
-        length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0)
+        length = next(
+            (
+                int(line[15:])
+                for line in head.split("\r\n")
+                if line.lower().startswith("content-length:")
+            ),
+            0,
+        )
         body = json.loads(await reader.readexactly(length)) if length else None
         self.heads.append(head)
         self.calls.append((target, body))
@@ -150,7 +170,11 @@ class FakeQueue:
         if fault is not None:
             fault.times -= 1
         if isinstance(kind, int):
-            status, answer, extra = kind, {"code": "STORE_DOWN", "message": "no", "detail": "no"}, "Retry-After: 0\r\n"
+            status, answer, extra = (
+                kind,
+                {"code": "STORE_DOWN", "message": "no", "detail": "no"},
+                "Retry-After: 0\r\n",
+            )
         elif kind not in {"cut", "silent"}:
             status, answer = await self._act(method, target, body)
         if fault is not None:
@@ -161,7 +185,9 @@ class FakeQueue:
         if kind in {"lost", "cut", "silent"}:
             return False
         data = b"" if status == 204 else json.dumps(answer).encode()
-        writer.write(f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n{extra}\r\n".encode() + data)
+        writer.write(
+            f"HTTP/1.1 {status} X\r\nContent-Length: {len(data)}\r\n{extra}\r\n".encode() + data
+        )
         await writer.drain()
         return True
 
@@ -179,7 +205,9 @@ class FakeQueue:
                     return await self._claim(body)
                 case "POST", ["lease", "heartbeat-batch" | "release-batch" as name]:
                     act = self._beat if name.startswith("heartbeat") else self._release
-                    return 200, {"results": [_caught(act, item["lease_id"], item) for item in body["items"]]}
+                    return 200, {
+                        "results": [_caught(act, item["lease_id"], item) for item in body["items"]]
+                    }
                 case "POST", ["lease", lease_id, "heartbeat"]:
                     return 200, self._beat(lease_id, body)
                 case "POST", ["lease", lease_id, "release"]:
@@ -197,15 +225,25 @@ class FakeQueue:
                 case "GET", ["jobs", job_id]:
                     return 200, {"job": self._job(job_id), "result": self.results.get(job_id)}
                 case "GET", ["jobs", job_id, "events"]:
-                    return 200, {"events": [{"ts": NOW, "type": "JOB_SUBMITTED", "data": {"priority": "NORMAL"}}]}
+                    return 200, {
+                        "events": [
+                            {"ts": NOW, "type": "JOB_SUBMITTED", "data": {"priority": "NORMAL"}}
+                        ]
+                    }
                 case "GET", ["jobs", job_id, "explain"]:
                     return 200, {"job_id": job_id, "reasons": ["WAITING"]}
                 case "GET", ["stats", "snapshot"]:
                     return 200, {
-                        "capacity": {"total": 70, "used": 60, "reserved": 0}, "jobs": {"queued": 4}, "leases": {"active": 2}
-                    }  # fmt: skip
+                        "capacity": {"total": 70, "used": 60, "reserved": 0},
+                        "jobs": {"queued": 4},
+                        "leases": {"active": 2},
+                    }
                 case "GET", ["stats", "timeseries"]:
-                    return 200, {"metric": query["metric"], "bucket": query["bucket"], "points": [{"ts": NOW, "value": 1}]}
+                    return 200, {
+                        "metric": query["metric"],
+                        "bucket": query["bucket"],
+                        "points": [{"ts": NOW, "value": 1}],
+                    }
             raise Refused(404, "NOT_FOUND")
         except Refused as refused:
             return refused.status, refused.body
@@ -220,10 +258,23 @@ class FakeQueue:
         if body["cost_units"] < 1:
             raise Refused(400, "INVALID_ARGUMENT", field="cost_units")
         job = {
-            "priority": "NORMAL", "constraints": {}, "payload": None, "max_attempts": 1, "client_request_id": None, **body,
-            "job_id": new_uuid(), "state": "QUEUED", "created_at": NOW, "updated_at": NOW, "claimed_by": None,
-            "lease_id": None, "attempts": 0, "cancel_requested": False, "order": next(self._counter), "a_later_member": [1],
-        }  # fmt: skip
+            "priority": "NORMAL",
+            "constraints": {},
+            "payload": None,
+            "max_attempts": 1,
+            "client_request_id": None,
+            **body,
+            "job_id": new_uuid(),
+            "state": "QUEUED",
+            "created_at": NOW,
+            "updated_at": NOW,
+            "claimed_by": None,
+            "lease_id": None,
+            "attempts": 0,
+            "cancel_requested": False,
+            "order": next(self._counter),
+            "a_later_member": [1],
+        }
         self.jobs[job["job_id"]] = job
         return job
 
@@ -252,7 +303,9 @@ class FakeQueue:
         ready = (
             job
             for job in self.jobs.values()
-            if job["state"] == "QUEUED" and job["addon_id"] == body["addon_id"] and (types is None or job["job_type"] in types)
+            if job["state"] == "QUEUED"
+            and job["addon_id"] == body["addon_id"]
+            and (types is None or job["job_type"] in types)
         )
         return list(itertools.islice(ready, max(0, room)))
 
@@ -265,7 +318,13 @@ class FakeQueue:
         return found
 
     def _grant(self, job: dict[str, Any], ttl_sec: int) -> dict[str, Any]:
-        lease = {"lease_id": new_uuid(), "job_id": job["job_id"], "state": "ACTIVE", "ttl_sec": ttl_sec, "granted_at": NOW}
+        lease = {
+            "lease_id": new_uuid(),
+            "job_id": job["job_id"],
+            "state": "ACTIVE",
+            "ttl_sec": ttl_sec,
+            "granted_at": NOW,
+        }
         self.leases[lease["lease_id"]] = lease
         job |= {"state": "RUNNING", "lease_id": lease["lease_id"], "attempts": job["attempts"] + 1}
         return lease
@@ -275,7 +334,13 @@ class FakeQueue:
         if job["state"] == "RUNNING":
             return {"approved": True, "lease": self.leases[job["lease_id"]]}
         if sum(lease["state"] == "ACTIVE" for lease in self.leases.values()) >= self.capacity:
-            return {"approved": False, "retry_after_sec": 10, "reason": "Capacity exceeded", "position": 1, "holders": []}
+            return {
+                "approved": False,
+                "retry_after_sec": 10,
+                "reason": "Capacity exceeded",
+                "position": 1,
+                "holders": [],
+            }
         return {"approved": True, "lease": self._grant(job, body["ttl_sec"])}
 
     def _active(self, lease_id: str, body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -295,7 +360,11 @@ class FakeQueue:
         told = {name: value for name, value in body.items() if name != "lease_id"}
         if lease_id in self.releases and self.releases[lease_id] == told:
             job = self.jobs[self.leases[lease_id]["job_id"]]
-            return {"lease": self.leases[lease_id], "job": job, "result": self.results[job["job_id"]]}
+            return {
+                "lease": self.leases[lease_id],
+                "job": job,
+                "result": self.results[job["job_id"]],
+            }
         lease, job = self._active(lease_id, body)
         if "poison" in str(body.get("result_data")):
             raise Refused(400, "INVALID_ARGUMENT", field="result_data")
@@ -306,9 +375,13 @@ class FakeQueue:
         self.releases[lease_id] = told
         self.accepted.append(job["job_id"])
         self.results[job["job_id"]] = {
-            "job_id": job["job_id"], "status": body["status"], "result_data": body.get("result_data"),
-            "error": body.get("error"), "metrics": body.get("metrics"), "attempts": job["attempts"],
-        }  # fmt: skip
+            "job_id": job["job_id"],
+            "status": body["status"],
+            "result_data": body.get("result_data"),
+            "error": body.get("error"),
+            "metrics": body.get("metrics"),
+            "attempts": job["attempts"],
+        }
         return {"lease": lease, "job": job, "result": self.results[job["job_id"]]}
 
     def _cancel(self, job_id: str) -> dict[str, Any]:
@@ -322,11 +395,18 @@ class FakeQueue:
         kept = [
             job
             for job in self.jobs.values()
-            if all(job[name] == query[name] for name in ("state", "addon_id", "job_type") if name in query)
+            if all(
+                job[name] == query[name]
+                for name in ("state", "addon_id", "job_type")
+                if name in query
+            )
             and job["order"] >= int(query.get("cursor", 0))
         ]
         limit = int(query["limit"])
-        return {"jobs": kept[:limit], "next_cursor": str(kept[limit]["order"]) if len(kept) > limit else None}
+        return {
+            "jobs": kept[:limit],
+            "next_cursor": str(kept[limit]["order"]) if len(kept) > limit else None,
+        }
 
     def _job(self, job_id: str) -> dict[str, Any]:
         if job_id not in self.jobs:

@@ -1,4 +1,5 @@
-"""Claiming while jobs abound: a second claim beside the first, within the slots, and nothing lost or doubled by it."""
+"""Claiming while jobs abound: a second claim beside the first, within the slots, and nothing lost
+or doubled by it."""
 
 import asyncio
 from typing import Any
@@ -40,7 +41,9 @@ class Watched:
 
 
 @pytest.mark.spec("Q16")
-async def test_while_jobs_abound_two_claims_are_under_way_within_the_slots(server: FakeQueue) -> None:
+async def test_while_jobs_abound_two_claims_are_under_way_within_the_slots(
+    server: FakeQueue,
+) -> None:
     watched = Watched(server)
     made = server.add(count=DEEP)
     await watched.worker.run(burst=True)
@@ -60,7 +63,9 @@ async def test_few_jobs_are_claimed_by_one_claim_at_a_time(server: FakeQueue) ->
 
 
 @pytest.mark.parametrize("nth", [2, 3, 4])
-async def test_an_answer_lost_while_two_claims_are_under_way_loses_and_doubles_nothing(server: FakeQueue, nth: int) -> None:
+async def test_an_answer_lost_while_two_claims_are_under_way_loses_and_doubles_nothing(
+    server: FakeQueue, nth: int
+) -> None:
     watched = Watched(server)
     made = server.add(count=DEEP)
     claim, calls = watched.worker.client.claim, 0
@@ -81,7 +86,9 @@ async def test_an_answer_lost_while_two_claims_are_under_way_loses_and_doubles_n
     assert watched.worker.stats.lost == 0
 
 
-async def test_a_stop_while_two_claims_are_under_way_finishes_what_they_bring(server: FakeQueue) -> None:
+async def test_a_stop_while_two_claims_are_under_way_finishes_what_they_bring(
+    server: FakeQueue,
+) -> None:
     watched = Watched(server)
     server.add(count=DEEP)
     running = asyncio.create_task(watched.worker.run())

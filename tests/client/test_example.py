@@ -28,13 +28,19 @@ async def test_its_handlers_can_be_tried_without_a_server(monkeypatch: pytest.Mo
     tried = await tester.run_one("render_image", {"prompt": "a lake"})
     assert (tried.status, tried.metrics) == ("SUCCEEDED", {"pixels": 262_144})
     assert tried.reports[-1] == (1.0, "step 20 of 20")
-    assert (await tester.run_one("render_image", {"prompt": ""})).error == "a picture needs a prompt"
-    assert (await tester.run_one("render_image", {"prompt": "a lake"}, cancel_on_report=2)).status == "CANCELED"
+    assert (
+        await tester.run_one("render_image", {"prompt": ""})
+    ).error == "a picture needs a prompt"
+    assert (
+        await tester.run_one("render_image", {"prompt": "a lake"}, cancel_on_report=2)
+    ).status == "CANCELED"
     assert (await tester.run_one("count_words", {"text": "to be"})).result == {"words": 2}
     assert (await tester.run_one("count_words", {})).error == "the text is not there yet"
 
 
-async def test_its_worker_stays_within_the_capacity(server: FakeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_its_worker_stays_within_the_capacity(
+    server: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.capacity = 3
     most = 0
     async with QueueClient(server.url) as client:

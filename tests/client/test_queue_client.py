@@ -1,4 +1,5 @@
-"""The client of the Queue surface: what each call sends, what it makes of the answer, and what it does when there is none."""
+"""The client of the Queue surface: what each call sends, what it makes of the answer, and what it
+does when there is none."""
 
 import asyncio
 import shutil
@@ -10,29 +11,17 @@ from pathlib import Path
 import pytest
 
 from ksana.client import (
-
     Backoff,
-
     BusyError,
-
     DeadlineError,
-
     DuplicateRequestError,
-
     InvalidRequestError,
-
     LeaseLostError,
-
     NewJob,
-
     NotFoundError,
-
     QueueClient,
-
     ReleaseItem,
-
     TransportError,
-
 )
 from ksana.client.shapes import BeatItem
 from tests.client.fake_queue import FakeQueue
@@ -43,24 +32,42 @@ async def test_a_submitted_job_comes_back_typed_and_later_members_are_passed_ove
     server: FakeQueue, client: QueueClient
 ) -> None:
     job = await client.submit(
-        "shop", "render", {"n": 1}, cost_units=3, priority="HIGH", max_attempts=2, run_at=datetime(2026, 1, 1, tzinfo=UTC)
+        "shop",
+        "render",
+        {"n": 1},
+        cost_units=3,
+        priority="HIGH",
+        max_attempts=2,
+        run_at=datetime(2026, 1, 1, tzinfo=UTC),
     )
-    assert (job.state, job.priority, job.cost_units, job.payload, job.max_attempts) == ("QUEUED", "HIGH", 3, {"n": 1}, 2)
+    assert (job.state, job.priority, job.cost_units, job.payload, job.max_attempts) == (
+        "QUEUED",
+        "HIGH",
+        3,
+        {"n": 1},
+        2,
+    )
     assert job.created_at == datetime(2026, 1, 1, tzinfo=UTC)
     assert server.calls[0][1]["run_at"] == "2026-01-01T00:00:00Z"
     assert "Authorization: Bearer key-1" in server.heads[0]
 
 
-async def test_a_submit_whose_answer_was_lost_makes_one_job(server: FakeQueue, client: QueueClient) -> None:
+async def test_a_submit_whose_answer_was_lost_makes_one_job(
+    server: FakeQueue, client: QueueClient
+) -> None:
     server.fail("submit", "lost")
     job = await client.submit("shop", "render")
     assert list(server.jobs) == [job.job_id]
     assert server.count("submit") == 2
 
 
-async def test_a_batch_whose_answer_was_lost_makes_each_job_once(server: FakeQueue, client: QueueClient) -> None:
+async def test_a_batch_whose_answer_was_lost_makes_each_job_once(
+    server: FakeQueue, client: QueueClient
+) -> None:
     server.fail("submit-batch", "lost")
-    jobs = await client.submit_batch([NewJob(addon_id="shop", job_type="a"), NewJob(addon_id="shop", job_type="b")])
+    jobs = await client.submit_batch(
+        [NewJob(addon_id="shop", job_type="a"), NewJob(addon_id="shop", job_type="b")]
+    )
     assert [job.job_type for job in jobs] == ["a", "b"]
     assert list(server.jobs) == [job.job_id for job in jobs]
 
@@ -73,20 +80,32 @@ async def test_a_request_id_used_before_is_an_error_with_the_job(client: QueueCl
     assert caught.value.job["job_id"] == first.job_id
 
 
-async def test_a_duplicate_in_a_batch_of_own_ids_is_an_error_with_its_index(client: QueueClient) -> None:
+async def test_a_duplicate_in_a_batch_of_own_ids_is_an_error_with_its_index(
+    client: QueueClient,
+) -> None:
     await client.submit("shop", "render", client_request_id="order-7")
-    batch = [NewJob(addon_id="shop", job_type="a"), NewJob(addon_id="shop", job_type="a", client_request_id="order-7")]
+    batch = [
+        NewJob(addon_id="shop", job_type="a"),
+        NewJob(addon_id="shop", job_type="a", client_request_id="order-7"),
+    ]
     with pytest.raises(DuplicateRequestError) as caught:
         await client.submit_batch(batch)
     assert caught.value.index == 1
 
 
 @pytest.mark.spec("X8")
-async def test_a_refusal_is_an_exception_with_code_status_field_and_request_id(client: QueueClient) -> None:
+async def test_a_refusal_is_an_exception_with_code_status_field_and_request_id(
+    client: QueueClient,
+) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         await client.submit("shop", "render", cost_units=0)
     error = caught.value
-    assert (error.status, error.code, error.field, error.request_id) == (400, "INVALID_ARGUMENT", "cost_units", "r-1")
+    assert (error.status, error.code, error.field, error.request_id) == (
+        400,
+        "INVALID_ARGUMENT",
+        "cost_units",
+        "r-1",
+    )
     with pytest.raises(NotFoundError):
         await client.get_job("2b0d7b3d-0000-4000-8000-000000000000")
 
@@ -95,19 +114,31 @@ async def test_a_refusal_is_an_exception_with_code_status_field_and_request_id(c
 async def test_the_cycle_step_by_step(client: QueueClient) -> None:
     await client.submit("shop", "render")
     [job] = await client.claim(
-        "shop", "w1", accept_job_types=["render"], max_cost_units=5, capabilities={"gpu_available": True}
+        "shop",
+        "w1",
+        accept_job_types=["render"],
+        max_cost_units=5,
+        capabilities={"gpu_available": True},
     )
-    assert (await client.status(job.job_id, "PREPARING", note="warming", progress=0.1, worker_id="w1")).state == "PREPARING"
+    assert (
+        await client.status(job.job_id, "PREPARING", note="warming", progress=0.1, worker_id="w1")
+    ).state == "PREPARING"
     decision = await client.request_lease(job.job_id, worker_id="w1", ttl_sec=30)
     assert decision.approved
     assert decision.lease is not None
     lease_id = decision.lease.lease_id
     assert (await client.get_lease(lease_id)).state == "ACTIVE"
-    beat = await client.heartbeat(lease_id, job_id=job.job_id, worker_id="w1", progress=0.5, message="half")
+    beat = await client.heartbeat(
+        lease_id, job_id=job.job_id, worker_id="w1", progress=0.5, message="half"
+    )
     assert beat.job.progress == 0.5
-    done = await client.release(lease_id, job_id=job.job_id, worker_id="w1", result_data={"path": "/x"})
+    done = await client.release(
+        lease_id, job_id=job.job_id, worker_id="w1", result_data={"path": "/x"}
+    )
     assert done.job.state == "DONE"
-    again = await client.release(lease_id, job_id=job.job_id, worker_id="w1", result_data={"path": "/x"})
+    again = await client.release(
+        lease_id, job_id=job.job_id, worker_id="w1", result_data={"path": "/x"}
+    )
     assert again.result == done.result
     status = await client.get_job(job.job_id)
     assert status.job.is_finished
@@ -118,12 +149,18 @@ async def test_the_cycle_step_by_step(client: QueueClient) -> None:
     assert caught.value.current == {"state": "RELEASED"}
 
 
-async def test_a_denied_lease_is_an_answer_with_its_reason(server: FakeQueue, client: QueueClient) -> None:
+async def test_a_denied_lease_is_an_answer_with_its_reason(
+    server: FakeQueue, client: QueueClient
+) -> None:
     server.capacity = 0
     await client.submit("shop", "render")
     [job] = await client.claim("shop", "w1")
     decision = await client.request_lease(job.job_id, worker_id="w1", ttl_sec=30)
-    assert (decision.approved, decision.reason, decision.retry_after_sec) == (False, "Capacity exceeded", 10)
+    assert (decision.approved, decision.reason, decision.retry_after_sec) == (
+        False,
+        "Capacity exceeded",
+        10,
+    )
 
 
 async def test_an_empty_queue_claims_nothing(client: QueueClient) -> None:
@@ -153,19 +190,29 @@ async def test_batches_answer_each_item_on_its_own(server: FakeQueue, client: Qu
     assert first.lease_id is not None and second.lease_id is not None
     server.expire(first.lease_id)
     ids = [(job.lease_id or "", job.job_id) for job in (first, second)]
-    beats = await client.heartbeat_batch([BeatItem(lease_id=lease, job_id=job, worker_id="w1") for lease, job in ids])
+    beats = await client.heartbeat_batch(
+        [BeatItem(lease_id=lease, job_id=job, worker_id="w1") for lease, job in ids]
+    )
     assert isinstance(beats[0], LeaseLostError)
     assert not isinstance(beats[1], Exception)
-    items = [ReleaseItem(lease_id=lease, job_id=job, worker_id="w1", status="SUCCEEDED") for lease, job in ids]
+    items = [
+        ReleaseItem(lease_id=lease, job_id=job, worker_id="w1", status="SUCCEEDED")
+        for lease, job in ids
+    ]
     releases = await client.release_batch(items)
     assert isinstance(releases[0], LeaseLostError)
     assert not isinstance(releases[1], Exception)
     assert releases[1].job.state == "DONE"
-    assert [type(verdict) for verdict in await client.release_batch_briefly(items)] == [LeaseLostError, type(None)]
+    assert [type(verdict) for verdict in await client.release_batch_briefly(items)] == [
+        LeaseLostError,
+        type(None),
+    ]
 
 
 @pytest.mark.parametrize("size", [0, 501])
-async def test_a_batch_of_a_wrong_size_is_refused_before_it_is_sent(client: QueueClient, size: int) -> None:
+async def test_a_batch_of_a_wrong_size_is_refused_before_it_is_sent(
+    client: QueueClient, size: int
+) -> None:
     with pytest.raises(ValueError, match="1 to 500"):
         await client.heartbeat_batch([BeatItem(lease_id="a", job_id="b", worker_id="c")] * size)
 
@@ -179,7 +226,9 @@ async def test_stats_events_and_explanations_are_read(client: QueueClient) -> No
     assert (await client.explain(job.job_id))["reasons"] == ["WAITING"]
 
 
-async def test_cancelling_twice_because_of_a_lost_answer_is_no_conflict(server: FakeQueue, client: QueueClient) -> None:
+async def test_cancelling_twice_because_of_a_lost_answer_is_no_conflict(
+    server: FakeQueue, client: QueueClient
+) -> None:
     job = await client.submit("shop", "render")
     server.fail("cancel", "lost")
     assert (await client.cancel(job.job_id, "not wanted")).state == "CANCELED"
@@ -194,7 +243,9 @@ async def test_503_is_tried_again_and_then_told(server: FakeQueue, client: Queue
     assert (caught.value.code, caught.value.retry_after_sec) == ("STORE_DOWN", 0)
 
 
-async def test_a_claim_is_not_repeated_after_a_lost_answer(server: FakeQueue, client: QueueClient) -> None:
+async def test_a_claim_is_not_repeated_after_a_lost_answer(
+    server: FakeQueue, client: QueueClient
+) -> None:
     server.fail("claim", "lost")
     with pytest.raises(TransportError) as caught:
         await client.claim("shop", "w1")
@@ -226,7 +277,9 @@ async def test_connections_are_kept_and_used_again(server: FakeQueue, client: Qu
     assert server.connections <= 5
 
 
-async def test_a_cancelled_call_does_not_leave_its_answer_to_the_next_one(server: FakeQueue, client: QueueClient) -> None:
+async def test_a_cancelled_call_does_not_leave_its_answer_to_the_next_one(
+    server: FakeQueue, client: QueueClient
+) -> None:
     polling = asyncio.create_task(client.claim("shop", "w1", wait_sec=20))
     await client.snapshot()
     polling.cancel()
@@ -235,7 +288,9 @@ async def test_a_cancelled_call_does_not_leave_its_answer_to_the_next_one(server
     assert (await client.snapshot()).capacity.total == 70
 
 
-async def test_a_server_that_restarts_is_found_again(server: FakeQueue, client: QueueClient) -> None:
+async def test_a_server_that_restarts_is_found_again(
+    server: FakeQueue, client: QueueClient
+) -> None:
     await client.snapshot()
     await server.stop()
     await server.start()
@@ -260,13 +315,26 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     if program is None:
         pytest.skip("MISSING SERVER: openssl is not installed")
     made, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command = [
+        program,
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=127.0.0.1",
+    ]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(made), "-keyout", str(key)]
     subprocess.run(command, check=True, capture_output=True)
     return made, key
 
 
-async def test_tls_is_spoken_to_https_addresses_and_certificates_are_checked(certificate: tuple[Path, Path]) -> None:
+async def test_tls_is_spoken_to_https_addresses_and_certificates_are_checked(
+    certificate: tuple[Path, Path],
+) -> None:
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(*certificate)
     async with FakeQueue(served) as server:

@@ -18,7 +18,14 @@ QUICK = Backoff(first_sec=0.01, most_sec=0.05, tries=2)
 
 
 def make_worker(server: FakeQueue, **options: Any) -> Worker:
-    given = {"concurrency": 8, "ttl_sec": 30, "wait_sec": 0.2, "backoff": QUICK, "worker_id": "w1", **options}
+    given = {
+        "concurrency": 8,
+        "ttl_sec": 30,
+        "wait_sec": 0.2,
+        "backoff": QUICK,
+        "worker_id": "w1",
+        **options,
+    }
     return Worker(QueueClient(server.url, deadline_sec=5.0, backoff=QUICK), "shop", **given)
 
 
@@ -103,7 +110,9 @@ async def test_no_more_jobs_are_held_than_the_concurrency_allows(server: FakeQue
     assert max(body["limit"] for path, body in server.calls if "claim" in path) == 3
 
 
-async def test_only_job_types_with_a_handler_are_claimed_within_the_capabilities(server: FakeQueue) -> None:
+async def test_only_job_types_with_a_handler_are_claimed_within_the_capabilities(
+    server: FakeQueue,
+) -> None:
     worker = make_worker(server, capabilities={"gpu_available": False}, max_cost_units=4)
     worker.add_job("work", lambda ctx: None)
     server.add("foreign")
@@ -117,7 +126,9 @@ async def test_only_job_types_with_a_handler_are_claimed_within_the_capabilities
     assert asked["max_cost_units"] == 4
 
 
-async def run_one(server: FakeQueue, handler: Callable[[JobContext], Any], **options: Any) -> dict[str, Any]:
+async def run_one(
+    server: FakeQueue, handler: Callable[[JobContext], Any], **options: Any
+) -> dict[str, Any]:
     """Run one job with this handler and give its result."""
     worker = make_worker(server)
     worker.add_job("work", handler, **options)
@@ -158,7 +169,10 @@ async def test_a_handler_that_gives_up_though_nobody_asked_has_failed(server: Fa
         raise asyncio.CancelledError
 
     result = await run_one(server, gives_up)
-    assert (result["status"], result["error"]) == ("FAILED", "the handler was cancelled from within")
+    assert (result["status"], result["error"]) == (
+        "FAILED",
+        "the handler was cancelled from within",
+    )
 
 
 async def test_metrics_that_cannot_be_sent_do_not_cost_the_result(server: FakeQueue) -> None:
@@ -221,8 +235,12 @@ async def test_a_payload_is_converted_and_one_that_does_not_fit_fails(server: Fa
     assert "name" in result["error"]
 
 
-@pytest.mark.parametrize(("value", "words"), [(object(), "not JSON"), ("x" * 1_000_000, "1000002 bytes")])
-async def test_a_result_that_cannot_be_sent_fails_the_job(server: FakeQueue, value: object, words: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "words"), [(object(), "not JSON"), ("x" * 1_000_000, "1000002 bytes")]
+)
+async def test_a_result_that_cannot_be_sent_fails_the_job(
+    server: FakeQueue, value: object, words: str
+) -> None:
     result = await run_one(server, lambda ctx: value)
     assert result["status"] == "FAILED"
     assert words in result["error"]
@@ -266,7 +284,9 @@ async def test_progress_reaches_the_server_and_the_lease_is_kept(server: FakeQue
 
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(server: FakeQueue) -> None:
     """The server must go on answering, so the worker gets an event loop of its own."""
-    url_worker = Worker(server.url, "shop", "w1", concurrency=1, ttl_sec=1, wait_sec=0.2, backoff=QUICK)
+    url_worker = Worker(
+        server.url, "shop", "w1", concurrency=1, ttl_sec=1, wait_sec=0.2, backoff=QUICK
+    )
     may_end = threading.Event()
 
     @url_worker.job("work")
@@ -314,7 +334,12 @@ async def test_a_cancelled_job_tells_its_handler_and_ends_cancelled(server: Fake
             server.jobs[job_id]["cancel_requested"] = True
         await server.until(lambda: len(server.accepted) == 4)
     statuses = {kind: server.results[job_id]["status"] for kind, job_id in jobs.items()}
-    assert statuses == {"told": "CANCELED", "thread": "CANCELED", "interrupted": "CANCELED", "finishes": "SUCCEEDED"}
+    assert statuses == {
+        "told": "CANCELED",
+        "thread": "CANCELED",
+        "interrupted": "CANCELED",
+        "finishes": "SUCCEEDED",
+    }
     assert server.results[jobs["finishes"]]["result_data"] == "kept"
 
 
@@ -322,9 +347,13 @@ async def test_a_cancelled_job_tells_its_handler_and_ends_cancelled(server: Fake
 
 
 @pytest.mark.spec("Q12")
-async def test_a_lease_lost_in_a_heartbeat_stops_the_handler_and_drops_its_result(server: FakeQueue) -> None:
+async def test_a_lease_lost_in_a_heartbeat_stops_the_handler_and_drops_its_result(
+    server: FakeQueue,
+) -> None:
     lost: list[tuple[str, str]] = []
-    worker = make_worker(server, ttl_sec=1, on_lost=lambda job, reason: lost.append((job.job_id, reason)))
+    worker = make_worker(
+        server, ttl_sec=1, on_lost=lambda job, reason: lost.append((job.job_id, reason))
+    )
     stopped = asyncio.Event()
 
     @worker.job("work")
@@ -345,7 +374,9 @@ async def test_a_lease_lost_in_a_heartbeat_stops_the_handler_and_drops_its_resul
 
 
 @pytest.mark.spec("Q11", "Q12")
-async def test_a_release_after_the_lease_was_lost_is_dropped_and_reported(server: FakeQueue) -> None:
+async def test_a_release_after_the_lease_was_lost_is_dropped_and_reported(
+    server: FakeQueue,
+) -> None:
     lost: list[Job] = []
     worker = make_worker(server, on_lost=lambda job, reason: lost.append(job))
 
@@ -363,7 +394,8 @@ async def test_a_release_after_the_lease_was_lost_is_dropped_and_reported(server
 
 
 async def test_a_result_that_comes_after_the_own_lease_time_is_not_sent(server: FakeQueue) -> None:
-    """As after a long pause of the process: the clock has moved on, the server may have given the job away."""
+    """As after a long pause of the process: the clock has moved on, the server may have given the
+    job away."""
     clock = SteppingClock()
     worker = make_worker(server, clock=clock)
 
@@ -378,7 +410,9 @@ async def test_a_result_that_comes_after_the_own_lease_time_is_not_sent(server: 
     assert (server.count("release"), worker.stats.lost) == (0, 1)
 
 
-async def test_a_running_handler_is_stopped_when_the_own_lease_time_has_passed(server: FakeQueue) -> None:
+async def test_a_running_handler_is_stopped_when_the_own_lease_time_has_passed(
+    server: FakeQueue,
+) -> None:
     """Heartbeats fail, nobody says that the lease is lost: the worker must find out by itself."""
     worker = make_worker(server, ttl_sec=1)
     server.fail("heartbeat", 503, times=1_000)
@@ -401,7 +435,9 @@ async def test_a_running_handler_is_stopped_when_the_own_lease_time_has_passed(s
 
 
 @pytest.mark.parametrize("fault", ["lost", "cut", 503, 500])
-async def test_a_result_is_sent_until_the_server_has_answered_and_counts_once(server: FakeQueue, fault: str | int) -> None:
+async def test_a_result_is_sent_until_the_server_has_answered_and_counts_once(
+    server: FakeQueue, fault: str | int
+) -> None:
     worker = make_worker(server)
     worker.add_job("work", lambda ctx: "done")
     [job_id] = server.add()
@@ -435,7 +471,9 @@ async def test_jobs_of_another_worker_are_not_taken_up(server: FakeQueue) -> Non
     assert (worker.stats.adopted, server.accepted) == (0, [])
 
 
-async def test_a_restart_of_the_server_in_mid_work_loses_and_doubles_nothing(server: FakeQueue) -> None:
+async def test_a_restart_of_the_server_in_mid_work_loses_and_doubles_nothing(
+    server: FakeQueue,
+) -> None:
     worker = make_worker(server, concurrency=20)
     served = 0
 
@@ -509,7 +547,9 @@ async def test_a_stop_lets_what_runs_finish_and_claims_no_more(server: FakeQueue
     assert server.states() == {"DONE": 2, "QUEUED": 3}
 
 
-async def test_a_stop_ends_handlers_after_the_grace_and_reports_them_failed(server: FakeQueue) -> None:
+async def test_a_stop_ends_handlers_after_the_grace_and_reports_them_failed(
+    server: FakeQueue,
+) -> None:
     worker = make_worker(server, grace_sec=0.3)
 
     @worker.job("async")
@@ -525,11 +565,15 @@ async def test_a_stop_ends_handlers_after_the_grace_and_reports_them_failed(serv
     server.add("thread")
     async with at_work(worker):
         await server.until(lambda: len(server.leases) == 2)
-    assert {result["error"] for result in server.results.values()} == {"the worker stopped before the job ended"}
+    assert {result["error"] for result in server.results.values()} == {
+        "the worker stopped before the job ended"
+    }
     assert worker.stats.failed == 2
 
 
-async def test_a_thread_that_does_not_end_keeps_its_lease_when_the_worker_stops(server: FakeQueue) -> None:
+async def test_a_thread_that_does_not_end_keeps_its_lease_when_the_worker_stops(
+    server: FakeQueue,
+) -> None:
     worker = make_worker(server, grace_sec=0.1)
     end = threading.Event()
     worker.add_job("work", lambda ctx: end.wait(20))

@@ -1,4 +1,5 @@
-"""Proof that the store's suite bites: what it guards is broken on purpose, one thing at a time, and the check must fail."""
+"""Proof that the store's suite bites: what it guards is broken on purpose, one thing at a time, and
+the check must fail."""
 
 import re
 from collections.abc import AsyncIterator, Callable
@@ -13,8 +14,8 @@ from ksana.base.errors import KsanaError
 from ksana.store.sql import SqlStore, open_store
 from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core import store as store_module
-from ksana.store.sql.core.dialects import Trouble
 from ksana.store.sql.core.commit_queue import StoreCall, Writer
+from ksana.store.sql.core.dialects import Trouble
 from ksana.store.sql.core.session import Session
 from ksana.store.sql.core.statements import Statement, load_statements
 from ksana.store.sql.core.tx import SqlTx
@@ -50,7 +51,9 @@ GUARDS = {
 
 
 @pytest.mark.parametrize("name", GUARDS)
-async def test_a_missing_guard_is_noticed(opened: Opener, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+async def test_a_missing_guard_is_noticed(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     def load_without_guard(macros: Any) -> dict[str, Statement]:
         statements = load_statements(macros)
         whole = statements[f"core.{name}"]
@@ -65,7 +68,9 @@ async def test_a_missing_guard_is_noticed(opened: Opener, monkeypatch: pytest.Mo
             await checks.check_guards_answer_whether_it_happened(store)
 
 
-def run_together_without_undoing(self: Writer, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
+def run_together_without_undoing(
+    self: Writer, session: Session, tx: SqlTx, batch: list[StoreCall]
+) -> bool:
     """A failure after a write is reported, but what it wrote stays."""
     for work in batch:
         work.error = None
@@ -78,7 +83,9 @@ def run_together_without_undoing(self: Writer, session: Session, tx: SqlTx, batc
     return True
 
 
-def run_apart_without_savepoint(self: Writer, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
+def run_apart_without_savepoint(
+    self: Writer, session: Session, tx: SqlTx, batch: list[StoreCall]
+) -> bool:
     """The careful run undoes everybody's work instead of the failed function's."""
     for work in batch:
         work.error = None
@@ -95,7 +102,9 @@ def run_apart_without_savepoint(self: Writer, session: Session, tx: SqlTx, batch
     return True
 
 
-def run_together_failing_all(self: Writer, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
+def run_together_failing_all(
+    self: Writer, session: Session, tx: SqlTx, batch: list[StoreCall]
+) -> bool:
     """One domain error fails the whole batch."""
     for work in batch:
         work.error = None
@@ -125,15 +134,19 @@ async def test_failures_that_leak_into_the_batch_are_noticed(
             await checks.check_failures_stay_with_their_function(store)
 
 
-async def test_a_lane_that_commits_one_by_one_is_noticed(opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ksana.store.sql.threads.BATCH_LIMIT", 1)
+async def test_a_lane_that_commits_one_by_one_is_noticed(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ksana.store.sql.core.threads.BATCH_LIMIT", 1)
     async with opened() as store:
         with pytest.raises(AssertionError):
             await checks.check_writers_share_commits(store)
 
 
-async def test_a_missing_retry_is_noticed(opened: Opener, monkeypatch: pytest.MonkeyPatch, store_url: str) -> None:
-    monkeypatch.setattr("ksana.store.sql.lane.MAX_RETRIES", 0)
+async def test_a_missing_retry_is_noticed(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, store_url: str
+) -> None:
+    monkeypatch.setattr("ksana.store.sql.core.commit_queue.MAX_RETRIES", 0)
     async with opened() as store:
         with pytest.raises(KsanaError, match="too busy"):
             if store.sole:
@@ -142,12 +155,14 @@ async def test_a_missing_retry_is_noticed(opened: Opener, monkeypatch: pytest.Mo
                 await checks.check_deadlocks_are_retried(store)
 
 
-async def test_a_missing_reconnect_is_noticed(opened: Opener, monkeypatch: pytest.MonkeyPatch, store_url: str) -> None:
+async def test_a_missing_reconnect_is_noticed(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch, store_url: str
+) -> None:
     database = Database(store_url)
     if not database.can_sever:
         pytest.skip("an embedded database has no connection to lose")
     async with opened() as store:
-        monkeypatch.setattr("ksana.store.sql.lane.MAX_RECONNECTS", 0)
+        monkeypatch.setattr("ksana.store.sql.core.commit_queue.MAX_RECONNECTS", 0)
         with pytest.raises(KsanaError, match="dropping the connection"):
             await checks.check_a_connection_lost_before_commit_is_replaced(store, database)
 
@@ -176,16 +191,20 @@ async def test_a_guess_that_a_commit_happened_is_noticed(
 
 
 @pytest.mark.parametrize("level", ["NORMAL", "OFF"])
-async def test_weaker_durability_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+async def test_weaker_durability_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
     weaken = (
-        "import asyncio, sys; from ksana.store.sql import sqlite_file; "
+        "import asyncio, sys; from ksana.store.sql.core import sqlite_file; "
         f"sqlite_file._PRAGMAS = tuple(p.replace('FULL', '{level}') for p in sqlite_file._PRAGMAS); "
         "from tests.store.driver import write; "
         "asyncio.run(write(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 'k'))"
     )
     with pytest.raises(AssertionError, match="without a sync"):
         check_every_answer_follows_a_sync(tmp_path, weaken)
-    monkeypatch.setattr(sqlite_file, "_PRAGMAS", tuple(p.replace("FULL", level) for p in sqlite_file._PRAGMAS))
+    monkeypatch.setattr(
+        sqlite_file, "_PRAGMAS", tuple(p.replace("FULL", level) for p in sqlite_file._PRAGMAS)
+    )
     store = await open_store(f"sqlite:///{tmp_path}/other.db", SystemClock())
     with pytest.raises(AssertionError):
         await checks.check_the_writer_syncs_every_commit(store)

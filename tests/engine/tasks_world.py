@@ -1,4 +1,5 @@
-"""The whole of timers and tasks on a virtual clock: real store (inline SQLite), real services and engine, a scripted caller."""
+"""The whole of timers and tasks on a virtual clock: real store (inline SQLite), real services and
+engine, a scripted caller."""
 
 import asyncio
 from collections import defaultdict
@@ -12,15 +13,15 @@ from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.schedule import Once, Schedule, make_cron, make_every
 from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Run, Task
+from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.delivery import Delivery
 from ksana.engine.tasks.firing import FiringEngine
-from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.rescue import RescueEngine
 from ksana.ports.caller import Reply, Request, Timing
 from ksana.ports.store import Event
 from ksana.service.tasks.callbacks import CallbackBody, CallbackService, Received
-from ksana.service.tasks.runs import RunService
 from ksana.service.tasks.definitions import NewTask, TaskService
+from ksana.service.tasks.runs import RunService
 from ksana.store.sql import SqlStore, open_store
 
 Script = Callable[[Request], Reply | None]
@@ -83,7 +84,9 @@ class ScriptedCaller:
 
 
 def answer(status: int, body: bytes = b"", retry_after: str | None = None) -> Reply:
-    return Reply("answered", Timing(total_ms=1.0), status=status, body=body, retry_after=retry_after)
+    return Reply(
+        "answered", Timing(total_ms=1.0), status=status, body=body, retry_after=retry_after
+    )
 
 
 class Quiet:
@@ -103,10 +106,16 @@ class Quiet:
 
 
 class World:
-    """One instance. `die` and `revive` stand for kill -9 and a restart; the store and the clock live on."""
+    """One instance. `die` and `revive` stand for kill -9 and a restart; the store and the clock
+    live on."""
 
     def __init__(
-        self, store: SqlStore, clock: VirtualClock, instance: str = "one", workers: int = 64, per_host: int = 16
+        self,
+        store: SqlStore,
+        clock: VirtualClock,
+        instance: str = "one",
+        workers: int = 64,
+        per_host: int = 16,
     ) -> None:
         self.store = store
         self.clock = clock
@@ -126,11 +135,26 @@ class World:
         clock, store = self.clock, self.store
         await store.transact(lambda tx: tx.instances.register(me, "host", "0", 15 * SECOND, True))
         self.delivery = Delivery(
-            store, clock, lambda: self.caller, me, lambda: self.is_alive, self.metrics, workers=self._limits[0],
-            per_host=self._limits[1], callback_base="http://ksana/api/v1/callbacks", agent="ksana/test",
-        )  # fmt: skip
+            store,
+            clock,
+            lambda: self.caller,
+            me,
+            lambda: self.is_alive,
+            self.metrics,
+            workers=self._limits[0],
+            per_host=self._limits[1],
+            callback_base="http://ksana/api/v1/callbacks",
+            agent="ksana/test",
+        )
         self.firing = FiringEngine(
-            store, clock, me, self.delivery.rooms, self.delivery.take, self.metrics, batch_limit=500, poll_us=5 * SECOND
+            store,
+            clock,
+            me,
+            self.delivery.rooms,
+            self.delivery.take,
+            self.metrics,
+            batch_limit=500,
+            poll_us=5 * SECOND,
         )
         self.waking = RescueEngine(store, clock, me, self.delivery.ready, self.delivery.known_runs)
         self.delivery.on_wakes = self.waking.wakes.signal
@@ -139,9 +163,14 @@ class World:
         self.callbacks = CallbackService(store, clock, self, 3600 * SECOND, True)
         self.is_alive = True
         pumps = (
-            self.delivery.outcomes, self.delivery.claims, self.delivery.cancels, self.waking.wakes, self.waking.rescue,
-            self.waking.promote, self.firing.pump,
-        )  # fmt: skip
+            self.delivery.outcomes,
+            self.delivery.claims,
+            self.delivery.cancels,
+            self.waking.wakes,
+            self.waking.rescue,
+            self.waking.promote,
+            self.firing.pump,
+        )
         self._pumps = pumps
         self._tasks = [asyncio.ensure_future(pump.run()) for pump in pumps]
         self._tasks.append(asyncio.ensure_future(self._renew(me)))
@@ -182,7 +211,9 @@ class World:
         self.delivery.abort(run_id)
 
     # what tests ask
-    async def add(self, definition: Definition, *, dialect: str = "C", status: str = "ENABLED") -> Task:
+    async def add(
+        self, definition: Definition, *, dialect: str = "C", status: str = "ENABLED"
+    ) -> Task:
         task = await self.tasks.create(NewTask(dialect, definition, status))  # type: ignore[arg-type]
         await self.clock.settle()
         return task
@@ -192,7 +223,11 @@ class World:
         return list(reversed((await self.runs.list_page(task_id=task.id, page_size=500)).runs))
 
     async def events(self, kind: str) -> list[Event]:
-        return [e for e in await self.store.read(lambda tx: tx.events.list_after(0, 5000)) if e.type == kind]
+        return [
+            e
+            for e in await self.store.read(lambda tx: tx.events.list_after(0, 5000))
+            if e.type == kind
+        ]
 
     async def call_back(self, token: str, status: str, **members: Any) -> Any:
         body = CallbackBody(status, **members)
@@ -225,7 +260,9 @@ def once(at: Instant) -> Schedule:
     return Once(at)
 
 
-def task_of(schedule: Schedule, name: str = "t", url: str = "http://target/hook", **members: Any) -> Definition:
+def task_of(
+    schedule: Schedule, name: str = "t", url: str = "http://target/hook", **members: Any
+) -> Definition:
     """A definition with C's defaults."""
     retry = members.pop("retry", RetryPolicy())
     options = members.pop("options", Options())

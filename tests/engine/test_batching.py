@@ -25,7 +25,8 @@ class FakeStore:
         return await future
 
     async def run_next(self, times: int = 1, error: Exception | None = None) -> Any:
-        """Run the next transaction; as a store does after a deadlock or a lost connection, perhaps more than once."""
+        """Run the next transaction; as a store does after a deadlock or a lost connection, perhaps
+        more than once."""
         fn, future = await asyncio.wait_for(self.waiting.get(), 5)
         try:
             for _ in range(times):

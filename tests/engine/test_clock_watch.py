@@ -40,7 +40,9 @@ async def test_slewing_is_no_step(clock: VirtualClock) -> None:
 
 
 @pytest.mark.spec("X5")
-async def test_a_store_clock_more_than_a_second_off_is_told_and_so_is_its_return(clock: VirtualClock) -> None:
+async def test_a_store_clock_more_than_a_second_off_is_told_and_so_is_its_return(
+    clock: VirtualClock,
+) -> None:
     off: Micros = 3 * SECOND
     seen: list[Micros] = []
 
@@ -104,7 +106,9 @@ class Moody:
         return (not self.is_forgetful, 0) if fn.__name__ == "_renew" else (None, 0)
 
 
-async def test_the_lease_is_lost_by_our_own_clock_before_others_may_act(clock: VirtualClock) -> None:
+async def test_the_lease_is_lost_by_our_own_clock_before_others_may_act(
+    clock: VirtualClock,
+) -> None:
     store = Moody()
     membership = Membership(store, clock, "i", "h", "1")  # type: ignore[arg-type]
     assert not membership.is_held()

@@ -46,7 +46,9 @@ async def test_a_task_is_not_due_then_ran_and_the_answer_names_the_run(world: Wo
 
 async def test_a_skipped_slot_and_one_that_waits_name_the_concurrency(world: World) -> None:
     world.caller.scripts[URL] = lambda request: None
-    skipping = await world.add(task_of(every(world, 10), timeout_us=35 * SECOND, concurrency_policy="SKIP"))
+    skipping = await world.add(
+        task_of(every(world, 10), timeout_us=35 * SECOND, concurrency_policy="SKIP")
+    )
     queueing = await world.add(task_of(every(world, 10), name="q", timeout_us=35 * SECOND))
     await world.clock.advance(31 * SECOND)
     found = await ask(world, skipping)
@@ -78,11 +80,16 @@ async def test_slots_of_an_outage_are_missed_by_their_policy(world: World) -> No
     await world.revive()
     await world.clock.advance(SECOND)
     for task, slot, verdict, code in (
-        (skipping, 40, "missed", "MISFIRE_SKIP"), (firing, 40, "missed", "MISFIRE_FIRE_NOW"),
-        (firing, 70, "ran", "SLOT_RAN"), (skipping, 10, "ran", "SLOT_RAN"),
-    ):  # fmt: skip
+        (skipping, 40, "missed", "MISFIRE_SKIP"),
+        (firing, 40, "missed", "MISFIRE_FIRE_NOW"),
+        (firing, 70, "ran", "SLOT_RAN"),
+        (skipping, 10, "ran", "SLOT_RAN"),
+    ):
         found = await ask(world, task, began + slot * SECOND)
-        assert (found.why.verdict, codes(found.why)[0]) == (verdict, code), (task.definition.name, slot)
+        assert (found.why.verdict, codes(found.why)[0]) == (verdict, code), (
+            task.definition.name,
+            slot,
+        )
         if verdict == "missed":
             assert found.why.reasons[0].event_id is not None
             assert found.why.reasons[0].data["count"] == 6
@@ -110,7 +117,11 @@ async def test_a_pause_is_told_for_the_time_it_lasted(world: World) -> None:
     await world.tasks.set_enabled(task.id, False)
     await world.clock.advance(30 * SECOND)
     found = await ask(world, task)
-    assert (found.why.verdict, codes(found.why), found.why.next_run_at) == ("disabled", ["DISABLED"], None)
+    assert (found.why.verdict, codes(found.why), found.why.next_run_at) == (
+        "disabled",
+        ["DISABLED"],
+        None,
+    )
     await world.tasks.set_enabled(task.id, True)
     await world.clock.advance(20 * SECOND)
     assert (await ask(world, task)).why.verdict == "ran"
@@ -121,7 +132,9 @@ async def test_a_pause_is_told_for_the_time_it_lasted(world: World) -> None:
 
 async def test_used_up_runs_end_of_schedule_and_runs_by_hand_are_told(world: World) -> None:
     counted = await world.add(task_of(every(world, 10), options=Options(max_runs=2)))
-    ending = await world.add(task_of(every(world, 10, end_at=world.clock.now() + 15 * SECOND), name="e"))
+    ending = await world.add(
+        task_of(every(world, 10, end_at=world.clock.now() + 15 * SECOND), name="e")
+    )
     await world.clock.advance(45 * SECOND)
     found = await ask(world, counted)
     assert (found.why.verdict, codes(found.why)) == ("ended", ["MAX_RUNS_REACHED"])
@@ -143,7 +156,9 @@ async def test_the_future_is_told_by_the_schedule(world: World) -> None:
 
 async def test_a_retrying_run_and_a_failed_one_are_told_with_their_timeline(world: World) -> None:
     world.caller.scripts[URL] = lambda request: answer(503)
-    task = await world.add(task_of(once(world.clock.now() + SECOND), retry=RetryPolicy(1, 30 * SECOND)))
+    task = await world.add(
+        task_of(once(world.clock.now() + SECOND), retry=RetryPolicy(1, 30 * SECOND))
+    )
     await world.clock.advance(2 * SECOND)
     run = (await world.all_runs(task))[0]
     why = await ask_run(world, run.id)
@@ -152,7 +167,12 @@ async def test_a_retrying_run_and_a_failed_one_are_told_with_their_timeline(worl
     assert why.waits_for.what == "retry"
     await world.clock.advance(MINUTE)
     why = await ask_run(world, run.id)
-    assert [moment.type for moment in why.timeline] == ["RUN_STARTED", "RUN_RETRYING", "RUN_STARTED", "RUN_FAILED"]
+    assert [moment.type for moment in why.timeline] == [
+        "RUN_STARTED",
+        "RUN_RETRYING",
+        "RUN_STARTED",
+        "RUN_FAILED",
+    ]
     assert why.waits_for is None
     assert codes(why)[0] == "RETRIES_USED_UP"
     assert (why.attempts["ended"], why.attempts["allowed"]) == (2, 2)
@@ -177,8 +197,12 @@ async def test_a_run_in_flight_names_its_holder_and_then_that_it_died(world: Wor
     assert why.attempts["list"][0]["status"] == "LOST"
 
 
-async def test_a_pending_callback_says_how_long_it_may_take_and_then_that_it_did_not_come(world: World) -> None:
-    task = await world.add(task_of(once(world.clock.now() + SECOND), exec_type="ASYNC", callback_timeout_us=MINUTE))
+async def test_a_pending_callback_says_how_long_it_may_take_and_then_that_it_did_not_come(
+    world: World,
+) -> None:
+    task = await world.add(
+        task_of(once(world.clock.now() + SECOND), exec_type="ASYNC", callback_timeout_us=MINUTE)
+    )
     await world.clock.advance(2 * SECOND)
     run = (await world.all_runs(task))[0]
     why = await ask_run(world, run.id)
@@ -188,7 +212,9 @@ async def test_a_pending_callback_says_how_long_it_may_take_and_then_that_it_did
     assert codes(await ask_run(world, run.id))[0] == "NO_CALLBACK"
 
 
-async def test_a_run_that_waits_for_a_place_knows_its_host(tmp_path: Path, clock: VirtualClock) -> None:
+async def test_a_run_that_waits_for_a_place_knows_its_host(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
     world = await open_world(tmp_path, clock, workers=1, per_host=1)
     world.caller.scripts[URL] = lambda request: None
     await world.die()
@@ -197,7 +223,11 @@ async def test_a_run_that_waits_for_a_place_knows_its_host(tmp_path: Path, clock
     ids = [(await world.tasks.trigger(task.id)).run_id for _ in range(3)]
     why = await ask_run(world, ids[2])
     assert why.waits_for is not None
-    assert (why.waits_for.what, why.waits_for.host, why.waits_for.position) == ("place", "target", 3)
+    assert (why.waits_for.what, why.waits_for.host, why.waits_for.position) == (
+        "place",
+        "target",
+        3,
+    )
     await world.store.close()
 
 
@@ -227,7 +257,9 @@ async def test_the_last_event_before_an_instant_is_found_by_halving_over_gaps(wo
     for at in range(began - SECOND, began + 62 * SECOND, SECOND // 2):
         found = await world.store.read(lambda tx, at=at: tx.history.find_event_id_at(at))
         expected = max((id_ for id_, ts in rows if ts <= at), default=rows[0][0] - 1)
-        assert [id_ for id_, _ in rows if id_ <= found] == [id_ for id_, _ in rows if id_ <= expected], at
+        assert [id_ for id_, _ in rows if id_ <= found] == [
+            id_ for id_, _ in rows if id_ <= expected
+        ], at
     await world.store.transact(lambda tx: tx.events.purge(2**60, 1000))
     assert await world.store.read(lambda tx: tx.history.find_event_id_at(began)) == 0
 
@@ -235,14 +267,19 @@ async def test_the_last_event_before_an_instant_is_found_by_halving_over_gaps(wo
 async def test_no_question_scans_history(world: World) -> None:
     """Each statement of explain names an index in its plan; none reads a table from end to end."""
     statements = {
-        "run_of_slot": {"task_id": 1, "slot_at": 1}, "newest_runs": {"task_id": 1, "limit": 1},
+        "run_of_slot": {"task_id": 1, "slot_at": 1},
+        "newest_runs": {"task_id": 1, "limit": 1},
         "first_event": {"entity_id": "1", "entity_type": "RUN"},
         "events_down": {"entity_id": "1", "entity_type": "RUN", "upto": 1, "limit": 1},
-        "events_up": {"entity_id": "1", "entity_type": "RUN", "after": 1, "limit": 1}, "event_from": {"from_id": 1},
-        "count_waiting_before": {"task_id": 1, "id": 1}, "count_ready_before": {"host": "h", "id": 1, "limit": 1},
-        "lease_of": {"id": "i"}, "newest_surplus": {"task_id": 1, "keep": 1, "look": 1},
-        "list_surplus": {"task_id": 1, "upto": 1, "look": 1, "limit": 1}, "oldest_runs": {"after": 1, "limit": 1},
-    }  # fmt: skip
+        "events_up": {"entity_id": "1", "entity_type": "RUN", "after": 1, "limit": 1},
+        "event_from": {"from_id": 1},
+        "count_waiting_before": {"task_id": 1, "id": 1},
+        "count_ready_before": {"host": "h", "id": 1, "limit": 1},
+        "lease_of": {"id": "i"},
+        "newest_surplus": {"task_id": 1, "keep": 1, "look": 1},
+        "list_surplus": {"task_id": 1, "upto": 1, "look": 1, "limit": 1},
+        "oldest_runs": {"after": 1, "limit": 1},
+    }
 
     def plan(tx: Any, name: str, params: dict[str, Any]) -> str:
         history: SqlHistory = tx.history

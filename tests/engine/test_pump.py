@@ -86,7 +86,9 @@ async def test_a_signal_while_the_step_works_is_not_lost(clock: VirtualClock) ->
 
 
 @pytest.mark.spec("X5")
-async def test_a_clock_stepped_back_does_not_put_it_to_sleep_for_the_step(clock: VirtualClock) -> None:
+async def test_a_clock_stepped_back_does_not_put_it_to_sleep_for_the_step(
+    clock: VirtualClock,
+) -> None:
     steps = CoroutineDriver(clock, never)
     async with running(Pump("p", clock, steps, poll_us=5 * SECOND)):
         await clock.advance(SECOND)
@@ -96,7 +98,9 @@ async def test_a_clock_stepped_back_does_not_put_it_to_sleep_for_the_step(clock:
 
 
 @pytest.mark.spec("X5")
-async def test_a_clock_stepped_forward_makes_the_due_slot_fire_within_a_second(clock: VirtualClock) -> None:
+async def test_a_clock_stepped_forward_makes_the_due_slot_fire_within_a_second(
+    clock: VirtualClock,
+) -> None:
     start = clock.now()
     dues = iter([start + HOUR])
     steps = CoroutineDriver(clock, lambda: next(dues, None))
@@ -144,7 +148,9 @@ async def test_what_became_due_while_it_worked_is_done_at_once(clock: VirtualClo
     assert calls[1] - calls[0] == 10 * MILLISECOND
 
 
-async def test_a_step_that_stopped_in_the_middle_is_called_again_after_others_had_their_turn(clock: VirtualClock) -> None:
+async def test_a_step_that_stopped_in_the_middle_is_called_again_after_others_had_their_turn(
+    clock: VirtualClock,
+) -> None:
     order: list[str] = []
 
     async def step() -> Instant | None:

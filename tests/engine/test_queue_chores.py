@@ -1,4 +1,5 @@
-"""The queue's upkeep on the virtual clock: past minutes are packed soon, a backlog in small batches, old hours are removed."""
+"""The queue's upkeep on the virtual clock: past minutes are packed soon, a backlog in small
+batches, old hours are removed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -49,22 +50,32 @@ def count_some(tx: Any) -> None:
 
 
 @pytest.mark.spec("Q15")
-async def test_past_minutes_are_packed_and_told_as_before(store: SqlStore, clock: VirtualClock) -> None:
+async def test_past_minutes_are_packed_and_told_as_before(
+    store: SqlStore, clock: VirtualClock
+) -> None:
     for _ in range(90):
         await store.transact(count_some)
         await clock.advance(MINUTE)
-    before = [await store.read(read_series, metric, 7 * MINUTE, 2 * HOUR) for metric in ("jobs_done", "run_seconds_p95")]
+    before = [
+        await store.read(read_series, metric, 7 * MINUTE, 2 * HOUR)
+        for metric in ("jobs_done", "run_seconds_p95")
+    ]
     assert sum(value or 0 for value in before[0].values) == 180
     async with upkeep(store, clock):
         await clock.advance(SECOND)
     assert await rows_of(store, "rollups") == 0
     assert await rows_of(store, "queue_hours") <= 2 * 3
-    after = [await store.read(read_series, metric, 7 * MINUTE, 2 * HOUR) for metric in ("jobs_done", "run_seconds_p95")]
+    after = [
+        await store.read(read_series, metric, 7 * MINUTE, 2 * HOUR)
+        for metric in ("jobs_done", "run_seconds_p95")
+    ]
     assert after == before
 
 
 @pytest.mark.spec("Q15")
-async def test_few_minutes_are_left_to_read_one_by_one(store: SqlStore, clock: VirtualClock) -> None:
+async def test_few_minutes_are_left_to_read_one_by_one(
+    store: SqlStore, clock: VirtualClock
+) -> None:
     most = 0
     async with upkeep(store, clock):
         for _ in range(20):
@@ -76,9 +87,14 @@ async def test_few_minutes_are_left_to_read_one_by_one(store: SqlStore, clock: V
 
 
 @pytest.mark.spec("Q15")
-async def test_a_backlog_is_packed_in_batches_and_keeps_nothing_else(store: SqlStore, clock: VirtualClock) -> None:
+async def test_a_backlog_is_packed_in_batches_and_keeps_nothing_else(
+    store: SqlStore, clock: VirtualClock
+) -> None:
     minutes = 2 * PACK
-    rows = [("queue.done", 1, clock.now() // MINUTE * MINUTE - n * MINUTE, "0", 1, 0.0) for n in range(1, minutes + 1)]
+    rows = [
+        ("queue.done", 1, clock.now() // MINUTE * MINUTE - n * MINUTE, "0", 1, 0.0)
+        for n in range(1, minutes + 1)
+    ]
     columns = ("metric", "minutes", "bucket_at", "entry", "count", "total")
     await store.transact(lambda tx: tx._session.run_tuples("core.add_to_bucket", columns, rows))
     async with upkeep(store, clock) as sampled:

@@ -1,4 +1,5 @@
-"""Retention on the virtual clock: everything old goes, in small batches, by one instance, and nothing young."""
+"""Retention on the virtual clock: everything old goes, in small batches, by one instance, and
+nothing young."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import StoreDownError
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
-from ksana.engine.core import retention
+from ksana.engine.core import retention as retention_loop
 from ksana.engine.core.retention import BATCH, Retention, add_core_rows
 from ksana.store.sql import SqlStore, open_store
 
@@ -62,8 +63,15 @@ async def test_everything_old_is_removed_and_counted(store: SqlStore, clock: Vir
     await fill(store, events=5, buckets=3, instances=1)
     retention = make_retention(store, clock)
     await let_run(retention, clock, 10 * SECOND)
-    assert retention.removed == {"events": 3 * BATCH + 7, "instances": 4, "rollups": BATCH + 1, "marks": 0}
-    assert [await count(store, table) for table in ("scheduler_events", "rollups", "instances")] == [5, 3, 1]
+    assert retention.removed == {
+        "events": 3 * BATCH + 7,
+        "instances": 4,
+        "rollups": BATCH + 1,
+        "marks": 0,
+    }
+    assert [
+        await count(store, table) for table in ("scheduler_events", "rollups", "instances")
+    ] == [5, 3, 1]
 
 
 @pytest.mark.spec("X13")
@@ -94,11 +102,11 @@ async def test_a_batch_is_small_and_a_breath_follows(store: SqlStore, clock: Vir
     await clock.advance(KEEP + MINUTE)
     retention = make_retention(store, clock)
     now = clock.now()
-    assert await retention.step() == now + retention.BREATH
+    assert await retention.step() == now + retention_loop.BREATH
     assert await count(store, "scheduler_events") == 2 * BATCH
     await retention.step()
     await retention.step()
-    assert await retention.step() == now + retention.EVERY
+    assert await retention.step() == now + retention_loop.EVERY
 
 
 async def test_one_instance_at_a_time_does_it(store: SqlStore, clock: VirtualClock) -> None:
@@ -108,7 +116,7 @@ async def test_one_instance_at_a_time_does_it(store: SqlStore, clock: VirtualClo
     await one.step()
     await two.step()
     assert (one.removed["events"], two.removed["events"]) == (BATCH, 0)
-    await clock.advance(retention.LOCK_US)
+    await clock.advance(retention_loop.LOCK_US)
     await two.step()
     assert two.removed["events"] == BATCH, "the first fell silent, the second goes on"
 
@@ -126,7 +134,9 @@ async def test_a_surface_adds_its_own_rows(store: SqlStore, clock: VirtualClock)
     assert asked == [(clock.now() - HOUR, BATCH)]
 
 
-async def test_one_kind_that_fails_does_not_keep_the_others(store: SqlStore, clock: VirtualClock) -> None:
+async def test_one_kind_that_fails_does_not_keep_the_others(
+    store: SqlStore, clock: VirtualClock
+) -> None:
     def remove(tx: Any, before: int, limit: int) -> int:
         raise RuntimeError("no such table")
 

@@ -1,4 +1,5 @@
-"""Retention of runs: by age and by number, in small batches, never unfinished work, never definitions."""
+"""Retention of runs: by age and by number, in small batches, never unfinished work, never
+definitions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,9 +12,9 @@ from ksana.base.clock import VirtualClock
 from ksana.base.ids import new_uid
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
 from ksana.domain.tasks.records import Options, Task
-from ksana.engine.core import retention
-from ksana.engine.tasks import run_history
+from ksana.engine.core import retention as retention_loop
 from ksana.engine.core.retention import Retention
+from ksana.engine.tasks import run_history
 from ksana.engine.tasks.run_history import BATCH, MAX_NOTED, RunHistory, add_run_history
 from ksana.ports.tasks.tables import NewRun
 from ksana.store.sql import SqlStore
@@ -33,21 +34,36 @@ async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
 
 
 async def add_task(world: World, keep: int = 1000, name: str = "t") -> Task:
-    return await world.add(task_of(every(world, 3600), name=name, options=Options(history_limit=keep)))
+    return await world.add(
+        task_of(every(world, 3600), name=name, options=Options(history_limit=keep))
+    )
 
 
-async def add_runs(store: SqlStore, task: Task, count: int, status: str = "SUCCESS", *, callbacks: bool = False) -> list[int]:
+async def add_runs(
+    store: SqlStore, task: Task, count: int, status: str = "SUCCESS", *, callbacks: bool = False
+) -> list[int]:
     """Runs that ended now, or, SCHEDULED, have not."""
 
     def write(tx: Any) -> list[int]:
         new = [
             NewRun(
-                uid=new_uid(), task_id=task.id, slot_at=None, scheduled_time=tx.now, status=status,
-                trigger="manual", exec_type="SYNC", is_counted=True, host="h", is_ready=False, held_by=None, token=1,
-                reason=None, trace_id="t",
+                uid=new_uid(),
+                task_id=task.id,
+                slot_at=None,
+                scheduled_time=tx.now,
+                status=status,
+                trigger="manual",
+                exec_type="SYNC",
+                is_counted=True,
+                host="h",
+                is_ready=False,
+                held_by=None,
+                token=1,
+                reason=None,
+                trace_id="t",
             )
             for _ in range(count)
-        ]  # fmt: skip
+        ]
         ids: list[int] = tx.runs.insert_many(new)
         for run_id in ids if callbacks else ():
             tx.runs.insert_callback(run_id, "{}", "{}", "RECEIVED")
@@ -74,7 +90,9 @@ def make_retention(world: World) -> Retention:
     return retention
 
 
-async def test_runs_that_ended_long_ago_go_with_their_callbacks_and_young_ones_stay(world: World) -> None:
+async def test_runs_that_ended_long_ago_go_with_their_callbacks_and_young_ones_stay(
+    world: World,
+) -> None:
     task = await add_task(world)
     old = await add_runs(world.store, task, 2 * BATCH + 3, callbacks=True)
     await world.clock.advance(KEEP)
@@ -95,7 +113,9 @@ async def test_unfinished_runs_at_the_old_end_stay_and_slow_nothing_down(world: 
     await world.clock.advance(KEEP + MINUTE)
     retention = make_retention(world)
     now = world.clock.now()
-    assert await retention.step() == now + retention.BREATH, "a whole batch went: more may follow"
+    assert await retention.step() == now + retention_loop.BREATH, (
+        "a whole batch went: more may follow"
+    )
     assert retention.removed == {"runs": BATCH}
     await let_run(retention.pump, world.clock, 5 * SECOND)
     assert await kept(world.store, task) == unfinished
@@ -131,7 +151,9 @@ async def test_a_task_is_looked_at_once_it_grew_by_a_tenth(world: World) -> None
 
 
 async def test_the_sweep_finds_what_nobody_noted(world: World) -> None:
-    tasks = [await add_task(world, keep=2, name=f"t{n}") for n in range(run_history.TASKS_A_LOOK + 5)]
+    tasks = [
+        await add_task(world, keep=2, name=f"t{n}") for n in range(run_history.TASKS_A_LOOK + 5)
+    ]
     for task in (tasks[0], tasks[-1]):
         await add_runs(world.store, task, 6)
     history = RunHistory(world.store, world.clock)
@@ -160,7 +182,9 @@ async def test_what_is_remembered_is_bounded(world: World) -> None:
     assert len(history._grown) == MAX_NOTED
 
 
-async def test_runs_of_the_engine_stay_within_the_limit_for_a_task_that_fires_all_the_time(world: World) -> None:
+async def test_runs_of_the_engine_stay_within_the_limit_for_a_task_that_fires_all_the_time(
+    world: World,
+) -> None:
     await world.revive()
     task = await world.add(task_of(every(world, 1), options=Options(history_limit=20)))
     history = RunHistory(world.store, world.clock)

@@ -56,13 +56,19 @@ async def test_a_loop_that_runs_is_ready(clock: VirtualClock, supervisor: Superv
 
 
 @pytest.mark.spec("X18")
-async def test_a_crashed_loop_is_restarted_with_growing_pauses_and_shown(clock: VirtualClock, supervisor: Supervisor) -> None:
+async def test_a_crashed_loop_is_restarted_with_growing_pauses_and_shown(
+    clock: VirtualClock, supervisor: Supervisor
+) -> None:
     body = Script(clock, *(ValueError(f"no {n}") for n in range(8)))
     with capture_logs() as logs:
         supervisor.start(Loop("firing", body))
         await clock.settle()
         shown = report(supervisor)
-        assert (shown.state, shown.ok, shown.last_error) == ("recovering", False, "ValueError: no 0")
+        assert (shown.state, shown.ok, shown.last_error) == (
+            "recovering",
+            False,
+            "ValueError: no 0",
+        )
         await clock.advance(MINUTE)
     gaps = [later - earlier for earlier, later in zip(body.starts, body.starts[1:], strict=False)]
     assert len(body.starts) == 9
@@ -72,7 +78,9 @@ async def test_a_crashed_loop_is_restarted_with_growing_pauses_and_shown(clock: 
     assert report(supervisor).last_error == "ValueError: no 7"
 
 
-async def test_a_restarted_loop_is_ready_only_after_it_has_proven_itself(clock: VirtualClock, supervisor: Supervisor) -> None:
+async def test_a_restarted_loop_is_ready_only_after_it_has_proven_itself(
+    clock: VirtualClock, supervisor: Supervisor
+) -> None:
     with capture_logs():
         supervisor.start(Loop("firing", Script(clock, ValueError("once"))))
         await clock.advance(SECOND)
@@ -90,7 +98,9 @@ async def test_pauses_stop_growing(clock: VirtualClock, supervisor: Supervisor) 
     assert max(gaps) <= 30 * SECOND
 
 
-async def test_a_store_that_is_down_is_a_quiet_pause(clock: VirtualClock, supervisor: Supervisor) -> None:
+async def test_a_store_that_is_down_is_a_quiet_pause(
+    clock: VirtualClock, supervisor: Supervisor
+) -> None:
     body = Script(clock, *(StoreDownError("gone") for _ in range(20)))
     with capture_logs() as logs:
         supervisor.start(Loop("firing", body))
@@ -167,7 +177,9 @@ async def test_a_loop_that_will_not_end_is_named_when_the_time_is_over(clock: Vi
         await supervisor.stop(SECOND)
 
 
-async def test_two_loops_of_one_name_are_refused(clock: VirtualClock, supervisor: Supervisor) -> None:
+async def test_two_loops_of_one_name_are_refused(
+    clock: VirtualClock, supervisor: Supervisor
+) -> None:
     supervisor.start(Loop("a", Script(clock)))
     with pytest.raises(ValueError, match="already"):
         supervisor.start(Loop("a", Script(clock)))

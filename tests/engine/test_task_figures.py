@@ -22,9 +22,12 @@ async def test_tasks_by_status_and_pending_callbacks_are_shown_from_memory(world
     assert await figures.sample() == world.clock.now() + FIGURES_EVERY
     before = metrics.render()
     for line in (
-        b'cronjob_task_total{status="ENABLED"} 2.0', b'cronjob_task_total{status="DISABLED"} 1.0',
+        b'cronjob_task_total{status="ENABLED"} 2.0',
+        b'cronjob_task_total{status="DISABLED"} 1.0',
         b"cronjob_callback_pending 1.0",
-    ):  # fmt: skip
+    ):
         assert line in before.splitlines()
     await world.add(task_of(every(world, 3600), name="more"))
-    assert b'cronjob_task_total{status="ENABLED"} 2.0' in metrics.render().splitlines(), "a scrape reads nothing"
+    assert b'cronjob_task_total{status="ENABLED"} 2.0' in metrics.render().splitlines(), (
+        "a scrape reads nothing"
+    )

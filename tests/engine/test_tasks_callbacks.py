@@ -1,4 +1,5 @@
-"""Asynchronous runs on the virtual clock: the first call, the callback, its deadline, and everything that crosses."""
+"""Asynchronous runs on the virtual clock: the first call, the callback, its deadline, and
+everything that crosses."""
 
 from typing import Any
 
@@ -14,7 +15,9 @@ from tests.engine.tasks_world import World, answer, every, once, task_of
 
 async def fire_async(world: World, **members: Any) -> tuple[Task, str]:
     """Make an async task, let it fire once, answer it and its callback token."""
-    definition = task_of(once(world.clock.now() + SECOND), exec_type="ASYNC", http_method="POST", **members)
+    definition = task_of(
+        once(world.clock.now() + SECOND), exec_type="ASYNC", http_method="POST", **members
+    )
     task = await world.add(definition)
     await world.clock.advance(SECOND)
     return task, world.caller.sent[-1].header("X-Callback-Token")
@@ -54,7 +57,9 @@ async def test_a_callback_ends_the_run_and_a_repeat_is_ignored(world: World) -> 
 @pytest.mark.spec("C16")
 async def test_a_failed_callback_is_final(world: World) -> None:
     task, token = await fire_async(world, retry=RetryPolicy(max_retries=3))
-    assert (await world.call_back(token, "FAILED", error_message="no disk")).final_status == "FAILED"
+    assert (
+        await world.call_back(token, "FAILED", error_message="no disk")
+    ).final_status == "FAILED"
     run = (await world.all_runs(task))[0]
     assert (run.status, run.error_message) == ("FAILED", "no disk")
     await world.clock.advance(HOUR)
@@ -73,8 +78,13 @@ async def test_no_callback_by_the_deadline_is_a_failed_timeout(world: World) -> 
 
 @pytest.mark.spec("C18")
 async def test_a_failed_or_missing_callback_is_retried_if_the_task_says_so(world: World) -> None:
-    options, retry = Options(retry_on_callback_failure=True), RetryPolicy(max_retries=2, initial_delay_us=SECOND)
-    task, token = await fire_async(world, options=options, retry=retry, callback_timeout_us=20 * SECOND)
+    options, retry = (
+        Options(retry_on_callback_failure=True),
+        RetryPolicy(max_retries=2, initial_delay_us=SECOND),
+    )
+    task, token = await fire_async(
+        world, options=options, retry=retry, callback_timeout_us=20 * SECOND
+    )
     await world.call_back(token, "FAILED")
     assert await status_of(world, task) == "RETRYING"
     await world.clock.advance(2 * SECOND)
@@ -125,14 +135,20 @@ async def test_wrong_callbacks_are_refused(world: World) -> None:
     with pytest.raises(InvalidError):
         await world.call_back(token, "MAYBE")
     with pytest.raises(MethodError):
-        await world.callbacks.take_by_token(token, Received(CallbackBody("SUCCESS"), "{}", "{}", "PUT"))
+        await world.callbacks.take_by_token(
+            token, Received(CallbackBody("SUCCESS"), "{}", "{}", "PUT")
+        )
     run = (await world.all_runs(task))[0]
     with pytest.raises(NotFoundError):
-        await world.callbacks.take_by_identity(task.id + 1, run.id, Received(CallbackBody("SUCCESS"), "{}", "{}", "POST"))
+        await world.callbacks.take_by_identity(
+            task.id + 1, run.id, Received(CallbackBody("SUCCESS"), "{}", "{}", "POST")
+        )
     sync = await world.add(task_of(every(world, 3600), name="sync"))
     started = await world.tasks.trigger(sync.id)
     with pytest.raises(ConflictError):
-        await world.callbacks.take_by_identity(sync.id, started.run_id, Received(CallbackBody("SUCCESS"), "{}", "{}", "POST"))
+        await world.callbacks.take_by_identity(
+            sync.id, started.run_id, Received(CallbackBody("SUCCESS"), "{}", "{}", "POST")
+        )
 
 
 @pytest.mark.spec("C16")

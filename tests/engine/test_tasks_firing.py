@@ -25,7 +25,9 @@ async def test_a_one_time_job_fires_at_its_instant_and_never_again(world: World)
 
 
 @pytest.mark.spec("T6", "C10")
-async def test_a_one_time_job_that_passed_while_nobody_ran_is_missed_with_an_alert(world: World) -> None:
+async def test_a_one_time_job_that_passed_while_nobody_ran_is_missed_with_an_alert(
+    world: World,
+) -> None:
     task = await world.add(task_of(once(world.clock.now() + 10 * SECOND), **SKIPPING), dialect="T")
     await world.die()
     await world.clock.advance(MINUTE)
@@ -42,7 +44,9 @@ async def test_a_one_time_job_set_in_the_past_is_missed_at_once(world: World) ->
     assert task.last_status == "missed"
     assert task.next_slot_at is None
     assert len(await world.events("TASK_MISSED")) == 1
-    await world.add(task_of(once(world.clock.now() - SECOND // 2), name="near", **SKIPPING), dialect="T")
+    await world.add(
+        task_of(once(world.clock.now() - SECOND // 2), name="near", **SKIPPING), dialect="T"
+    )
     await world.clock.advance(SECOND)
     assert len(world.caller.sent) == 1
 
@@ -87,7 +91,12 @@ async def test_fire_now_makes_one_run_that_carries_the_latest_missed_slot(world:
 async def test_catch_up_makes_the_newest_slots_oldest_first(world: World) -> None:
     began = world.clock.now()
     task = await world.add(
-        task_of(every(world, 10), misfire_policy="CATCH_UP_LIMITED", catchup_limit=3, concurrency_policy="PARALLEL")
+        task_of(
+            every(world, 10),
+            misfire_policy="CATCH_UP_LIMITED",
+            catchup_limit=3,
+            concurrency_policy="PARALLEL",
+        )
     )
     await world.die()
     await world.clock.advance(95 * SECOND)
@@ -134,7 +143,9 @@ async def test_a_clock_stepped_back_never_fires_a_slot_again(world: World) -> No
 @pytest.mark.spec("T8")
 async def test_jitter_delays_the_call_but_not_the_slot(world: World) -> None:
     began = world.clock.now()
-    task = await world.add(task_of(every(world, 10, jitter_us=4 * SECOND), concurrency_policy="PARALLEL"))
+    task = await world.add(
+        task_of(every(world, 10, jitter_us=4 * SECOND), concurrency_policy="PARALLEL")
+    )
     await world.clock.advance(200 * SECOND)
     runs = await world.all_runs(task)
     late = [sent.at - run.scheduled_time for sent, run in zip(world.caller.sent, runs, strict=True)]
@@ -160,7 +171,13 @@ async def test_queue_keeps_order_really_waits_and_is_bounded(world: World) -> No
     options = Options(max_queued=2)
     task = await world.add(task_of(every(world, 1), timeout_us=10 * SECOND, options=options))
     await world.clock.advance(5_500_000)
-    assert [run.status for run in await world.all_runs(task)] == ["RUNNING", "SCHEDULED", "SCHEDULED", "SKIPPED", "SKIPPED"]
+    assert [run.status for run in await world.all_runs(task)] == [
+        "RUNNING",
+        "SCHEDULED",
+        "SCHEDULED",
+        "SKIPPED",
+        "SKIPPED",
+    ]
     assert world.caller.open == 1
     world.caller.scripts["http://target/hook"] = lambda request: answer(200)
     await world.tasks.set_enabled(task.id, False)
@@ -175,7 +192,9 @@ async def test_queue_keeps_order_really_waits_and_is_bounded(world: World) -> No
 @pytest.mark.spec("C4", "C11")
 async def test_of_a_burst_of_triggers_exactly_the_limit_pass(world: World) -> None:
     world.caller.scripts["http://target/hook"] = lambda request: None
-    task = await world.add(task_of(every(world, 3600), max_concurrency=2, concurrency_policy="SKIP"))
+    task = await world.add(
+        task_of(every(world, 3600), max_concurrency=2, concurrency_policy="SKIP")
+    )
     outcomes = []
     for _ in range(5):
         try:
@@ -196,7 +215,9 @@ async def test_parallel_ignores_the_limit(world: World) -> None:
 
 
 @pytest.mark.spec("T3")
-async def test_run_now_goes_beside_a_running_one_and_leaves_the_schedule_alone(world: World) -> None:
+async def test_run_now_goes_beside_a_running_one_and_leaves_the_schedule_alone(
+    world: World,
+) -> None:
     world.caller.scripts["http://target/hook"] = lambda request: None
     task = await world.add(task_of(every(world, 60), **SKIPPING), dialect="T", status="DISABLED")
     await world.tasks.run_now(task.id)
@@ -210,18 +231,29 @@ async def test_run_now_goes_beside_a_running_one_and_leaves_the_schedule_alone(w
 @pytest.mark.spec("C14", "T13")
 async def test_retries_follow_their_policy_and_attempts_are_recorded(world: World) -> None:
     world.caller.scripts["http://target/hook"] = lambda request: answer(503)
-    retry = RetryPolicy(max_retries=3, initial_delay_us=2 * SECOND, strategy="exponential", max_delay_us=5 * SECOND)
+    retry = RetryPolicy(
+        max_retries=3, initial_delay_us=2 * SECOND, strategy="exponential", max_delay_us=5 * SECOND
+    )
     task = await world.add(task_of(once(world.clock.now() + SECOND), retry=retry))
     await world.clock.advance(SECOND)
     assert (await world.all_runs(task))[0].status == "RETRYING"
     await world.clock.advance(MINUTE)
     times = [sent.at for sent in world.caller.sent]
-    assert [(later - earlier) // SECOND for earlier, later in itertools.pairwise(times)] == [2, 4, 5]
+    assert [(later - earlier) // SECOND for earlier, later in itertools.pairwise(times)] == [
+        2,
+        4,
+        5,
+    ]
     assert [sent.header("X-Ksana-Attempt") for sent in world.caller.sent] == ["1", "2", "3", "4"]
     assert len({sent.header("X-Ksana-Run-Id") for sent in world.caller.sent}) == 1
     run = (await world.all_runs(task))[0]
     assert (run.status, run.attempt) == ("FAILED", 4)
-    assert [one["status"] for one in msgspec.json.decode(run.attempts)] == ["RETRYING", "RETRYING", "RETRYING", "FAILED"]
+    assert [one["status"] for one in msgspec.json.decode(run.attempts)] == [
+        "RETRYING",
+        "RETRYING",
+        "RETRYING",
+        "FAILED",
+    ]
 
 
 @pytest.mark.spec("C14")
@@ -242,7 +274,9 @@ async def test_a_retry_survives_a_restart(world: World) -> None:
 async def test_retry_after_is_honoured_and_other_answers_fail_at_once(world: World) -> None:
     replies = iter([answer(429, retry_after="20"), answer(404)])
     world.caller.scripts["http://target/hook"] = lambda request: next(replies)
-    task = await world.add(task_of(once(world.clock.now() + SECOND), retry=RetryPolicy(max_retries=5)))
+    task = await world.add(
+        task_of(once(world.clock.now() + SECOND), retry=RetryPolicy(max_retries=5))
+    )
     await world.clock.advance(MINUTE)
     times = [sent.at for sent in world.caller.sent]
     assert (times[1] - times[0]) // SECOND == 20
@@ -262,7 +296,9 @@ async def test_the_last_attempt_decides_between_timeout_and_failed(world: World)
 @pytest.mark.spec("C19")
 async def test_an_orphan_is_tried_again_and_its_lost_attempt_recorded(world: World) -> None:
     world.caller.scripts["http://target/hook"] = lambda request: None
-    task = await world.add(task_of(once(world.clock.now() + SECOND), retry=RetryPolicy(max_retries=2)))
+    task = await world.add(
+        task_of(once(world.clock.now() + SECOND), retry=RetryPolicy(max_retries=2))
+    )
     await world.clock.advance(2 * SECOND)
     await world.die()
     world.caller.scripts["http://target/hook"] = lambda request: answer(200)
@@ -275,9 +311,13 @@ async def test_an_orphan_is_tried_again_and_its_lost_attempt_recorded(world: Wor
 
 @pytest.mark.spec("C19", "C23")
 @pytest.mark.parametrize("options", [Options(on_orphan="fail"), Options(delivery="at_most_once")])
-async def test_an_orphan_that_may_not_be_sent_again_fails_with_its_reason(world: World, options: Options) -> None:
+async def test_an_orphan_that_may_not_be_sent_again_fails_with_its_reason(
+    world: World, options: Options
+) -> None:
     world.caller.scripts["http://target/hook"] = lambda request: None
-    task = await world.add(task_of(once(world.clock.now() + SECOND), retry=RetryPolicy(max_retries=2), options=options))
+    task = await world.add(
+        task_of(once(world.clock.now() + SECOND), retry=RetryPolicy(max_retries=2), options=options)
+    )
     await world.clock.advance(2 * SECOND)
     await world.die()
     await world.revive()
@@ -320,7 +360,9 @@ async def test_deleting_a_task_cancels_what_waits_and_lets_what_runs_finish(worl
 @pytest.mark.spec("C8")
 async def test_max_runs_and_end_at_end_a_schedule(world: World) -> None:
     task = await world.add(task_of(every(world, 1), options=Options(max_runs=3)))
-    bounded = await world.add(task_of(cron("* * * * * *", end_at=world.clock.now() + 4 * SECOND), name="bounded"))
+    bounded = await world.add(
+        task_of(cron("* * * * * *", end_at=world.clock.now() + 4 * SECOND), name="bounded")
+    )
     await world.clock.advance(MINUTE)
     assert len(await world.all_runs(task)) == 3
     assert len(await world.all_runs(bounded)) == 4
@@ -331,9 +373,19 @@ async def test_max_runs_and_end_at_end_a_schedule(world: World) -> None:
 async def test_a_hanging_host_holds_nobody_else_up(world: World) -> None:
     for n in range(40):
         world.caller.scripts[f"http://slow/{n}"] = lambda request: None
-        await world.add(task_of(every(world, 1), name=f"slow{n}", url=f"http://slow/{n}", timeout_us=60 * SECOND, **SKIPPING))
+        await world.add(
+            task_of(
+                every(world, 1),
+                name=f"slow{n}",
+                url=f"http://slow/{n}",
+                timeout_us=60 * SECOND,
+                **SKIPPING,
+            )
+        )
     for n in range(10):
-        await world.add(task_of(every(world, 1), name=f"fast{n}", url=f"http://fast/{n}", **SKIPPING))
+        await world.add(
+            task_of(every(world, 1), name=f"fast{n}", url=f"http://fast/{n}", **SKIPPING)
+        )
     await world.clock.advance(10 * SECOND)
     fast = [sent for sent in world.caller.sent if sent.request.url.startswith("http://fast")]
     assert len(fast) == 100

@@ -1,4 +1,5 @@
-"""CallSlots when they are short: hosts that hang do not take them from hosts that answer, and nobody keeps what it has."""
+"""CallSlots when they are short: hosts that hang do not take them from hosts that answer, and
+nobody keeps what it has."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,13 +21,26 @@ async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
 
 
 @pytest.mark.spec("T14")
-async def test_hosts_that_answer_stay_on_time_while_more_hosts_hang_than_there_are_workers(world: World) -> None:
+async def test_hosts_that_answer_stay_on_time_while_more_hosts_hang_than_there_are_workers(
+    world: World,
+) -> None:
     for n in range(18):
         world.caller.scripts[f"http://hang{n}/"] = lambda request: None
-        members = {"url": f"http://hang{n}/", "timeout_us": 5 * SECOND, "concurrency_policy": "PARALLEL"}
+        members = {
+            "url": f"http://hang{n}/",
+            "timeout_us": 5 * SECOND,
+            "concurrency_policy": "PARALLEL",
+        }
         await world.add(task_of(every(world, 1), name=f"hang{n}", **members))  # type: ignore[arg-type]
     for n in range(2):
-        await world.add(task_of(every(world, 1), name=f"well{n}", url=f"http://well{n}/", concurrency_policy="PARALLEL"))
+        await world.add(
+            task_of(
+                every(world, 1),
+                name=f"well{n}",
+                url=f"http://well{n}/",
+                concurrency_policy="PARALLEL",
+            )
+        )
     await world.clock.advance(30 * SECOND)
     calls = [sent for sent in world.caller.sent if sent.request.url.startswith("http://well")]
     assert len(calls) == 60, "every slot of the healthy ones was called"
@@ -39,18 +53,28 @@ async def test_hosts_that_answer_stay_on_time_while_more_hosts_hang_than_there_a
 async def test_places_go_round_among_hosts_that_all_hang(world: World) -> None:
     for n in range(20):
         world.caller.scripts[f"http://hang{n}/"] = lambda request: None
-        members = {"url": f"http://hang{n}/", "timeout_us": 2 * SECOND, "concurrency_policy": "PARALLEL"}
+        members = {
+            "url": f"http://hang{n}/",
+            "timeout_us": 2 * SECOND,
+            "concurrency_policy": "PARALLEL",
+        }
         await world.add(task_of(every(world, 1), name=f"hang{n}", **members))  # type: ignore[arg-type]
     await world.clock.advance(60 * SECOND)
-    counts = [sum(sent.request.url == f"http://hang{n}/" for sent in world.caller.sent) for n in range(20)]
+    counts = [
+        sum(sent.request.url == f"http://hang{n}/" for sent in world.caller.sent) for n in range(20)
+    ]
     assert min(counts) >= max(counts) // 2, counts
 
 
 @pytest.mark.spec("C19", "C20")
-async def test_a_run_that_is_ours_in_the_store_although_we_were_never_told_is_found(world: World) -> None:
+async def test_a_run_that_is_ours_in_the_store_although_we_were_never_told_is_found(
+    world: World,
+) -> None:
     hanging = "http://hang/"
     world.caller.scripts[hanging] = lambda request: None
-    long = await world.add(task_of(every(world, 3600), name="long", url=hanging, timeout_us=600 * SECOND))
+    long = await world.add(
+        task_of(every(world, 3600), name="long", url=hanging, timeout_us=600 * SECOND)
+    )
     task = await world.add(task_of(every(world, 3600), name="t", retry=RetryPolicy(max_retries=1)))
     known = await world.tasks.run_now(long.id)
     await world.clock.settle()
@@ -63,15 +87,26 @@ async def test_a_run_that_is_ours_in_the_store_although_we_were_never_told_is_fo
     run = (await world.runs.get(started.run_id)).run
     assert (run.status, run.attempt) == ("SUCCESS", 2)
     assert '"LOST"' in run.attempts
-    assert (await world.runs.get(known.run_id)).run.status == "RUNNING", "a call that just takes long is let be"
+    assert (await world.runs.get(known.run_id)).run.status == "RUNNING", (
+        "a call that just takes long is let be"
+    )
 
 
 @pytest.mark.spec("C12", "C19")
 async def test_an_outcome_the_store_will_not_take_takes_no_other_with_it(world: World) -> None:
     bad = answer(2**70)  # no column holds it
-    world.caller.scripts["http://h3/"] = lambda request: bad if ("X-Ksana-Attempt", "1") in request.headers else answer(200)
+    world.caller.scripts["http://h3/"] = lambda request: (
+        bad if ("X-Ksana-Attempt", "1") in request.headers else answer(200)
+    )
     tasks = [
-        await world.add(task_of(every(world, 3600), name=f"t{n}", url=f"http://h{n}/", retry=RetryPolicy(max_retries=1)))
+        await world.add(
+            task_of(
+                every(world, 3600),
+                name=f"t{n}",
+                url=f"http://h{n}/",
+                retry=RetryPolicy(max_retries=1),
+            )
+        )
         for n in range(6)
     ]
     await world.clock.advance(3601 * SECOND)

@@ -20,7 +20,9 @@ def urls(world: World) -> list[str]:
 async def test_a_change_made_elsewhere_binds_the_next_slot(world: World, dialect: str) -> None:
     task = await world.add(task_of(every(world, 10), url="http://old.test/"), dialect=dialect)
     await world.clock.advance(25 * SECOND)
-    elsewhere = TaskService(world.store, world.clock, SilentHints(), SECOND)  # another instance: nobody tells us
+    elsewhere = TaskService(
+        world.store, world.clock, SilentHints(), SECOND
+    )  # another instance: nobody tells us
 
     def move(old: Task, _: int) -> object:
         return msgspec.structs.replace(old.definition, target_url="http://new.test/")
@@ -33,7 +35,12 @@ async def test_a_change_made_elsewhere_binds_the_next_slot(world: World, dialect
     await world.clock.advance(10 * SECOND)
     await elsewhere.delete(task.id)
     await world.clock.advance(30 * SECOND)
-    assert urls(world) == ["http://old.test/", "http://old.test/", "http://new.test/", "http://new.test/"]
+    assert urls(world) == [
+        "http://old.test/",
+        "http://old.test/",
+        "http://new.test/",
+        "http://new.test/",
+    ]
 
 
 async def test_no_more_tasks_are_remembered_than_the_limit_and_all_of_them_fire(
@@ -42,7 +49,9 @@ async def test_no_more_tasks_are_remembered_than_the_limit_and_all_of_them_fire(
     monkeypatch.setattr(firing, "KNOWN", 3)
     at = world.clock.now() + 10 * SECOND
     for number in range(8):
-        await world.add(task_of(once(at), name=f"t{number}", url=f"http://h{number}.test/"), dialect="T")
+        await world.add(
+            task_of(once(at), name=f"t{number}", url=f"http://h{number}.test/"), dialect="T"
+        )
     assert len(world.firing._known) == 3
     await world.clock.advance(20 * SECOND)
     assert sorted(urls(world)) == [f"http://h{number}.test/" for number in range(8)]

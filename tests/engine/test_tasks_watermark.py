@@ -18,7 +18,16 @@ async def _die_in_a_crowd(world: World, options: Options, retry: RetryPolicy) ->
     world.caller.scripts[HOST] = lambda request: None
     at = world.clock.now() + 5 * SECOND
     tasks = [
-        await world.add(task_of(once(at), name=f"t{n}", url=HOST, retry=retry, options=options, timeout_us=60 * SECOND))
+        await world.add(
+            task_of(
+                once(at),
+                name=f"t{n}",
+                url=HOST,
+                retry=retry,
+                options=options,
+                timeout_us=60 * SECOND,
+            )
+        )
         for n in range(CROWD)
     ]
     await world.clock.advance(6 * SECOND)
@@ -32,8 +41,12 @@ def _sent(world: World) -> list[str]:
 
 
 @pytest.mark.spec("C19", "C23")
-@pytest.mark.parametrize("options", [Options(), Options(on_orphan="fail"), Options(delivery="at_most_once")])
-async def test_after_a_kill_only_what_may_have_been_called_fails(world: World, options: Options) -> None:
+@pytest.mark.parametrize(
+    "options", [Options(), Options(on_orphan="fail"), Options(delivery="at_most_once")]
+)
+async def test_after_a_kill_only_what_may_have_been_called_fails(
+    world: World, options: Options
+) -> None:
     before = await _die_in_a_crowd(world, options, RetryPolicy())
     called = set(_sent(world))
     assert len(called) == 16, "one host, its places"
@@ -65,9 +78,13 @@ async def test_a_run_that_was_never_begun_has_lost_no_attempt(world: World) -> N
         now = (await world.runs.get(run.id)).run
         assert (now.status, now.attempt) == ("SUCCESS", 1)
         assert [one["status"] for one in msgspec.json.decode(now.attempts)] == ["SUCCESS"]
-    sent = {one.header("X-Ksana-Run-Id"): one.header("X-Ksana-Attempt") for one in world.caller.sent}
+    sent = {
+        one.header("X-Ksana-Run-Id"): one.header("X-Ksana-Attempt") for one in world.caller.sent
+    }
     assert {sent[run.uid] for run in waited} == {"1"}
-    moved = [msgspec.json.decode(event.data)["reason"] for event in await world.events("RUN_RETRYING")]
+    moved = [
+        msgspec.json.decode(event.data)["reason"] for event in await world.events("RUN_RETRYING")
+    ]
     assert moved.count("HELD_NEVER_BEGUN") == len(waited)
 
 
@@ -76,7 +93,9 @@ async def test_nothing_is_sent_above_the_mark_in_the_store(world: World) -> None
     runs: dict[str, int] = {}
     for n in range(40):
         url = f"http://h{n % 3}/"
-        await world.add(task_of(every(world, 1), name=f"t{n}", url=url, concurrency_policy="PARALLEL"))
+        await world.add(
+            task_of(every(world, 1), name=f"t{n}", url=url, concurrency_policy="PARALLEL")
+        )
     world.caller.scripts["http://h0/"] = lambda request: None
     for _ in range(20):
         await world.clock.advance(SECOND // 2)

@@ -1,4 +1,5 @@
-"""What the documents tell people to type, and every example, against a real server on a folder of its own."""
+"""What the documents tell people to type, and every example, against a real server on a folder of
+its own."""
 
 import os
 import re
@@ -34,7 +35,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
 def run(command: list[str], server: Program, cwd: Path) -> str:
     """Run a command to its end beside the server; what it printed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**clean_environment(), "KSANA_URL": server.url(), "KSANA_DATA": str(server.data_dir), "PATH": path}
+    env = {
+        **clean_environment(),
+        "KSANA_URL": server.url(),
+        "KSANA_DATA": str(server.data_dir),
+        "PATH": path,
+    }
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr + server.log_text()[-2000:]
     return done.stdout
@@ -69,7 +75,9 @@ def test_the_quickstart_script_shows_a_firing(server: Program, tmp_path: Path) -
         ("signed_calls.py", "the right secret: 200 SUCCESS\nanother secret: 401 FAILED"),
     ],
 )
-def test_an_example_does_what_it_says(example: str, shown: str, server: Program, tmp_path: Path) -> None:
+def test_an_example_does_what_it_says(
+    example: str, shown: str, server: Program, tmp_path: Path
+) -> None:
     assert shown in run([sys.executable, str(ROOT / "examples" / example)], server, tmp_path)
     assert server.get("/api/v1/tasks").json()["total"] == 0
 
@@ -78,7 +86,9 @@ def test_the_worker_example_finishes_what_was_submitted(server: Program, tmp_pat
     folder = ROOT / "examples" / "queue_worker"
     env = {**clean_environment(), "KSANA_URL": server.url()}
     with (tmp_path / "worker.log").open("wb") as log:
-        worker = subprocess.Popen([sys.executable, str(folder / "worker.py")], env=env, stdout=log, stderr=log)
+        worker = subprocess.Popen(
+            [sys.executable, str(folder / "worker.py")], env=env, stdout=log, stderr=log
+        )
     try:
         printed = run([sys.executable, str(folder / "submit.py")], server, tmp_path)
     finally:
@@ -91,7 +101,9 @@ def test_the_worker_example_finishes_what_was_submitted(server: Program, tmp_pat
 @pytest.mark.spec("X17")
 def test_the_metrics_that_are_written_about_are_served(server: Program) -> None:
     told = [
-        name for cell in FIRST_COLUMN.findall((DOCS / "operate/metrics.md").read_text()) for name in re.findall(r"\w+", cell)
+        name
+        for cell in FIRST_COLUMN.findall((DOCS / "operate/metrics.md").read_text())
+        for name in re.findall(r"\w+", cell)
     ]
     assert len(told) > 15
     families = set(re.findall(r"^# TYPE (\w+)", server.get("/metrics").text, re.MULTILINE))
@@ -99,20 +111,38 @@ def test_the_metrics_that_are_written_about_are_served(server: Program) -> None:
 
 
 def test_the_loops_that_run_are_those_that_are_written_about(server: Program) -> None:
-    running = {name.removeprefix("loop ") for name in server.get("/readyz").json()["checks"] if name.startswith("loop ")}
+    running = {
+        name.removeprefix("loop ")
+        for name in server.get("/readyz").json()["checks"]
+        if name.startswith("loop ")
+    }
     page = (DOCS / "internals/pump.md").read_text()
-    assert sorted(name for name in running if not re.search(rf"(?<![\w-]){name}(?![\w-])", page)) == []
+    assert (
+        sorted(name for name in running if not re.search(rf"(?<![\w-]){name}(?![\w-])", page)) == []
+    )
 
 
 def test_the_container_file_copies_what_exists() -> None:
     text = (ROOT / "deploy/docker/Dockerfile").read_text()
-    copied = [words for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for words in line.split()[:-1]]
+    copied = [
+        words
+        for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE)
+        for words in line.split()[:-1]
+    ]
     assert [name for name in copied if not (ROOT / name).exists()] == []
 
 
 def test_the_commands_of_the_operator_pages_run(server: Program, tmp_path: Path) -> None:
-    backup = next(block for block in SHELL.findall((DOCS / "operate/backup.md").read_text()) if "python3 -c" in block)
-    run(["bash", "-ec", backup.replace("data/ksana.db", f"{server.data_dir}/ksana.db")], server, tmp_path)
+    backup = next(
+        block
+        for block in SHELL.findall((DOCS / "operate/backup.md").read_text())
+        if "python3 -c" in block
+    )
+    run(
+        ["bash", "-ec", backup.replace("data/ksana.db", f"{server.data_dir}/ksana.db")],
+        server,
+        tmp_path,
+    )
     assert (tmp_path / "ksana-backup.db").stat().st_size > 0
     keys = SHELL.findall((DOCS / "operate/security.md").read_text())[0]
     own = tmp_path / "own"

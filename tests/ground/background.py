@@ -1,4 +1,5 @@
-"""An event loop in a thread of its own, so that a fake peer keeps its pace whatever the test's own loop is doing."""
+"""An event loop in a thread of its own, so that a fake peer keeps its pace whatever the test's own
+loop is doing."""
 
 import asyncio
 import threading

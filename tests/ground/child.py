@@ -1,6 +1,8 @@
-"""Child processes of the tests: started on a leash, logged to a file, ended by pid together with their own children.
+"""Child processes of the tests: started on a leash, logged to a file, ended by pid together with
+their own children.
 
-The leash holds the child to the *thread* that started it, so start children from a thread that outlives them.
+The leash holds the child to the *thread* that started it, so start children from a thread that
+outlives them.
 """
 
 import os
@@ -16,8 +18,8 @@ from pathlib import Path
 LEASH = Path(__file__).with_name("leash.py")
 
 PORTS = range(12_000, 22_000)
-"""Below the range from which systems take ports for outgoing calls, so that a server can come back on its own port.
-A Redis Cluster node also needs its port + 10,000."""
+"""Below the range from which systems take ports for outgoing calls, so that a server can come back
+on its own port. A Redis Cluster node also needs its port + 10,000."""
 
 _dice = random.SystemRandom()
 
@@ -45,8 +47,11 @@ def is_port_free(port: int) -> bool:
     return True
 
 
-def wait_for(fact: Callable[[], object], what: str, *, within_s: float = 20.0, every_s: float = 0.01) -> None:
-    """Block until `fact()` is true. Failing to become true in time is an error that says what was awaited."""
+def wait_for(
+    fact: Callable[[], object], what: str, *, within_s: float = 20.0, every_s: float = 0.01
+) -> None:
+    """Block until `fact()` is true. Failing to become true in time is an error that says what was
+    awaited."""
     give_up_at = time.monotonic() + within_s
     while not fact():
         if time.monotonic() > give_up_at:
@@ -101,7 +106,9 @@ class Child:
         try:
             return self._popen.wait(within_s)
         except subprocess.TimeoutExpired:
-            raise ChildError(f"pid {self.pid} did not end in {within_s:g} s\n{self.log_tail()}") from None
+            raise ChildError(
+                f"pid {self.pid} did not end in {within_s:g} s\n{self.log_tail()}"
+            ) from None
 
     def end(self, number: int = signal.SIGTERM, within_s: float = 15.0) -> int:
         """Ask it to end; if it will not, kill it."""
@@ -132,7 +139,8 @@ class Child:
             _signal_each(self.family(), signal.SIGCONT)
 
     def family(self) -> list[int]:
-        """Pids of this process and all below it, parents first. (PostgreSQL's children leave the process group.)"""
+        """Pids of this process and all below it, parents first. (PostgreSQL's children leave the
+        process group.)"""
         children = _children_by_parent()
         found = [self.pid]
         for pid in found:
@@ -152,7 +160,11 @@ def _signal_each(pids: Sequence[int], number: int) -> None:
 
 
 def _children_by_parent() -> dict[int, list[int]]:
-    answer = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True) if not _HAS_PROC else None
+    answer = (
+        subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True)
+        if not _HAS_PROC
+        else None
+    )
     pairs = [line.split() for line in answer.stdout.splitlines()] if answer else _pairs_from_proc()
     children: dict[int, list[int]] = {}
     for pid, parent in pairs:
@@ -164,8 +176,11 @@ def _pairs_from_proc() -> list[list[str]]:
     pairs = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name in parentheses may hold spaces; what follows its last parenthesis is state and parent.
-            pairs.append([stat.parent.name, stat.read_text(errors="replace").rpartition(")")[2].split()[1]])
+            # The name in parentheses may hold spaces; what follows its last parenthesis is state
+            # and parent.
+            pairs.append(
+                [stat.parent.name, stat.read_text(errors="replace").rpartition(")")[2].split()[1]]
+            )
         except OSError:
             continue
     return pairs

@@ -1,7 +1,7 @@
 """The table item → tests: `python -m tests.ground.conformance [--require X T …] [--names]`.
 
-Collects the tests without running them. Fails when a test names an item that does not exist, or when an item of a
-required surface has no test.
+Collects the tests without running them. Fails when a test names an item that does not exist, or
+when an item of a required surface has no test.
 """
 
 import argparse
@@ -58,7 +58,10 @@ def table(proofs: Proofs, *, has_names: bool) -> str:
         lines.append(f"{item:<6} {len(tests) or '-':>5}")
         if has_names:
             # One line per function, however many parameters it runs with.
-            lines += [f"         {name}" for name in dict.fromkeys(test.partition("[")[0] for test in tests)]
+            lines += [
+                f"         {name}"
+                for name in dict.fromkeys(test.partition("[")[0] for test in tests)
+            ]
     return "\n".join(lines)
 
 
@@ -75,8 +78,16 @@ def summary(proofs: Proofs) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make conformance", description="Which tests prove which item of the contract.")
-    parser.add_argument("--require", nargs="*", default=[], choices=list(SURFACES), help="surfaces that must be complete")
+    parser = argparse.ArgumentParser(
+        prog="make conformance", description="Which tests prove which item of the contract."
+    )
+    parser.add_argument(
+        "--require",
+        nargs="*",
+        default=[],
+        choices=list(SURFACES),
+        help="surfaces that must be complete",
+    )
     parser.add_argument("--names", action="store_true", help="list the tests of each item")
     parser.add_argument("paths", nargs="*", help="tests to look at (all)")
     options = parser.parse_args()
@@ -84,7 +95,9 @@ def main() -> int:
     out = sys.stdout
     out.write(f"{table(proofs, has_names=options.names)}\n\n{summary(proofs)}\n")
     faults = [f"no such item: {item} ({', '.join(proofs[item])})" for item in unknown_items(proofs)]
-    faults += [f"required, without a test: {item}" for item in missing_items(proofs, options.require)]
+    faults += [
+        f"required, without a test: {item}" for item in missing_items(proofs, options.require)
+    ]
     out.write("".join(f"\n{fault}" for fault in faults) + ("\n" if faults else ""))
     return 1 if faults else 0
 

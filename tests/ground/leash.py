@@ -1,7 +1,8 @@
 """Run a command that dies with whoever started it: `python leash.py [--user NAME] -- command …`.
 
-The command takes this process's place, so its pid is the one the starter knows. On Linux the kernel kills it when the
-starter is gone, even by kill -9. A separate program, because work between fork and exec is unsafe in a threaded parent.
+The command takes this process's place, so its pid is the one the starter knows. On Linux the kernel
+kills it when the starter is gone, even by kill -9. A separate program, because work between fork
+and exec is unsafe in a threaded parent.
 """
 
 import ctypes
@@ -23,7 +24,8 @@ def become(name: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it is gone. Elsewhere than on Linux: nothing."""
+    """Have the kernel kill this process when the thread that started it is gone. Elsewhere than on
+    Linux: nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

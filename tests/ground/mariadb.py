@@ -1,4 +1,5 @@
-"""A private MariaDB (or MySQL's fork of the same commands), durable as in production, small in memory."""
+"""A private MariaDB (or MySQL's fork of the same commands), durable as in production, small in
+memory."""
 
 import itertools
 import os

@@ -1,7 +1,9 @@
-"""The generated pages, and the generated parts of pages: `make docs` writes them, tests/architecture/test_docs.py compares.
+"""The generated pages, and the generated parts of pages: `make docs` writes them,
+tests/architecture/test_docs.py compares.
 
-What is said of the code by hand grows stale; what is read from it cannot. Diagrams come from `domain/lifecycle`, the settings
-from their table, the commands from the CLI itself, the list of endpoints from the routes of the server.
+What is said of the code by hand grows stale; what is read from it cannot. Diagrams come from
+`domain/lifecycle`, the settings from their table, the commands from the CLI itself, the list of
+endpoints from the routes of the server.
 """
 
 import re
@@ -13,10 +15,10 @@ from typing import Any, Final
 import typer.main
 
 from ksana.api.core.routing import AnyRoute, Route
-from ksana.boot.settings import reference
 from ksana.boot.server import KsanaServer
-from ksana.boot.settings.table import TABLE
+from ksana.boot.settings import reference
 from ksana.boot.settings.sources import load
+from ksana.boot.settings.table import TABLE
 from ksana.cli.main import COMMANDS, build
 from ksana.domain.lifecycle import ALL, Lifecycle
 
@@ -48,7 +50,9 @@ def generated() -> dict[Path, str]:
         DOCS / "reference" / "routes.md": render_routes(list_routes()),
         **{
             path: replace_part(path.read_text(encoding="utf-8"), render_lifecycles(language))
-            for language, path in enumerate((DOCS / "concepts" / "lifecycle.md", DOCS / "zh" / "concepts" / "lifecycle.md"))
+            for language, path in enumerate(
+                (DOCS / "concepts" / "lifecycle.md", DOCS / "zh" / "concepts" / "lifecycle.md")
+            )
         },
     }
 
@@ -102,8 +106,16 @@ def _describe(command: Any, path: str) -> Iterable[str]:
     names = {setting.name.replace(".", "__") for setting in TABLE.values()} | {"config", "help"}
     own = [option for option in command.params if option.name not in names]
     takes_settings = len(own) < len(command.params)
-    words = [option.metavar or option.name.upper() for option in own if option.param_type_name == "argument"]
-    yield "```\n" + " ".join([path, *words, *(["[settings]"] if takes_settings else []), *_usage(own)]) + "\n```"
+    words = [
+        option.metavar or option.name.upper()
+        for option in own
+        if option.param_type_name == "argument"
+    ]
+    yield (
+        "```\n"
+        + " ".join([path, *words, *(["[settings]"] if takes_settings else []), *_usage(own)])
+        + "\n```"
+    )
     if own:
         rows = [f"| {_spell(option)} | {option.help or ''} |" for option in own]
         yield "\n".join(["| option | what it does |", "|---|---|", *rows])
@@ -111,8 +123,13 @@ def _describe(command: Any, path: str) -> Iterable[str]:
 
 def _usage(options: list[Any]) -> list[str]:
     named = [option for option in options if option.param_type_name != "argument"]
-    words = [f"{option.opts[0]}{'' if option.is_flag else ' ' + (option.metavar or 'TEXT')}" for option in named]
-    return [word if option.required else f"[{word}]" for word, option in zip(words, named, strict=True)]
+    words = [
+        f"{option.opts[0]}{'' if option.is_flag else ' ' + (option.metavar or 'TEXT')}"
+        for option in named
+    ]
+    return [
+        word if option.required else f"[{word}]" for word, option in zip(words, named, strict=True)
+    ]
 
 
 def _spell(option: Any) -> str:
@@ -122,7 +139,8 @@ def _spell(option: Any) -> str:
 
 
 def list_routes() -> list[Route]:
-    """Every endpoint of the server as it would start with no configuration, but for those of the pages themselves."""
+    """Every endpoint of the server as it would start with no configuration, but for those of the
+    pages themselves."""
     app: Any = KsanaServer(load({}, {}, None).settings)._http.config.app
     routes: list[AnyRoute] = app.router.routes
     return [route for route in routes if isinstance(route, Route) and not route.hidden]
@@ -148,7 +166,11 @@ def render_routes(routes: list[Route]) -> str:
             for route in routes
             if (route.tags[0] if route.tags else "other") == tag
         ]
-        parts.append("\n".join([f"## {tag}\n", "| endpoint | what it does | scope |", "|---|---|---|", *rows]))
+        parts.append(
+            "\n".join(
+                [f"## {tag}\n", "| endpoint | what it does | scope |", "|---|---|---|", *rows]
+            )
+        )
     return "\n\n".join(parts) + "\n"
 
 

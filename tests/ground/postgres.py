@@ -105,4 +105,6 @@ def _unprivileged_user() -> str | None:
             return pwd.getpwnam(name).pw_name
         except KeyError:
             continue
-    raise MissingServerError("PostgreSQL will not run as root, and there is neither a user postgres nor nobody")
+    raise MissingServerError(
+        "PostgreSQL will not run as root, and there is neither a user postgres nor nobody"
+    )

@@ -1,4 +1,5 @@
-"""The real program in a process of its own: start, ask, read its log, terminate, kill -9, and start again.
+"""The real program in a process of its own: start, ask, read its log, terminate, kill -9, and start
+again.
 
 with Program(tmp_path) as program:
     program.start()
@@ -20,8 +21,17 @@ from tests.ground.child import Child, ChildError, free_port, wait_for
 
 SERVE = (sys.executable, "-m", "ksana", "serve")
 
-OWN_VARIABLES = ("PORT", "DATA_DIR", "WORKERS", "DEFAULT_TIMEOUT", "MAX_RETRIES", "RETRY_BACKOFF", "LOG_LEVEL")
-"""Settings that a developer's shell must not lend to the program under test (and all of KSANA_* and OTEL_*)."""
+OWN_VARIABLES = (
+    "PORT",
+    "DATA_DIR",
+    "WORKERS",
+    "DEFAULT_TIMEOUT",
+    "MAX_RETRIES",
+    "RETRY_BACKOFF",
+    "LOG_LEVEL",
+)
+"""Settings that a developer's shell must not lend to the program under test (and all of KSANA_* and
+OTEL_*)."""
 
 
 def clean_environment() -> dict[str, str]:
@@ -29,7 +39,9 @@ def clean_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in OWN_VARIABLES and not name.startswith(("KSANA_", "OTEL_")) and not name.lower().endswith("_proxy")
+        if name not in OWN_VARIABLES
+        and not name.startswith(("KSANA_", "OTEL_"))
+        and not name.lower().endswith("_proxy")
     }
 
 
@@ -89,7 +101,9 @@ class Program:
     def start(self, *, until: str | None = "/readyz", within_s: float = 30.0) -> Self:
         """Start it and wait until `until` answers 200; with None only until the process exists."""
         assert not self.is_running, "the program is running already"
-        self._child = Child([*self.prefix, *self.command, *self.args], self.log, env=self.env, cwd=self.data_dir)
+        self._child = Child(
+            [*self.prefix, *self.command, *self.args], self.log, env=self.env, cwd=self.data_dir
+        )
         if until is not None:
             self.wait_until(until, within_s=within_s)
         return self
@@ -97,12 +111,18 @@ class Program:
     def wait_until(self, path: str = "/readyz", status: int = 200, within_s: float = 30.0) -> None:
         """Wait until `path` answers `status`; an early end of the program is an error with its log."""
         try:
-            wait_for(lambda: not self.is_running or self._answers(path, status), f"{path} answers {status}", within_s=within_s)
+            wait_for(
+                lambda: not self.is_running or self._answers(path, status),
+                f"{path} answers {status}",
+                within_s=within_s,
+            )
         except ChildError as error:
             raise ChildError(f"{error}\n{self.log_text()[-4000:]}") from None
         if not self.is_running:
             assert self._child is not None
-            raise ChildError(f"the program ended with {self._child.exit_code()}\n{self.log_text()[-4000:]}")
+            raise ChildError(
+                f"the program ended with {self._child.exit_code()}\n{self.log_text()[-4000:]}"
+            )
 
     def _answers(self, path: str, status: int) -> bool:
         try:
@@ -127,7 +147,8 @@ class Program:
 
     def send(self, number: int) -> None:
         assert self._child is not None
-        # Under a prefix the program is a child of strace; the last of the family is the program itself.
+        # Under a prefix the program is a child of strace; the last of the family is the program
+        # itself.
         os.kill(self._child.family()[-1] if self.prefix else self._child.pid, number)
 
     def pause(self) -> None:
@@ -165,10 +186,17 @@ class Program:
         self.client.close()
 
 
-def run_cli(*args: str, env: Mapping[str, str] | None = None, cwd: Path, within_s: float = 60.0) -> tuple[int, str]:
+def run_cli(
+    *args: str, env: Mapping[str, str] | None = None, cwd: Path, within_s: float = 60.0
+) -> tuple[int, str]:
     """Run `ksana …` to its end; the exit code and all it printed."""
     log = cwd / f"cli-{os.getpid()}-{len(list(cwd.glob('cli-*')))}.log"
-    child = Child([sys.executable, "-m", "ksana", *args], log, env={**clean_environment(), **(env or {})}, cwd=cwd)
+    child = Child(
+        [sys.executable, "-m", "ksana", *args],
+        log,
+        env={**clean_environment(), **(env or {})},
+        cwd=cwd,
+    )
     try:
         return child.wait(within_s), log.read_text(errors="replace")
     finally:

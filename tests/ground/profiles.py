@@ -1,4 +1,5 @@
-"""Hypothesis profiles. `ci` gives the same examples every time; `torture` looks much longer; `dev` explores.
+"""Hypothesis profiles. `ci` gives the same examples every time; `torture` looks much longer; `dev`
+explores.
 
 Chosen by HYPOTHESIS_PROFILE; otherwise `ci` when CI=true and `dev` at a desk.
 """

@@ -1,9 +1,9 @@
-"""A TCP proxy that fails on command: slow, silent, refusing, cutting, or losing just the answer to a COMMIT.
+"""A TCP proxy that fails on command: slow, silent, refusing, cutting, or losing just the answer to
+a COMMIT.
 
-    with FaultProxy(server.host, server.port) as proxy:
-        lost = proxy.lose_reply_to(b"COMMIT")      # the server commits, the client never hears of it
-        ...connect to proxy.port, or proxy.url(server.url(database))...
-        lost.wait()
+with FaultProxy(server.host, server.port) as proxy: lost = proxy.lose_reply_to(b"COMMIT")      # the
+server commits, the client never hears of it ...connect to proxy.port, or
+proxy.url(server.url(database))... lost.wait()
 
 A fault stays until `heal`; `cut` and `half_close` act once on what is connected now.
 """
@@ -22,7 +22,8 @@ from tests.ground.child import ChildError
 
 CHUNK = 65_536
 OVERLAP = 256
-"""Bytes of the former chunk shown again to a predicate, so that a word split between two packets is still seen."""
+"""Bytes of the former chunk shown again to a predicate, so that a word split between two packets is
+still seen."""
 
 Predicate = Callable[[bytes], bool]
 
@@ -107,7 +108,11 @@ class FaultProxy:
         """The same URL, led through this proxy."""
         parts = urlsplit(url)
         user = parts.netloc.rpartition("@")[0]
-        return urlunsplit(parts._replace(netloc=f"{user}@{self.host}:{self.port}" if user else f"{self.host}:{self.port}"))
+        return urlunsplit(
+            parts._replace(
+                netloc=f"{user}@{self.host}:{self.port}" if user else f"{self.host}:{self.port}"
+            )
+        )
 
     # Faults, from any thread.
 
@@ -185,7 +190,9 @@ class FaultProxy:
             with contextlib.suppress(OSError, RuntimeError):
                 link.client.write_eof()
 
-    async def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    async def _accept(
+        self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter
+    ) -> None:
         self.connections += 1
         try:
             from_server, to_server = await asyncio.open_connection(*self.upstream)
@@ -195,7 +202,9 @@ class FaultProxy:
         link = Link(to_client, to_server)
         self._links.add(link)
         try:
-            await asyncio.gather(self._carry_requests(link, from_client), self._carry_replies(link, from_server))
+            await asyncio.gather(
+                self._carry_requests(link, from_client), self._carry_replies(link, from_server)
+            )
         except (OSError, asyncio.CancelledError):
             link.cut()
         finally:

@@ -24,14 +24,20 @@ class Redis(Server):
 
     name = "redis"
 
-    def __init__(self, port: int | None = None, *, is_durable: bool = False, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, port: int | None = None, *, is_durable: bool = False, options: tuple[str, ...] = ()
+    ) -> None:
         self._daemon = find_program("redis-server", "valkey-server")
         super().__init__(port)
         self._is_durable = is_durable
         self._options = options
 
     def command(self) -> list[str]:
-        durability = ["--appendonly", "yes", "--appendfsync", "always"] if self._is_durable else ["--appendonly", "no"]
+        durability = (
+            ["--appendonly", "yes", "--appendfsync", "always"]
+            if self._is_durable
+            else ["--appendonly", "no"]
+        )
         return [
             self._daemon,
             *("--bind", self.host),
@@ -99,7 +105,11 @@ class ClusterNode(Redis):
     def is_settled(self, known: int) -> bool:
         """Does this node see `known` nodes, every slot served, and all well?"""
         info = self.ask("INFO")
-        facts = info if isinstance(info, dict) else dict(line.split(":", 1) for line in info.split() if ":" in line)
+        facts = (
+            info
+            if isinstance(info, dict)
+            else dict(line.split(":", 1) for line in info.split() if ":" in line)
+        )
         return (
             facts["cluster_state"] == "ok"
             and int(facts["cluster_known_nodes"]) == known
@@ -119,7 +129,8 @@ class RedisCluster:
         return [*self.masters, *self.replicas]
 
     def start(self) -> None:
-        """Start every node; the first time also form the cluster. Wait until all agree that all is well."""
+        """Start every node; the first time also form the cluster. Wait until all agree that all is
+        well."""
         is_new = not Path(self.masters[0].folder, "nodes.conf").exists()
         for node in self.nodes:
             node.start()
@@ -140,7 +151,9 @@ class RedisCluster:
             node.ask("MEET", first.host, first.port)
         for index, node in enumerate(self.replicas):
             master = self.masters[index % len(self.masters)].node_id()
-            wait_for(partial(_replicates, node, master), "a replica is told whom to follow", every_s=0.05)
+            wait_for(
+                partial(_replicates, node, master), "a replica is told whom to follow", every_s=0.05
+            )
             wait_for(partial(_is_in_step, node), "a replica follows", every_s=0.05)
 
     def stop(self) -> None:
@@ -172,7 +185,9 @@ class RedisCluster:
 
     def connect(self) -> "redis.RedisCluster":
         """A cluster client for the test's own questions."""
-        return redis.RedisCluster(host=self.masters[0].host, port=self.masters[0].port, decode_responses=True)
+        return redis.RedisCluster(
+            host=self.masters[0].host, port=self.masters[0].port, decode_responses=True
+        )
 
     def url(self) -> str:
         return "redis+cluster://" + ",".join(f"{node.host}:{node.port}" for node in self.masters)

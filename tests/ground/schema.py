@@ -1,4 +1,5 @@
-"""Schemathesis against our own OpenAPI: every operation, hostile input, and the answers held to the schema.
+"""Schemathesis against our own OpenAPI: every operation, hostile input, and the answers held to the
+schema.
 
     def test_every_operation_keeps_its_own_schema(app):          # an ASGI app with its lifespan running
         check_every_operation(schema_of(app))
@@ -39,9 +40,14 @@ def schema_at(url: str) -> Any:
 
 
 def check_every_operation(
-    schema: Any, *, examples: int = 25, skip: Callable[[Any], bool] = lambda operation: False, **options: Any
+    schema: Any,
+    *,
+    examples: int = 25,
+    skip: Callable[[Any], bool] = lambda operation: False,
+    **options: Any,
 ) -> int:
-    """Try each operation with valid and with broken input; tell how many there were. All failures are reported."""
+    """Try each operation with valid and with broken input; tell how many there were. All failures
+    are reported."""
     failures: list[BaseException] = []
     count = 0
     for result in schema.get_all_operations():
@@ -56,7 +62,9 @@ def check_every_operation(
             failures.append(failure)
     assert count, "the schema has no operations"
     if failures:
-        raise BaseExceptionGroup(f"{len(failures)} of {count} operations break their schema", failures)
+        raise BaseExceptionGroup(
+            f"{len(failures)} of {count} operations break their schema", failures
+        )
     return count
 
 

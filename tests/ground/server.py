@@ -1,4 +1,5 @@
-"""What all private servers share: a temporary folder, a port on loopback, and the ways in which they can go wrong."""
+"""What all private servers share: a temporary folder, a port on loopback, and the ways in which
+they can go wrong."""
 
 import contextlib
 import os
@@ -24,7 +25,8 @@ STALE_S = 3600
 
 
 def sweep() -> None:
-    """Delete the folders of servers whose tests were killed before they could: their process is gone, and for long."""
+    """Delete the folders of servers whose tests were killed before they could: their process is
+    gone, and for long."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         starter = folder.name.removeprefix(PREFIX).partition("-")[0]
         with contextlib.suppress(OSError):
@@ -54,12 +56,15 @@ class MissingServerError(Exception):
 
 
 def find_program(*names: str, beside: Sequence[str] = ()) -> str:
-    """Find one of the programs on the path, in the system folders, or in the folders that match `beside`."""
+    """Find one of the programs on the path, in the system folders, or in the folders that match
+    `beside`."""
     folders = [Path("/usr/sbin"), Path("/usr/local/sbin"), Path("/opt/homebrew/bin")]
     for pattern in beside:
         folders += sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
     for name in names:
-        found = shutil.which(name) or next((str(f / name) for f in folders if os.access(f / name, os.X_OK)), None)
+        found = shutil.which(name) or next(
+            (str(f / name) for f in folders if os.access(f / name, os.X_OK)), None
+        )
         if found:
             return found
     raise MissingServerError(f"{' or '.join(names)} is not installed")
@@ -70,7 +75,8 @@ def is_ci() -> bool:
 
 
 def obtain(make: Callable[[], S]) -> S:
-    """Make and start a server. Missing: skip on a laptop, fail in CI, so that nothing goes untested in silence."""
+    """Make and start a server. Missing: skip on a laptop, fail in CI, so that nothing goes untested
+    in silence."""
     try:
         server = make()
     except MissingServerError as missing:
@@ -124,7 +130,11 @@ class Server(ABC):
             return
         self._child = Child(self.command(), self.log, user=self.run_as(), cwd=self.folder)
         try:
-            wait_for(lambda: not self.is_running or self.is_answering(), f"{self.name} answers", within_s=60)
+            wait_for(
+                lambda: not self.is_running or self.is_answering(),
+                f"{self.name} answers",
+                within_s=60,
+            )
         except ChildError as error:
             self.kill()
             raise ChildError(f"{error}\n{self.log_tail()}") from None
@@ -170,6 +180,9 @@ class Server(ABC):
         return self.log.read_text(errors="replace")[-size:] if self.log.exists() else ""
 
     def is_port_open(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), timeout=1):
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((self.host, self.port), timeout=1),
+        ):
             return True
         return False

@@ -1,10 +1,9 @@
-"""An HTTP target that records every request and answers as told, well or badly. Raw bytes on asyncio streams.
+"""An HTTP target that records every request and answers as told, well or badly. Raw bytes on
+asyncio streams.
 
-    with Target() as target:
-        target.on("/slow", Hang())
-        target.on("/flaky", Answer(500), Answer(200, b"ok"))   # one after the other, the last one for good
-        ...call target.url("/flaky")...
-        first, second = target.wait_for(2, path="/flaky")
+with Target() as target: target.on("/slow", Hang()) target.on("/flaky", Answer(500), Answer(200,
+b"ok"))   # one after the other, the last one for good ...call target.url("/flaky")... first, second
+= target.wait_for(2, path="/flaky")
 
 Paths without a behaviour answer 200 with an empty JSON object.
 """
@@ -22,7 +21,15 @@ from tests.ground.background import BackgroundLoop
 from tests.ground.child import ChildError
 from tests.ground.proxy import reset
 
-REASONS = {200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 302: "Found", 404: "Not Found", 500: "Error"}
+REASONS = {
+    200: "OK",
+    201: "Created",
+    202: "Accepted",
+    204: "No Content",
+    302: "Found",
+    404: "Not Found",
+    500: "Error",
+}
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,11 @@ class Huge:
     is_chunked: bool = False
 
     async def answer(self, writer: asyncio.StreamWriter) -> bool:
-        framing = {"Transfer-Encoding": "chunked"} if self.is_chunked else {"Content-Length": str(self.size)}
+        framing = (
+            {"Transfer-Encoding": "chunked"}
+            if self.is_chunked
+            else {"Content-Length": str(self.size)}
+        )
         writer.write(head(200, framing))
         left = self.size
         while left > 0:
@@ -170,14 +181,19 @@ class CloseEarly:
 
 
 def head(status: int, headers: dict[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}", *(f"{k}: {v}" for k, v in headers.items())]
+    lines = [
+        f"HTTP/1.1 {status} {REASONS.get(status, 'Status')}",
+        *(f"{k}: {v}" for k, v in headers.items()),
+    ]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
 class Target:
     """The server, in a thread of its own, on loopback."""
 
-    def __init__(self, *, port: int = 0, tls: ssl.SSLContext | None = None, bind: str = "127.0.0.1") -> None:
+    def __init__(
+        self, *, port: int = 0, tls: ssl.SSLContext | None = None, bind: str = "127.0.0.1"
+    ) -> None:
         """Bound to 0.0.0.0 it answers for every 127.x.y.z, each a host of its own to the caller."""
         self.host = "127.0.0.1"
         self._bind = bind
@@ -211,21 +227,30 @@ class Target:
         with self._news:
             return [request for request in self._requests if path is None or request.path == path]
 
-    def wait_for(self, count: int, path: str | None = None, within_s: float = 10.0) -> list[Request]:
+    def wait_for(
+        self, count: int, path: str | None = None, within_s: float = 10.0
+    ) -> list[Request]:
         """Block until so many requests have arrived. From a coroutine use `until`."""
         with self._news:
             if not self._news.wait_for(lambda: self._count(path) >= count, within_s):
-                raise ChildError(f"{self._count(path)} of {count} requests arrived at {path or 'the target'}")
+                raise ChildError(
+                    f"{self._count(path)} of {count} requests arrived at {path or 'the target'}"
+                )
         return self.requests(path)
 
-    async def until(self, count: int, path: str | None = None, within_s: float = 10.0) -> list[Request]:
+    async def until(
+        self, count: int, path: str | None = None, within_s: float = 10.0
+    ) -> list[Request]:
         """`wait_for` without blocking the caller's event loop."""
         return await asyncio.to_thread(self.wait_for, count, path, within_s)
 
     @property
     def open_calls(self) -> int:
         """Requests that are being answered and whose caller is still there."""
-        return sum(not reader.at_eof() and reader.exception() is None for reader in list(self._under_way.values()))
+        return sum(
+            not reader.at_eof() and reader.exception() is None
+            for reader in list(self._under_way.values())
+        )
 
     def forget(self) -> None:
         """Drop records and behaviours."""
@@ -245,7 +270,9 @@ class Target:
 
     async def _unlisten(self) -> None:
         self._listener.close()
-        for _ in range(10):  # a connection that was just accepted is known, and can be ended, only some turns later
+        for _ in range(
+            10
+        ):  # a connection that was just accepted is known, and can be ended, only some turns later
             await asyncio.sleep(0)
         for writer in list(self._writers):
             writer.transport.abort()
@@ -260,7 +287,13 @@ class Target:
                 if not await self._record(request).answer(writer):
                     break
                 del self._under_way[number]
-        except (OSError, asyncio.CancelledError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
+        except (
+            OSError,
+            asyncio.CancelledError,
+            asyncio.IncompleteReadError,
+            asyncio.LimitOverrunError,
+            ValueError,
+        ):
             pass  # the caller left in the middle or sent nonsense: nothing to record
         finally:
             self._under_way.pop(number, None)
@@ -276,7 +309,9 @@ class Target:
         return choice if hasattr(choice, "answer") else choice(request)
 
 
-async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int) -> Request | None:
+async def read_request(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int
+) -> Request | None:
     """Read one request; None when the caller has closed."""
     try:
         block = await reader.readuntil(b"\r\n\r\n")
@@ -286,7 +321,9 @@ async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
         return None
     first, *lines = block.decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ", 2)
-    raw = tuple((name, value.strip()) for name, _, value in (line.partition(":") for line in lines if line))
+    raw = tuple(
+        (name, value.strip()) for name, _, value in (line.partition(":") for line in lines if line)
+    )
     headers = {name.lower(): value for name, value in raw}
     if headers.get("expect", "").lower() == "100-continue":
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")

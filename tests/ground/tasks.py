@@ -1,4 +1,5 @@
-"""Tasks on the real program: made, read back, and held against what the target saw. Set arithmetic, no luck.
+"""Tasks on the real program: made, read back, and held against what the target saw. Set arithmetic,
+no luck.
 
 ledger = Ledger(program)                   # every run and event, over the API
 ledger.check_slots(task, SECOND)           # each slot has one run, or stands in a misfire event
@@ -20,7 +21,9 @@ FULL = os.environ.get("KSANA_FULL") == "1"
 """The sizes of the contract instead of those that fit into a coffee break."""
 
 SECOND = 1_000_000
-FINAL = frozenset({"SUCCESS", "FAILED", "TIMEOUT", "CALLBACK_SUCCESS", "FAILED_TIMEOUT", "CANCELED", "SKIPPED"})
+FINAL = frozenset(
+    {"SUCCESS", "FAILED", "TIMEOUT", "CALLBACK_SUCCESS", "FAILED_TIMEOUT", "CANCELED", "SKIPPED"}
+)
 PAGE = 500
 
 Json = dict[str, Any]
@@ -40,7 +43,9 @@ def instant_of(text: str) -> int:
     return int(found.replace(microsecond=0).timestamp()) * SECOND + found.microsecond
 
 
-def make_task(program: Program, name: str, url: str, every: str | None = None, **members: Any) -> Json:
+def make_task(
+    program: Program, name: str, url: str, every: str | None = None, **members: Any
+) -> Json:
     """Make a task through dialect C. Without `every` it only runs when triggered."""
     schedule = {"kind": "every", "every": every or "24h"}
     body = {"name": name, "target_url": url, "schedule": schedule, **members}
@@ -58,7 +63,8 @@ def trigger(program: Program, task: Json, **body: Any) -> int:
 
 
 def _get(program: Program, path: str, **members: Any) -> Any:
-    """Read from a program whose store may just have come back: each of its readers notices that for itself."""
+    """Read from a program whose store may just have come back: each of its readers notices that for
+    itself."""
     answers: list[Any] = []
 
     def answered() -> bool:
@@ -79,7 +85,12 @@ def get_run(program: Program, run_id: int) -> Json:
 def wait_for_run(program: Program, run_id: int, *statuses: str, within_s: float = 20.0) -> Json:
     """Wait until a run is in one of the states (any final one if none is named)."""
     wanted = set(statuses) or FINAL
-    wait_for(lambda: get_run(program, run_id)["status"] in wanted, f"run {run_id} is {wanted}", within_s=within_s, every_s=0.05)
+    wait_for(
+        lambda: get_run(program, run_id)["status"] in wanted,
+        f"run {run_id} is {wanted}",
+        within_s=within_s,
+        every_s=0.05,
+    )
     return get_run(program, run_id)
 
 
@@ -109,7 +120,9 @@ def list_events(program: Program, kind: str) -> list[Json]:
     events: list[Json] = []
     after = 0
     while True:
-        answer = _get(program, "/api/v1/events", params={"type": kind, "after": after, "limit": PAGE})
+        answer = _get(
+            program, "/api/v1/events", params={"type": kind, "after": after, "limit": PAGE}
+        )
         assert answer.status_code == 200, answer.text
         page = answer.json()
         events += page["events"]
@@ -121,7 +134,10 @@ def list_events(program: Program, kind: str) -> list[Json]:
 def count_open(program: Program) -> int:
     """How many runs are not finished."""
     open_states = ("SCHEDULED", "RUNNING", "RETRYING", "CALLBACK_PENDING")
-    return sum(_get(program, "/api/v1/runs", params={"status": s, "page_size": 1}).json()["total"] for s in open_states)
+    return sum(
+        _get(program, "/api/v1/runs", params={"status": s, "page_size": 1}).json()["total"]
+        for s in open_states
+    )
 
 
 def wait_until_quiet(program: Program, within_s: float = 30.0) -> None:
@@ -140,8 +156,11 @@ class Ledger:
         return [run for run in self.runs if run["task_id"] == task["id"]]
 
     def check_slots(self, task: Json, every_us: int, until: int | None = None) -> int:
-        """Each slot from the first on has exactly one run, or stands in a misfire event; answer how many there were."""
-        runs = Counter(instant_of(run["scheduled_time"]) for run in self.of(task) if run["trigger"] != "manual")
+        """Each slot from the first on has exactly one run, or stands in a misfire event; answer how
+        many there were."""
+        runs = Counter(
+            instant_of(run["scheduled_time"]) for run in self.of(task) if run["trigger"] != "manual"
+        )
         assert not [slot for slot, n in runs.items() if n > 1], "a slot with two runs"
         missed: set[int] = set()
         for event in self.misfires:
@@ -155,7 +174,9 @@ class Ledger:
         last = max(known) if until is None else max(slot for slot in known if slot <= until)
         expected = set(range(instant_of(task["next_run_at"]), last + 1, every_us))
         lost = sorted(expected - known)
-        assert not lost, f"{len(lost)} slots of task {task['id']} have neither a run nor a misfire: {lost[:5]}"
+        assert not lost, (
+            f"{len(lost)} slots of task {task['id']} have neither a run nor a misfire: {lost[:5]}"
+        )
         assert not (until is None and known - expected), "a run or a misfire beside the schedule"
         return len(expected)
 
@@ -165,23 +186,37 @@ class Ledger:
         assert not stuck, stuck
 
     def check_deliveries(self, requests: Iterable[Request], *, may_fail: bool = False) -> int:
-        """Each run that succeeded arrived at the target, no attempt came twice, and each further attempt has the record of
-        the one before that did not do; answer how many deliveries were repeats."""
+        """Each run that succeeded arrived at the target, no attempt came twice, and each further
+        attempt has the record of the one before that did not do; answer how many deliveries were
+        repeats."""
         sent: dict[str, Counter[str]] = {}
         for request in requests:
-            sent.setdefault(request.headers["x-ksana-run-id"], Counter())[request.headers["x-ksana-attempt"]] += 1
+            sent.setdefault(request.headers["x-ksana-run-id"], Counter())[
+                request.headers["x-ksana-attempt"]
+            ] += 1
         repeats = 0
         for run in self.runs:
             seen = sent.pop(run["uid"], Counter())
             if run["status"] in ("SKIPPED", "CANCELED"):
                 continue
-            assert may_fail or run["status"] in ("SUCCESS", "CALLBACK_SUCCESS"), (run["status"], run["error_message"])
-            assert seen or run["status"] not in ("SUCCESS", "CALLBACK_SUCCESS"), f"run {run['id']} was never delivered"
+            assert may_fail or run["status"] in ("SUCCESS", "CALLBACK_SUCCESS"), (
+                run["status"],
+                run["error_message"],
+            )
+            assert seen or run["status"] not in ("SUCCESS", "CALLBACK_SUCCESS"), (
+                f"run {run['id']} was never delivered"
+            )
             doubled = {attempt: n for attempt, n in seen.items() if n > 1}
             assert not doubled, f"attempts of run {run['id']} were sent more than once: {doubled}"
             reasons = {str(one["attempt"]): one["status"] for one in run["attempts"]}
-            unexplained = [attempt for attempt in seen if attempt != str(run["attempt"]) and attempt not in reasons]
-            assert not unexplained, f"run {run['id']}: attempts {unexplained} were sent and nobody wrote why again"
+            unexplained = [
+                attempt
+                for attempt in seen
+                if attempt != str(run["attempt"]) and attempt not in reasons
+            ]
+            assert not unexplained, (
+                f"run {run['id']}: attempts {unexplained} were sent and nobody wrote why again"
+            )
             repeats += max(0, len(seen) - 1)
         assert not sent, f"{len(sent)} deliveries belong to no run"
         return repeats

@@ -1,6 +1,7 @@
 """Tests on the virtual clock: run something to its end while time jumps from deadline to deadline.
 
-Time never passes by itself. Where a real thread takes part (a store's lane), the clock stands still until it is done.
+Time never passes by itself. Where a real thread takes part (a store's lane), the clock stands still
+until it is done.
 """
 
 import asyncio
@@ -48,7 +49,9 @@ async def finish(clock: VirtualClock, work: Awaitable[T], *, within_us: Micros =
             if task.done() or deadline is None:
                 # Nobody sleeps: a thread is at work, or nothing will ever happen.
                 await asyncio.wait((task,), timeout=0.005)
-                assert task.done() or time.monotonic() < give_up_at, "nothing is due and the work is not done"
+                assert task.done() or time.monotonic() < give_up_at, (
+                    "nothing is due and the work is not done"
+                )
                 continue
             assert deadline <= end, f"not done within {within_us} µs of virtual time"
             await clock.advance_to(deadline)

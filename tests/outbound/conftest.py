@@ -1,4 +1,5 @@
-"""A server that misbehaves on request, and a way to run one scenario in either lane, on either event loop."""
+"""A server that misbehaves on request, and a way to run one scenario in either lane, on either
+event loop."""
 
 import asyncio
 import contextlib
@@ -12,9 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import uvloop
 
-from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.curl.caller import CurlCaller
 from ksana.outbound.by_scheme import HttpCaller
+from ksana.outbound.curl.caller import CurlCaller
+from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.resolver import look_up_addresses
 from ksana.ports.caller import Reply, Request
 
@@ -22,8 +23,15 @@ AnyCaller = CurlCaller | HttpCaller
 LANES: dict[str, type[AnyCaller]] = {"plain": HttpCaller, "curl": CurlCaller}
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 SECOND = 1_000_000
-# How a client that has gone away shows itself; uvloop says RuntimeError when writing to a closed transport.
-GONE = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError, ssl.SSLError, RuntimeError)
+# How a client that has gone away shows itself; uvloop says RuntimeError when writing to a closed
+# transport.
+GONE = (
+    asyncio.IncompleteReadError,
+    ConnectionError,
+    asyncio.CancelledError,
+    ssl.SSLError,
+    RuntimeError,
+)
 
 
 class Seen:
@@ -32,7 +40,9 @@ class Seen:
     def __init__(self, head: bytes, body: bytes) -> None:
         first, *lines = head.decode("utf-8").rstrip("\r\n").split("\r\n")
         self.method, self.path, _ = first.split(" ")
-        self.headers = {name.lower(): value for name, value in (line.split(":", 1) for line in lines)}
+        self.headers = {
+            name.lower(): value for name, value in (line.split(":", 1) for line in lines)
+        }
         self.headers = {name: value.strip() for name, value in self.headers.items()}
         self.body = body
 
@@ -87,13 +97,21 @@ class RogueServer:
         way = getattr(self, "way_" + parts.path.strip("/").replace("-", "_"))
         return bool(await way(reader, writer, **query))
 
-    async def _answer(self, writer: asyncio.StreamWriter, status: int, body: bytes = b"", *headers: str) -> bool:
+    async def _answer(
+        self, writer: asyncio.StreamWriter, status: int, body: bytes = b"", *headers: str
+    ) -> bool:
         lines = [f"HTTP/1.1 {status} Because", f"Content-Length: {len(body)}", *headers]
-        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if self.seen[-1].method == "HEAD" else body))
+        writer.write(
+            "\r\n".join(lines).encode()
+            + b"\r\n\r\n"
+            + (b"" if self.seen[-1].method == "HEAD" else body)
+        )
         await writer.drain()
         return True
 
-    async def way_ok(self, reader: Any, writer: Any, status: str = "200", size: str = "2", **ignored: str) -> bool:
+    async def way_ok(
+        self, reader: Any, writer: Any, status: str = "200", size: str = "2", **ignored: str
+    ) -> bool:
         return await self._answer(writer, int(status), b"k" * int(size))
 
     async def way_wait(self, reader: Any, writer: Any, after: str) -> bool:
@@ -177,12 +195,16 @@ class Net:
     def caller(self, policy: EgressPolicy | None = None, **options: Any) -> AnyCaller:
         if "names" in options:
             names = options.pop("names")
-            options["look_up"] = lambda host: names[host] if host in names else look_up_addresses(host)
+            options["look_up"] = lambda host: (
+                names[host] if host in names else look_up_addresses(host)
+            )
         made = self._make(policy, **options)
         self._stack.callback(made.close)
         return made
 
-    async def ask(self, url: str, *, caller: AnyCaller | None = None, method: str = "GET", **fields: Any) -> Reply:
+    async def ask(
+        self, url: str, *, caller: AnyCaller | None = None, method: str = "GET", **fields: Any
+    ) -> Reply:
         """Make one call to a path of the rogue server, or a whole URL, and wait for its reply."""
         if caller is None:
             caller = self._caller = self._caller or self.caller()
@@ -197,7 +219,9 @@ Scenario = Callable[[Net], Coroutine[Any, Any, None]]
 
 
 def run_on(
-    factory: Callable[[], asyncio.AbstractEventLoop], scenario: Callable[[Net], Awaitable[None]], lane: str = "plain"
+    factory: Callable[[], asyncio.AbstractEventLoop],
+    scenario: Callable[[Net], Awaitable[None]],
+    lane: str = "plain",
 ) -> None:
     async def main() -> None:
         with contextlib.ExitStack() as stack:

@@ -14,8 +14,18 @@ from ksana.ports.caller import Reply, Request
 @pytest.mark.spec("T10", "T11")
 def test_an_answer_comes_back_whole_with_its_timing(run: Callable[..., None]) -> None:
     async def scenario(net: Any) -> None:
-        reply = await net.ask("/ok?size=11", method="POST", body=b'{"a":1}', headers=(("Content-Type", "application/json"),))
-        assert (reply.kind, reply.status, reply.body, reply.truncated) == ("answered", 200, b"k" * 11, False)
+        reply = await net.ask(
+            "/ok?size=11",
+            method="POST",
+            body=b'{"a":1}',
+            headers=(("Content-Type", "application/json"),),
+        )
+        assert (reply.kind, reply.status, reply.body, reply.truncated) == (
+            "answered",
+            200,
+            b"k" * 11,
+            False,
+        )
         assert reply.error is None and reply.retry_after is None
         assert 0 < reply.timing.connect_ms <= reply.timing.first_byte_ms <= reply.timing.total_ms
         seen = net.server.seen[0]
@@ -28,13 +38,26 @@ def test_an_answer_comes_back_whole_with_its_timing(run: Callable[..., None]) ->
 
 def test_each_method_is_sent_as_itself_on_one_kept_connection(run: Callable[..., None]) -> None:
     async def scenario(net: Any) -> None:
-        sent = [("GET", None), ("POST", b"x"), ("HEAD", None), ("PUT", b"y"), ("DELETE", None), ("PATCH", b""), ("POST", None),
-                ("GET", None), ("GET", b"with body"), ("DELETE", b"z"), ("PUT", None)]  # fmt: skip
+        sent = [
+            ("GET", None),
+            ("POST", b"x"),
+            ("HEAD", None),
+            ("PUT", b"y"),
+            ("DELETE", None),
+            ("PATCH", b""),
+            ("POST", None),
+            ("GET", None),
+            ("GET", b"with body"),
+            ("DELETE", b"z"),
+            ("PUT", None),
+        ]
         for method, body in sent:
             reply = await net.ask("/ok", method=method, body=body)
             assert reply.status == 200
             assert reply.body == (b"" if method == "HEAD" else b"kk")
-        assert [(seen.method, seen.body) for seen in net.server.seen] == [(method, body or b"") for method, body in sent]
+        assert [(seen.method, seen.body) for seen in net.server.seen] == [
+            (method, body or b"") for method, body in sent
+        ]
         assert all("content-type" not in seen.headers for seen in net.server.seen)
         assert net.server.connections == 1
 
@@ -43,7 +66,11 @@ def test_each_method_is_sent_as_itself_on_one_kept_connection(run: Callable[...,
 
 def test_headers_travel_as_given_even_empty_or_beyond_ascii(run_once: Callable[..., None]) -> None:
     async def scenario(net: Any) -> None:
-        await net.ask("/ok", headers=(("X-Empty", ""), ("X-Name", "刹那"), ("X-Talks-Of", "content-type")), body=b"b")
+        await net.ask(
+            "/ok",
+            headers=(("X-Empty", ""), ("X-Name", "刹那"), ("X-Talks-Of", "content-type")),
+            body=b"b",
+        )
         seen = net.server.seen[0].headers
         assert (seen["x-empty"], seen["x-name"], seen["x-talks-of"]) == ("", "刹那", "content-type")
         assert "content-type" not in seen
@@ -88,7 +115,9 @@ def test_a_long_answer_is_cut_at_the_limit_and_marked(run: Callable[..., None]) 
 
 @pytest.mark.spec("X13")
 @pytest.mark.parametrize("max_body", [100, None])
-def test_an_endless_answer_ends_at_the_hard_cap_as_a_truncated_answer(run: Callable[..., None], max_body: int | None) -> None:
+def test_an_endless_answer_ends_at_the_hard_cap_as_a_truncated_answer(
+    run: Callable[..., None], max_body: int | None
+) -> None:
     async def scenario(net: Any) -> None:
         caller = net.caller(hard_cap=300_000)
         reply = await net.ask("/endless", caller=caller, max_body=max_body)
@@ -143,7 +172,9 @@ def test_connections_kept_are_bounded(run_once: Callable[..., None]) -> None:
 
 
 @pytest.mark.spec("X20")
-def test_proxies_of_the_environment_are_ignored(run_once: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_of_the_environment_are_ignored(
+    run_once: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
 
@@ -157,7 +188,12 @@ def test_done_is_never_called_from_inside_call(run: Callable[..., None]) -> None
     async def scenario(net: Any) -> None:
         caller: CurlCaller = net.caller()
         told: list[Reply] = []
-        for url in ("http://169.254.169.254/", "ftp://127.0.0.1/", "http://127.0.0.1:9/", "nonsense"):
+        for url in (
+            "http://169.254.169.254/",
+            "ftp://127.0.0.1/",
+            "http://127.0.0.1:9/",
+            "nonsense",
+        ):
             caller.call(Request("GET", url), told.append)
             assert told == []
         caller.close()
@@ -165,18 +201,23 @@ def test_done_is_never_called_from_inside_call(run: Callable[..., None]) -> None
         before = len(told)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        # Whether the refused and the unreachable one were still under way when it was closed is the lane's matter.
+        # Whether the refused and the unreachable one were still under way when it was closed is the
+        # lane's matter.
         assert before <= 2 and len(told) == 5
         assert told[-1].kind == "aborted"
 
     run(scenario)
 
 
-def test_a_listener_that_fails_does_not_cost_the_others_their_answer(run: Callable[..., None]) -> None:
+def test_a_listener_that_fails_does_not_cost_the_others_their_answer(
+    run: Callable[..., None],
+) -> None:
     async def scenario(net: Any) -> None:
         caller: CurlCaller = net.caller()
         complaints: list[dict[str, Any]] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: complaints.append(context)
+        )
 
         def fail(reply: Reply) -> None:
             raise RuntimeError("a bug of the listener")

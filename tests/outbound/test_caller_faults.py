@@ -44,10 +44,18 @@ def test_a_connect_that_hangs_ends_at_the_connect_deadline(run: Callable[..., No
                 each.setblocking(False)
                 each.connect_ex(full.getsockname())
             port = full.getsockname()[1]
-            reply = await net.ask(f"http://127.0.0.1:{port}/", timeout_us=10_000 * MS, connect_timeout_us=200 * MS)
-            assert (reply.kind, reply.error) == ("timeout", f"no connection to 127.0.0.1:{port} within 200ms")
+            reply = await net.ask(
+                f"http://127.0.0.1:{port}/", timeout_us=10_000 * MS, connect_timeout_us=200 * MS
+            )
+            assert (reply.kind, reply.error) == (
+                "timeout",
+                f"no connection to 127.0.0.1:{port} within 200ms",
+            )
             reply = await net.ask(f"http://127.0.0.1:{port}/", timeout_us=150 * MS)
-            assert (reply.kind, reply.error) == ("timeout", f"no connection to 127.0.0.1:{port} within 150ms")
+            assert (reply.kind, reply.error) == (
+                "timeout",
+                f"no connection to 127.0.0.1:{port} within 150ms",
+            )
             for each in waiting:
                 each.close()
 
@@ -65,7 +73,9 @@ def test_a_connect_that_hangs_ends_at_the_connect_deadline(run: Callable[..., No
         ("/headers", "header"),
     ],
 )
-def test_a_broken_answer_is_unreachable_and_says_how(run: Callable[..., None], way: str, words: str) -> None:
+def test_a_broken_answer_is_unreachable_and_says_how(
+    run: Callable[..., None], way: str, words: str
+) -> None:
     async def scenario(net: Any) -> None:
         reply = await net.ask(way)
         assert reply.kind == "unreachable" and reply.status is None
@@ -82,12 +92,17 @@ def test_a_closed_port_says_who_refused(run: Callable[..., None]) -> None:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         reply = await net.ask(f"http://127.0.0.1:{port}/")
-        assert (reply.kind, reply.error) == ("unreachable", f"connection refused by 127.0.0.1:{port}")
+        assert (reply.kind, reply.error) == (
+            "unreachable",
+            f"connection refused by 127.0.0.1:{port}",
+        )
 
     run(scenario)
 
 
-def test_a_name_that_does_not_exist_ends_without_stopping_the_loop(run: Callable[..., None]) -> None:
+def test_a_name_that_does_not_exist_ends_without_stopping_the_loop(
+    run: Callable[..., None],
+) -> None:
     async def scenario(net: Any) -> None:
         loop, gaps, over = asyncio.get_running_loop(), [0.0], asyncio.Event()
 
@@ -190,16 +205,37 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     key, cert = folder / "key.pem", folder / "cert.pem"
     try:
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-             "-keyout", key, "-out", cert, "-subj", "/CN=target.test", "-addext", "subjectAltName=DNS:target.test"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "2",
+                "-keyout",
+                key,
+                "-out",
+                cert,
+                "-subj",
+                "/CN=target.test",
+                "-addext",
+                "subjectAltName=DNS:target.test",
+            ],
+            check=True,
+            capture_output=True,
+        )
     except FileNotFoundError:
         pytest.skip("needs the openssl command")
     return key, cert
 
 
-def test_tls_is_verified_against_the_name(run_once: Callable[..., None], certificate: tuple[Path, Path]) -> None:
+def test_tls_is_verified_against_the_name(
+    run_once: Callable[..., None], certificate: tuple[Path, Path]
+) -> None:
     key, cert = certificate
 
     async def scenario(net: Any) -> None:
@@ -211,8 +247,12 @@ def test_tls_is_verified_against_the_name(run_once: Callable[..., None], certifi
             reply = await net.ask(f"https://target.test:{server.port}/ok", caller=trusting)
             assert reply.status == 200 and reply.timing.tls_ms > 0
             other = await net.ask(f"https://other.test:{server.port}/ok", caller=trusting)
-            assert other.kind == "unreachable" and other.error.startswith(f"TLS with other.test:{server.port} failed")
-            doubting = await net.ask(f"https://target.test:{server.port}/ok", caller=net.caller(names=names))
+            assert other.kind == "unreachable" and other.error.startswith(
+                f"TLS with other.test:{server.port} failed"
+            )
+            doubting = await net.ask(
+                f"https://target.test:{server.port}/ok", caller=net.caller(names=names)
+            )
             assert doubting.kind == "unreachable" and "failed" in doubting.error
             assert len(server.seen) == 1
 

@@ -47,7 +47,10 @@ def test_a_name_that_is_unknown_says_so(run: Callable[..., None], book: Book) ->
 
         reply = await net.ask("http://later.test/", caller=net.caller(look_up=fail))
         assert reply.kind == "unreachable"
-        assert reply.error == "the name later.test could not be looked up: Temporary failure in name resolution"
+        assert (
+            reply.error
+            == "the name later.test could not be looked up: Temporary failure in name resolution"
+        )
 
     run(scenario)
 
@@ -56,8 +59,13 @@ def test_a_name_that_is_unknown_says_so(run: Callable[..., None], book: Book) ->
 def test_a_lookup_counts_against_the_connect_deadline(run: Callable[..., None], book: Book) -> None:
     async def scenario(net: Any) -> None:
         caller = net.caller(look_up=book.look_up)
-        reply = await net.ask("http://silent.test/", caller=caller, timeout_us=9_000_000, connect_timeout_us=150_000)
-        assert (reply.kind, reply.error) == ("timeout", "the name silent.test was not found within 150ms")
+        reply = await net.ask(
+            "http://silent.test/", caller=caller, timeout_us=9_000_000, connect_timeout_us=150_000
+        )
+        assert (reply.kind, reply.error) == (
+            "timeout",
+            "the name silent.test was not found within 150ms",
+        )
         assert 140 <= reply.timing.total_ms < 3000
         assert caller.in_flight == 0
 
@@ -70,17 +78,24 @@ def test_a_hundred_silent_names_do_not_delay_another(run: Callable[..., None], b
 
     async def scenario(net: Any) -> None:
         caller = net.caller(look_up=book.look_up)
-        held = [asyncio.ensure_future(net.ask(f"http://silent{n}.test/", caller=caller)) for n in range(100)]
+        held = [
+            asyncio.ensure_future(net.ask(f"http://silent{n}.test/", caller=caller))
+            for n in range(100)
+        ]
         reply = await net.ask(f"http://good.test:{net.server.port}/ok", caller=caller)
         assert reply.status == 200
         assert not any(each.done() for each in held)
         book.released.set()
-        assert {reply.error for reply in await asyncio.gather(*held)} >= {"name not found: silent7.test"}
+        assert {reply.error for reply in await asyncio.gather(*held)} >= {
+            "name not found: silent7.test"
+        }
 
     run(scenario)
 
 
-def test_calls_to_one_name_share_a_lookup_and_its_answer(run: Callable[..., None], book: Book) -> None:
+def test_calls_to_one_name_share_a_lookup_and_its_answer(
+    run: Callable[..., None], book: Book
+) -> None:
     book.answers = {"good.test": ["127.0.0.1"]}
 
     async def scenario(net: Any) -> None:
@@ -107,13 +122,18 @@ def test_a_name_that_turns_to_a_forbidden_address_loses_even_its_kept_connection
         assert (await net.ask(url, caller=caller)).status == 200
         book.answers = {"turn.test": ["127.0.0.1", "169.254.169.254"]}
         reply = await net.ask(url, caller=caller)
-        assert (reply.kind, reply.error) == ("refused", "not called: 169.254.169.254 is a metadata address")
+        assert (reply.kind, reply.error) == (
+            "refused",
+            "not called: 169.254.169.254 is a metadata address",
+        )
         assert len(net.server.seen) == 1
 
     run_once(scenario)
 
 
-def test_a_call_can_be_aborted_while_its_name_is_looked_up(run: Callable[..., None], book: Book) -> None:
+def test_a_call_can_be_aborted_while_its_name_is_looked_up(
+    run: Callable[..., None], book: Book
+) -> None:
     async def scenario(net: Any) -> None:
         caller = net.caller(look_up=book.look_up)
         told: list[Any] = []
@@ -131,7 +151,9 @@ def test_a_call_can_be_aborted_while_its_name_is_looked_up(run: Callable[..., No
     run(scenario)
 
 
-def test_a_redirect_to_a_name_is_looked_up_and_judged_too(run_once: Callable[..., None], book: Book) -> None:
+def test_a_redirect_to_a_name_is_looked_up_and_judged_too(
+    run_once: Callable[..., None], book: Book
+) -> None:
     book.answers = {"good.test": ["127.0.0.1"], "evil.test": ["10.0.0.1", "169.254.169.254"]}
 
     async def scenario(net: Any) -> None:
@@ -141,15 +163,29 @@ def test_a_redirect_to_a_name_is_looked_up_and_judged_too(run_once: Callable[...
         assert reply.status == 200 and 0 < reply.timing.dns_ms <= reply.timing.total_ms
         reply = await net.ask("/to?url=http://evil.test/", caller=caller, follow_redirects=1)
         assert reply.kind == "refused"
-        assert reply.error == "redirected to http://evil.test/: not called: 169.254.169.254 is a metadata address"
+        assert (
+            reply.error
+            == "redirected to http://evil.test/: not called: 169.254.169.254 is a metadata address"
+        )
 
     run_once(scenario)
 
 
 @pytest.mark.parametrize(
     ("host", "literal"),
-    [("127.0.0.1", True), ("::1", True), ("2130706433", True), ("0x7f.1", True), ("017700000001", True), ("127.1", True),
-     ("localhost", False), ("1.example", False), ("0xg", False), ("a.1", False), ("1e100.net", False)],
-)  # fmt: skip
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("2130706433", True),
+        ("0x7f.1", True),
+        ("017700000001", True),
+        ("127.1", True),
+        ("localhost", False),
+        ("1.example", False),
+        ("0xg", False),
+        ("a.1", False),
+        ("1e100.net", False),
+    ],
+)
 def test_addresses_need_no_lookup(host: str, literal: bool) -> None:
     assert is_literal(host) == literal

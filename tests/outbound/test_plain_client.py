@@ -1,4 +1,5 @@
-"""The plain lane's own dangers: kept connections that die, several addresses, hostile servers, redirects to the other lane."""
+"""The plain lane's own dangers: kept connections that die, several addresses, hostile servers,
+redirects to the other lane."""
 
 import asyncio
 import contextlib
@@ -14,13 +15,11 @@ from typing import Any
 
 import pytest
 
-from ksana.outbound.plain import connect
-
-from ksana.outbound.plain import client
-from ksana.outbound.deadlines import SLOTS_PER_S, Deadlines, Timed
 from ksana.outbound.by_scheme import HttpCaller
-from ksana.outbound.plain.encode_request import find_route, write_letter
+from ksana.outbound.deadlines import SLOTS_PER_S, Deadlines, Timed
+from ksana.outbound.plain import client, connect
 from ksana.outbound.plain.call import read_wait
+from ksana.outbound.plain.encode_request import find_route, write_letter
 from ksana.ports.caller import Reply, Request
 from tests.outbound.conftest import GONE
 
@@ -80,7 +79,9 @@ def test_plain_calls_do_without_libcurl(run_plain: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"])
-def test_a_kept_connection_that_ends_or_speaks_unasked_is_never_used_again(run_plain: Callable[..., None], data: bytes) -> None:
+def test_a_kept_connection_that_ends_or_speaks_unasked_is_never_used_again(
+    run_plain: Callable[..., None], data: bytes
+) -> None:
     async def scenario(net: Any) -> None:
         said = asyncio.Event()
 
@@ -103,7 +104,9 @@ def test_a_kept_connection_that_ends_or_speaks_unasked_is_never_used_again(run_p
     run_plain(scenario)
 
 
-def test_a_request_on_a_kept_connection_that_dies_unanswered_is_sent_once_more(run: Callable[..., None]) -> None:
+def test_a_request_on_a_kept_connection_that_dies_unanswered_is_sent_once_more(
+    run: Callable[..., None],
+) -> None:
     async def scenario(net: Any) -> None:
         seen: list[int] = []
 
@@ -127,7 +130,9 @@ def test_a_request_on_a_kept_connection_that_dies_unanswered_is_sent_once_more(r
 
 
 @pytest.mark.spec("C23")
-def test_a_request_that_may_not_be_resent_goes_out_once_on_a_connection_of_its_own(run: Callable[..., None]) -> None:
+def test_a_request_that_may_not_be_resent_goes_out_once_on_a_connection_of_its_own(
+    run: Callable[..., None],
+) -> None:
     async def scenario(net: Any) -> None:
         seen: list[int] = []
         opened = iter(range(100))
@@ -161,14 +166,19 @@ def test_a_request_on_a_new_connection_is_never_sent_twice(run: Callable[..., No
 
         async with listening(talk) as url:
             reply = await net.ask(url)
-            assert (reply.kind, reply.error) == ("unreachable", f"{url[7:]} closed the connection without an answer")
+            assert (reply.kind, reply.error) == (
+                "unreachable",
+                f"{url[7:]} closed the connection without an answer",
+            )
             assert len(seen) == 1
 
     run(scenario)
 
 
 @pytest.mark.parametrize("answer", [b"", b"nonsense\r\n\r\n"])
-def test_what_goes_wrong_on_a_kept_connection_has_the_same_words(run: Callable[..., None], answer: bytes) -> None:
+def test_what_goes_wrong_on_a_kept_connection_has_the_same_words(
+    run: Callable[..., None], answer: bytes
+) -> None:
     async def scenario(net: Any) -> None:
         async def talk(reader: Any, writer: Any) -> None:
             await reader.readuntil(b"\r\n\r\n")
@@ -184,12 +194,16 @@ def test_what_goes_wrong_on_a_kept_connection_has_the_same_words(run: Callable[.
             if answer:
                 assert (reply.kind, reply.error) == ("unreachable", "the answer is not HTTP")
             else:
-                assert reply.kind == "timeout" and reply.error.startswith("no answer within 150ms (connected after 0 ms")
+                assert reply.kind == "timeout" and reply.error.startswith(
+                    "no answer within 150ms (connected after 0 ms"
+                )
 
     run(scenario)
 
 
-def test_a_connection_idle_for_too_long_is_not_used(run_plain: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_idle_for_too_long_is_not_used(
+    run_plain: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario(net: Any) -> None:
         caller = net.caller()
         await net.ask("/ok", caller=caller)
@@ -209,7 +223,9 @@ def test_the_oldest_idle_connection_makes_room(run_plain: Callable[..., None]) -
     async def scenario(net: Any) -> None:
         caller = net.caller(max_idle=2, names={f"h{n}.test": ["127.0.0.1"] for n in range(4)})
         for n in range(4):
-            assert (await net.ask(f"http://h{n}.test:{net.server.port}/ok", caller=caller)).status == 200
+            assert (
+                await net.ask(f"http://h{n}.test:{net.server.port}/ok", caller=caller)
+            ).status == 200
         assert idle_wires(caller) == 2
         for n in (2, 3):
             await net.ask(f"http://h{n}.test:{net.server.port}/ok", caller=caller)
@@ -223,11 +239,22 @@ def test_the_oldest_idle_connection_makes_room(run_plain: Callable[..., None]) -
 
 def test_the_next_address_is_tried_when_one_refuses(run: Callable[..., None]) -> None:
     async def scenario(net: Any) -> None:
-        caller = net.caller(names={"two.test": ["127.0.0.2", "::1", "127.0.0.1"], "none.test": ["127.0.0.2", "127.0.0.3"]})
+        caller = net.caller(
+            names={
+                "two.test": ["127.0.0.2", "::1", "127.0.0.1"],
+                "none.test": ["127.0.0.2", "127.0.0.3"],
+            }
+        )
         reply = await net.ask(f"http://two.test:{net.server.port}/ok", caller=caller)
-        assert reply.status == 200 and 0 < reply.timing.dns_ms <= reply.timing.connect_ms <= reply.timing.total_ms
+        assert (
+            reply.status == 200
+            and 0 < reply.timing.dns_ms <= reply.timing.connect_ms <= reply.timing.total_ms
+        )
         reply = await net.ask(f"http://none.test:{net.server.port}/ok", caller=caller)
-        assert (reply.kind, reply.error) == ("unreachable", f"connection refused by none.test:{net.server.port}")
+        assert (reply.kind, reply.error) == (
+            "unreachable",
+            f"connection refused by none.test:{net.server.port}",
+        )
 
     run(scenario)
 
@@ -242,12 +269,20 @@ def test_a_silent_address_gives_way_to_the_next(run: Callable[..., None]) -> Non
                 waiting = stack.enter_context(socket.socket())
                 waiting.setblocking(False)
                 waiting.connect_ex(full.getsockname())
-            caller = net.caller(names={"slow.test": ["127.0.0.2", "127.0.0.1"], "mute.test": ["127.0.0.2", "127.0.0.3"]})
+            caller = net.caller(
+                names={
+                    "slow.test": ["127.0.0.2", "127.0.0.1"],
+                    "mute.test": ["127.0.0.2", "127.0.0.3"],
+                }
+            )
             reply = await net.ask(f"http://slow.test:{net.server.port}/ok", caller=caller)
             assert reply.status == 200 and reply.timing.connect_ms >= connect.HEAD_START_S * 900
             url = f"http://mute.test:{net.server.port}/ok"
             reply = await net.ask(url, caller=caller, connect_timeout_us=400 * MS)
-            assert (reply.kind, reply.error) == ("timeout", f"no connection to mute.test:{net.server.port} within 400ms")
+            assert (reply.kind, reply.error) == (
+                "timeout",
+                f"no connection to mute.test:{net.server.port} within 400ms",
+            )
 
     run(scenario)
 
@@ -303,16 +338,26 @@ def test_an_answer_in_pieces_is_put_together(run_plain: Callable[..., None], siz
         (b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000, "Too large response headers"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 1_000_000, "Too large response headers"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx", "not HTTP"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", "cut short after 3 bytes"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", "Malformed encoding"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+            "cut short after 3 bytes",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n",
+            "Malformed encoding",
+        ),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: br\r\n\r\n", "Unsolicited Transfer-Encoding (br)"),
         (b"HTTP/1.1 200 OK\r\nContent-Le", "cut short"),
     ],
 )
-def test_a_hostile_answer_costs_one_call_and_no_more(run_plain: Callable[..., None], data: bytes, words: str) -> None:
+def test_a_hostile_answer_costs_one_call_and_no_more(
+    run_plain: Callable[..., None], data: bytes, words: str
+) -> None:
     async def scenario(net: Any) -> None:
         complaints: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: complaints.append(context)
+        )
 
         async def talk(reader: Any, writer: Any) -> None:
             await reader.readuntil(b"\r\n\r\n")
@@ -334,7 +379,9 @@ def test_a_mistake_of_ours_costs_one_call_which_still_hears_of_it(
 ) -> None:
     async def scenario(net: Any) -> None:
         complaints: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: complaints.append(context)
+        )
 
         def fail(raw: bytes) -> str:
             raise RuntimeError("a bug")
@@ -367,7 +414,9 @@ def test_a_large_request_to_a_slow_reader_arrives_whole(run: Callable[..., None]
     run(scenario)
 
 
-def test_an_answer_before_the_request_has_left_is_taken_and_the_connection_closed(run_plain: Callable[..., None]) -> None:
+def test_an_answer_before_the_request_has_left_is_taken_and_the_connection_closed(
+    run_plain: Callable[..., None],
+) -> None:
     async def scenario(net: Any) -> None:
         async def talk(reader: Any, writer: Any) -> None:
             await reader.readuntil(b"\r\n\r\n")
@@ -396,7 +445,9 @@ def test_calls_can_be_aborted_while_they_dial(run: Callable[..., None]) -> None:
                 waiting.connect_ex(full.getsockname())
             told: list[Reply] = []
             caller = net.caller()
-            call = caller.call(Request("GET", f"http://127.0.0.1:{full.getsockname()[1]}/"), told.append)
+            call = caller.call(
+                Request("GET", f"http://127.0.0.1:{full.getsockname()[1]}/"), told.append
+            )
             await asyncio.sleep(0)
             call.abort()
             call.abort()
@@ -407,17 +458,28 @@ def test_calls_can_be_aborted_while_they_dial(run: Callable[..., None]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_servers_do_every_call_is_told_once_and_nothing_is_left(run_plain: Callable[..., None], seed: int) -> None:
+def test_whatever_servers_do_every_call_is_told_once_and_nothing_is_left(
+    run_plain: Callable[..., None], seed: int
+) -> None:
     chance = random.Random(seed)
-    ways = [b"", b"\0\xff" * 99, OK, OK + b"more", OK[:-1], b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-            b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n"]  # fmt: skip
+    ways = [
+        b"",
+        b"\0\xff" * 99,
+        OK,
+        OK + b"more",
+        OK[:-1],
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: /again\r\nContent-Length: 0\r\n\r\n",
+    ]
     total = 400
 
     async def scenario(net: Any) -> None:
         complaints: list[Any] = []
         told: dict[int, int] = {}
         over = asyncio.Event()
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: complaints.append(context)
+        )
 
         async def talk(reader: Any, writer: Any) -> None:
             while True:
@@ -431,11 +493,16 @@ def test_whatever_servers_do_every_call_is_told_once_and_nothing_is_left(run_pla
                     return
 
         async with listening(talk) as url:
-            caller = net.caller(max_idle=5, names={"a.test": ["127.0.0.2", "127.0.0.1"], "b.test": ["127.0.0.1"]})
+            caller = net.caller(
+                max_idle=5, names={"a.test": ["127.0.0.2", "127.0.0.1"], "b.test": ["127.0.0.1"]}
+            )
             started = itertools.count()
 
             def start() -> None:
-                number, host = next(started), chance.choice(["127.0.0.1", "127.0.0.2", "a.test", "b.test"])
+                number, host = (
+                    next(started),
+                    chance.choice(["127.0.0.1", "127.0.0.2", "a.test", "b.test"]),
+                )
 
                 def done(reply: Reply) -> None:
                     told[number] = told.get(number, 0) + 1
@@ -445,9 +512,13 @@ def test_whatever_servers_do_every_call_is_told_once_and_nothing_is_left(run_pla
                         over.set()
 
                 request = Request(
-                    "POST", url.replace("127.0.0.1", host), (), b"z" * chance.choice([0, 9, 200_000]),
-                    timeout_us=chance.choice([30, 60, 2000]) * MS, follow_redirects=2,
-                )  # fmt: skip
+                    "POST",
+                    url.replace("127.0.0.1", host),
+                    (),
+                    b"z" * chance.choice([0, 9, 200_000]),
+                    timeout_us=chance.choice([30, 60, 2000]) * MS,
+                    follow_redirects=2,
+                )
                 call = caller.call(request, done)
                 if chance.random() < 0.1:
                     asyncio.get_running_loop().call_later(chance.random() / 100, call.abort)
@@ -456,7 +527,11 @@ def test_whatever_servers_do_every_call_is_told_once_and_nothing_is_left(run_pla
                 start()
             await asyncio.wait_for(over.wait(), 20)
             assert set(told.values()) == {1} and caller.in_flight == 0 and not complaints
-            assert idle_wires(caller) == sum(len(place.idle) for place in caller._plain._places.values()) <= 5
+            assert (
+                idle_wires(caller)
+                == sum(len(place.idle) for place in caller._plain._places.values())
+                <= 5
+            )
 
     run_plain(scenario)
 
@@ -509,10 +584,29 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     key, cert = folder / "key.pem", folder / "cert.pem"
     try:
         subprocess.run(
-            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-             "-keyout", key, "-out", cert, "-subj", "/CN=safe.test", "-addext", "subjectAltName=DNS:safe.test"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "2",
+                "-keyout",
+                key,
+                "-out",
+                cert,
+                "-subj",
+                "/CN=safe.test",
+                "-addext",
+                "subjectAltName=DNS:safe.test",
+            ],
+            check=True,
+            capture_output=True,
+        )
     except FileNotFoundError:
         pytest.skip("needs the openssl command")
     return key, cert
@@ -531,16 +625,30 @@ def test_a_redirect_from_http_to_https_keeps_hops_and_deadline(
             safe = f"https://safe.test:{server.port}"
             caller = net.caller(ca_file=str(cert), names={"safe.test": ["127.0.0.1"]})
             secret = (("Authorization", "s"), ("X-Keep", "1"))
-            reply = await net.ask(f"/to?url={safe}/ok", caller=caller, follow_redirects=1, headers=secret)
+            reply = await net.ask(
+                f"/to?url={safe}/ok", caller=caller, follow_redirects=1, headers=secret
+            )
             assert reply.status == 200 and 0 < reply.timing.tls_ms <= reply.timing.total_ms
-            assert "authorization" not in server.seen[0].headers and server.seen[0].headers["x-keep"] == "1"
+            assert (
+                "authorization" not in server.seen[0].headers
+                and server.seen[0].headers["x-keep"] == "1"
+            )
             reply = await net.ask(f"/to?url={safe}/loop", caller=caller, follow_redirects=3)
             assert reply.status == 302 and len(server.seen) == 1 + 3
-            reply = await net.ask(f"/to?url={safe}/hang", caller=caller, follow_redirects=1, timeout_us=300 * MS)
-            assert reply.kind == "timeout" and "within 300ms" in reply.error and reply.timing.total_ms >= 290
+            reply = await net.ask(
+                f"/to?url={safe}/hang", caller=caller, follow_redirects=1, timeout_us=300 * MS
+            )
+            assert (
+                reply.kind == "timeout"
+                and "within 300ms" in reply.error
+                and reply.timing.total_ms >= 290
+            )
             told: list[Reply] = []
             server.arrived.clear()
-            call = caller.call(Request("GET", f"{net.server.url}/to?url={safe}/hang", follow_redirects=1), told.append)
+            call = caller.call(
+                Request("GET", f"{net.server.url}/to?url={safe}/hang", follow_redirects=1),
+                told.append,
+            )
             await server.arrived.wait()
             assert caller.in_flight == 1
             call.abort()
@@ -553,14 +661,25 @@ def test_a_redirect_from_http_to_https_keeps_hops_and_deadline(
 @pytest.mark.parametrize(
     ("place", "path"),
     [
-        ("/ok?a=1", "/ok?a=1"), ("ok", "/ok"), ("/x/../ok", "/ok"), ("/ok#part", "/ok"),
-        ("/ok?a b", "/ok?a+b"), ("//127.0.0.1:{port}/ok", "/ok"), ("HTTP://127.0.0.1:{port}/ok", "/ok"),
+        ("/ok?a=1", "/ok?a=1"),
+        ("ok", "/ok"),
+        ("/x/../ok", "/ok"),
+        ("/ok#part", "/ok"),
+        ("/ok?a b", "/ok?a+b"),
+        ("//127.0.0.1:{port}/ok", "/ok"),
+        ("HTTP://127.0.0.1:{port}/ok", "/ok"),
     ],
-)  # fmt: skip
-def test_a_location_is_resolved_as_libcurl_does(run_once: Callable[..., None], place: str, path: str) -> None:
+)
+def test_a_location_is_resolved_as_libcurl_does(
+    run_once: Callable[..., None], place: str, path: str
+) -> None:
     async def scenario(net: Any) -> None:
         async def answer(reader: Any, writer: Any, **_: str) -> bool:
-            return bool(await net.server._answer(writer, 307, b"", f"Location: {place.format(port=net.server.port)}"))
+            return bool(
+                await net.server._answer(
+                    writer, 307, b"", f"Location: {place.format(port=net.server.port)}"
+                )
+            )
 
         net.server.way_here = answer
         reply = await net.ask("/here", follow_redirects=1)
@@ -587,14 +706,26 @@ def test_a_location_is_resolved_as_libcurl_does(run_once: Callable[..., None], p
 def test_the_first_lines_are_those_that_libcurl_sends(url: str, start: str) -> None:
     route = find_route(url)
     assert route is not None
-    assert write_letter(route, Request("GET", url)) == (start + "User-Agent: ksana\r\nAccept: */*\r\n\r\n").encode()
+    assert (
+        write_letter(route, Request("GET", url))
+        == (start + "User-Agent: ksana\r\nAccept: */*\r\n\r\n").encode()
+    )
 
 
 @pytest.mark.parametrize(
     "url",
-    ["https://a.test/", "http://a.test/x/../y", "http://a.test/%2e%2E/", "http://a.test/.", "http://2130706433/", "http://0x7f.1/",
-     "http://127.1/", "http://[0:0::1]/", "http://08.0.0.1/"],
-)  # fmt: skip
+    [
+        "https://a.test/",
+        "http://a.test/x/../y",
+        "http://a.test/%2e%2E/",
+        "http://a.test/.",
+        "http://2130706433/",
+        "http://0x7f.1/",
+        "http://127.1/",
+        "http://[0:0::1]/",
+        "http://08.0.0.1/",
+    ],
+)
 def test_what_libcurl_would_rewrite_is_left_to_libcurl(url: str) -> None:
     assert find_route(url) is None
 
@@ -602,11 +733,16 @@ def test_what_libcurl_would_rewrite_is_left_to_libcurl(url: str) -> None:
 @pytest.mark.parametrize("name", ["Expect", "TE", "connection", "Host", "Transfer-Encoding"])
 def test_a_header_that_changes_how_a_request_is_sent_is_left_to_libcurl(name: str) -> None:
     route = find_route("http://a.test/")
-    assert route is not None and write_letter(route, Request("GET", "http://a.test/", ((name, "x"),))) is None
+    assert (
+        route is not None
+        and write_letter(route, Request("GET", "http://a.test/", ((name, "x"),))) is None
+    )
 
 
 @pytest.mark.spec("T18")
-@pytest.mark.parametrize("pair", [("X-A", "a\r\nX-Evil: 1"), ("X\r\nY", "z"), ("X-A", "\x7f"), ("X-%s", "a\0")])
+@pytest.mark.parametrize(
+    "pair", [("X-A", "a\r\nX-Evil: 1"), ("X\r\nY", "z"), ("X-A", "\x7f"), ("X-%s", "a\0")]
+)
 def test_no_control_byte_is_written_into_a_request(pair: tuple[str, str]) -> None:
     route = find_route("http://a.test/")
     assert route is not None
@@ -618,16 +754,35 @@ def test_a_percent_sign_in_a_header_is_sent_as_it_is() -> None:
     route = find_route("http://a.test/")
     assert route is not None
     sent = write_letter(
-        route, Request("PUT", "http://a.test/", (("X-%s", "100%d"), ("Accept", "x"), ("user-agent", "y")), b"%s")
+        route,
+        Request(
+            "PUT",
+            "http://a.test/",
+            (("X-%s", "100%d"), ("Accept", "x"), ("user-agent", "y")),
+            b"%s",
+        ),
     )
-    assert sent == b"PUT / HTTP/1.1\r\nHost: a.test\r\nX-%s: 100%d\r\nAccept: x\r\nuser-agent: y\r\nContent-Length: 2\r\n\r\n%s"
+    assert (
+        sent
+        == b"PUT / HTTP/1.1\r\nHost: a.test\r\nX-%s: 100%d\r\nAccept: x\r\nuser-agent: y\r\nContent-Length: 2\r\n\r\n%s"
+    )
 
 
 @pytest.mark.parametrize(
     ("raw", "wait"),
-    [(b"5", "5"), (b"5x", "5"), (b"0", None), (b"-5", None), (b"+5", None), (b"99999999999999999999", None),
-     (b"100000", "21600"),
-     (b"Fri, 31 Dec 2100 23:59:59 GMT", "21600"), (b"Fri, 31 Dec 1999 23:59:59 GMT", None), (b"soon", None), (b"\xff", None)],
-)  # fmt: skip
+    [
+        (b"5", "5"),
+        (b"5x", "5"),
+        (b"0", None),
+        (b"-5", None),
+        (b"+5", None),
+        (b"99999999999999999999", None),
+        (b"100000", "21600"),
+        (b"Fri, 31 Dec 2100 23:59:59 GMT", "21600"),
+        (b"Fri, 31 Dec 1999 23:59:59 GMT", None),
+        (b"soon", None),
+        (b"\xff", None),
+    ],
+)
 def test_a_wait_is_read_as_libcurl_reads_it(raw: bytes, wait: str | None) -> None:
     assert read_wait(raw) == wait

@@ -1,4 +1,5 @@
-"""Reading answers: however the bytes are cut, and whatever they say, the reading is the same and ends."""
+"""Reading answers: however the bytes are cut, and whatever they say, the reading is the same and
+ends."""
 
 import itertools
 import re
@@ -19,7 +20,14 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 class Read:
     """What came of feeding an answer piece by piece, and of the end of the connection after it."""
 
-    def __init__(self, pieces: list[bytes], *, is_head: bool = False, max_body: int | None = None, cap: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        pieces: list[bytes],
+        *,
+        is_head: bool = False,
+        max_body: int | None = None,
+        cap: int = 1 << 20,
+    ) -> None:
         self.answer = Answer(is_head, max_body, cap)
         self.error: int | None = None
         self.message = ""
@@ -40,7 +48,14 @@ class Read:
         if self.error is not None:
             return (self.error, self.message)
         answer = self.answer
-        return (answer.status, answer.body, answer.room < 0, answer.retry_after, answer.location, self.can_keep)
+        return (
+            answer.status,
+            answer.body,
+            answer.room < 0,
+            answer.retry_after,
+            answer.location,
+            self.can_keep,
+        )
 
 
 def read(data: bytes, **options: Any) -> Read:
@@ -53,23 +68,74 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 LINES = st.sampled_from(
-    [b"Content-Length: 5", b"content-length:5", b"CONTENT-LENGTH:  5 ", b"Content-Length: 3", b"Content-Length: 5, 5",
-     b"Content-Length: -5", b"Content-Length: 5x", b"Content-Length: 99999999999999999999", b"Content-Length:",
-     b"Transfer-Encoding: chunked", b"transfer-encoding: CHUNKED", b"Transfer-Encoding: gzip, chunked",
-     b"Transfer-Encoding: identity", b"Connection: close", b"Connection: keep-alive", b"connection: x, Close",
-     b"Server: s", b"X-A: b\r\n c", b"X-B: b\n\tc", b"X : y", b"no colon", b"", b": nameless", b"X-Nul: \0", b"X-Cr: a\rb",
-     b"Retry-After: 7", b"Location: /x", b"Content-Length-Not: 9", b"Date: now", b"Content-Type: text/plain"]
-)  # fmt: skip
+    [
+        b"Content-Length: 5",
+        b"content-length:5",
+        b"CONTENT-LENGTH:  5 ",
+        b"Content-Length: 3",
+        b"Content-Length: 5, 5",
+        b"Content-Length: -5",
+        b"Content-Length: 5x",
+        b"Content-Length: 99999999999999999999",
+        b"Content-Length:",
+        b"Transfer-Encoding: chunked",
+        b"transfer-encoding: CHUNKED",
+        b"Transfer-Encoding: gzip, chunked",
+        b"Transfer-Encoding: identity",
+        b"Connection: close",
+        b"Connection: keep-alive",
+        b"connection: x, Close",
+        b"Server: s",
+        b"X-A: b\r\n c",
+        b"X-B: b\n\tc",
+        b"X : y",
+        b"no colon",
+        b"",
+        b": nameless",
+        b"X-Nul: \0",
+        b"X-Cr: a\rb",
+        b"Retry-After: 7",
+        b"Location: /x",
+        b"Content-Length-Not: 9",
+        b"Date: now",
+        b"Content-Type: text/plain",
+    ]
+)
 STATUS = st.sampled_from(
-    [b"HTTP/1.1 200 OK", b"HTTP/1.1 200", b"HTTP/1.0 200 OK", b"HTTP/1.1 204 No", b"HTTP/1.1 304 No", b"HTTP/1.1 503 Wait",
-     b"HTTP/1.1 302 Found", b"HTTP/1.2 200 OK", b"HTTP/1.1 2000 OK", b"HTTP/1.1  200 OK", b"SSH-2.0", b"HTTP/1.1 101 Up"]
-)  # fmt: skip
-INTERIM = st.sampled_from([b"", b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early\nLink: x\n\n" * 2])
+    [
+        b"HTTP/1.1 200 OK",
+        b"HTTP/1.1 200",
+        b"HTTP/1.0 200 OK",
+        b"HTTP/1.1 204 No",
+        b"HTTP/1.1 304 No",
+        b"HTTP/1.1 503 Wait",
+        b"HTTP/1.1 302 Found",
+        b"HTTP/1.2 200 OK",
+        b"HTTP/1.1 2000 OK",
+        b"HTTP/1.1  200 OK",
+        b"SSH-2.0",
+        b"HTTP/1.1 101 Up",
+    ]
+)
+INTERIM = st.sampled_from(
+    [b"", b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early\nLink: x\n\n" * 2]
+)
 BODIES = st.sampled_from(
-    [b"hello", b"", b"hello world", b"5\r\nhello\r\n0\r\n\r\n", b"2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: 1\r\n\r\n",
-     b"5\r\nhel", b"zz\r\n", b"hello" + OK, b"5\r\nhello\r\n0\r\n\r\nmore", b"ffffffffffffffffffff\r\n", b"\r\n\r\n",
-     b"\n\nhello"]
-)  # fmt: skip
+    [
+        b"hello",
+        b"",
+        b"hello world",
+        b"5\r\nhello\r\n0\r\n\r\n",
+        b"2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\nTrailer: 1\r\n\r\n",
+        b"5\r\nhel",
+        b"zz\r\n",
+        b"hello" + OK,
+        b"5\r\nhello\r\n0\r\n\r\nmore",
+        b"ffffffffffffffffffff\r\n",
+        b"\r\n\r\n",
+        b"\n\nhello",
+    ]
+)
 
 
 @st.composite
@@ -80,18 +146,32 @@ def answers(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=600, deadline=None)
-@given(answers(), st.lists(st.integers(0, 400), max_size=6), st.booleans(), st.sampled_from([None, 0, 3, 100]))
-def test_an_answer_reads_the_same_however_it_is_cut(data: bytes, places: list[int], is_head: bool, keep: int | None) -> None:
+@given(
+    answers(),
+    st.lists(st.integers(0, 400), max_size=6),
+    st.booleans(),
+    st.sampled_from([None, 0, 3, 100]),
+)
+def test_an_answer_reads_the_same_however_it_is_cut(
+    data: bytes, places: list[int], is_head: bool, keep: int | None
+) -> None:
     whole = read(data, is_head=is_head, max_body=keep, cap=8)
     assert Read(cut(data, places), is_head=is_head, max_body=keep, cap=8).outcome == whole.outcome
-    assert Read([bytes([byte]) for byte in data], is_head=is_head, max_body=keep, cap=8).outcome == whole.outcome
+    assert (
+        Read([bytes([byte]) for byte in data], is_head=is_head, max_body=keep, cap=8).outcome
+        == whole.outcome
+    )
 
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.binary(max_size=80), st.lists(st.integers(0, 100), max_size=3), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED])
+    st.binary(max_size=80),
+    st.lists(st.integers(0, 100), max_size=3),
+    st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED]),
 )
-def test_no_bytes_make_reading_fail_in_a_way_of_its_own(noise: bytes, places: list[int], start: bytes) -> None:
+def test_no_bytes_make_reading_fail_in_a_way_of_its_own(
+    noise: bytes, places: list[int], start: bytes
+) -> None:
     assert Read(cut(start + noise, places)).outcome == read(start + noise).outcome
 
 
@@ -110,18 +190,33 @@ COMMON = b"HTTP/1.1 %b OK\r\nServer: x\r\nDate: y\r\nContent-Type: z\r\n%b\r\n\r
 @pytest.mark.parametrize(
     ("status", "lines", "is_common"),
     [
-        (b"200", b"Content-Length: 2\r\nConnection: keep-alive", True), (b"503", b"content-length: 2", True),
-        (b"200", b"Content-Length: 2\r\nContent-Length-Not: 3\r\nLocations: 4\r\nConnections: 5", True),
-        (b"200", b"Content-Length: 3", False), (b"200", b"Content-Length: 1", False), (b"200", b"X: y", False),
-        (b"200", b"Content-Length: 2\r\nContent-Length: 2", False), (b"200", b"Content-Length: 2\r\nConnection: close", False),
-        (b"200", b"Content-Length: 2\r\nTransfer-Encoding: chunked", False), (b"204", b"Content-Length: 2", False),
-        (b"302", b"Content-Length: 2\r\nLocation: /", False), (b"503", b"Retry-After: 1\r\nContent-Length: 2", False),
-        (b"200", b"Content-Length: 2\r\nTransfer-Encoding : x", False), (b"200", b"Content-Length: 2\nX: y", False),
-        (b"200", b"Content-Length: 2\r\n X: y", False), (b"200", b"Content-Length: 0002", True),
-        (b"200", b"Content-Length: 2\r\nX: a\rb", False), (b"100", b"Content-Length: 2", False),
+        (b"200", b"Content-Length: 2\r\nConnection: keep-alive", True),
+        (b"503", b"content-length: 2", True),
+        (
+            b"200",
+            b"Content-Length: 2\r\nContent-Length-Not: 3\r\nLocations: 4\r\nConnections: 5",
+            True,
+        ),
+        (b"200", b"Content-Length: 3", False),
+        (b"200", b"Content-Length: 1", False),
+        (b"200", b"X: y", False),
+        (b"200", b"Content-Length: 2\r\nContent-Length: 2", False),
+        (b"200", b"Content-Length: 2\r\nConnection: close", False),
+        (b"200", b"Content-Length: 2\r\nTransfer-Encoding: chunked", False),
+        (b"204", b"Content-Length: 2", False),
+        (b"302", b"Content-Length: 2\r\nLocation: /", False),
+        (b"503", b"Retry-After: 1\r\nContent-Length: 2", False),
+        (b"200", b"Content-Length: 2\r\nTransfer-Encoding : x", False),
+        (b"200", b"Content-Length: 2\nX: y", False),
+        (b"200", b"Content-Length: 2\r\n X: y", False),
+        (b"200", b"Content-Length: 0002", True),
+        (b"200", b"Content-Length: 2\r\nX: a\rb", False),
+        (b"100", b"Content-Length: 2", False),
     ],
-)  # fmt: skip
-def test_the_short_way_is_for_answers_without_a_doubt(status: bytes, lines: bytes, is_common: bool) -> None:
+)
+def test_the_short_way_is_for_answers_without_a_doubt(
+    status: bytes, lines: bytes, is_common: bool
+) -> None:
     assert read_common(COMMON % (status, lines)) == ((int(status), b"ok") if is_common else None)
 
 
@@ -146,7 +241,11 @@ class Judge:
 @given(
     st.integers(200, 599).filter(lambda status: status not in (204, 304)),
     st.lists(
-        st.tuples(st.from_regex(r"X-[a-z!~]{1,9}", fullmatch=True), st.from_regex(r"[ -~]{0,20}", fullmatch=True)), max_size=5
+        st.tuples(
+            st.from_regex(r"X-[a-z!~]{1,9}", fullmatch=True),
+            st.from_regex(r"[ -~]{0,20}", fullmatch=True),
+        ),
+        max_size=5,
     ),
     st.lists(st.binary(min_size=1, max_size=40), max_size=5),
     st.booleans(),
@@ -171,19 +270,33 @@ def test_httptools_reads_a_sound_answer_the_same_way(
 @pytest.mark.parametrize(
     ("data", "body"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"ok"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"ok"),
-        (b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n2\r\nok\r\n0\r\n\r\n", b"ok"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            b"ok",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            b"ok",
+        ),
+        (
+            b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            b"ok",
+        ),
         (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
         (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok", b"ok"),
-        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok", b"ok"),
+        (
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok",
+            b"ok",
+        ),
         (OK + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", b"ok"),
         (OK + b"\r\n", b"ok"),
         (CHUNKED + b"2\r\nok\r\n0\r\n\r\nevil", b"ok"),
         (b"HTTP/1.1 204 No\r\nContent-Length: 2\r\n\r\nok", b""),
     ],
 )
-def test_an_answer_with_a_doubtful_end_is_read_but_its_connection_is_not_kept(data: bytes, body: bytes) -> None:
+def test_an_answer_with_a_doubtful_end_is_read_but_its_connection_is_not_kept(
+    data: bytes, body: bytes
+) -> None:
     found = read(data)
     assert found.was_whole and found.answer.body == body and not found.can_keep
 
@@ -191,16 +304,27 @@ def test_an_answer_with_a_doubtful_end_is_read_but_its_connection_is_not_kept(da
 @pytest.mark.parametrize(
     "head",
     [
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3", b"HTTP/1.1 200 OK\r\nContent-Length: 2, 3",
-        b"HTTP/1.1 200 OK\r\nContent-Length: -2", b"HTTP/1.1 200 OK\r\nContent-Length: +2",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 0x2", b"HTTP/1.1 200 OK\r\nContent-Length: 2 2",
-        b"HTTP/1.1 200 OK\r\nContent-Length : 2", b"HTTP/1.1 200 OK\r\nContent-Length:",
-        b"HTTP/1.1 200 OK\r\n Content-Length: 2", b"HTTP/1.1 200 OK\r\nX: a\rContent-Length: 2", b"HTTP/1.1 200 OK\r\nX: \0",
-        "HTTP/1.1 200 OK\r\nContent-Length: ²".encode(), b"HTTP/1.1 20 OK", b"HTTP/1.1 2000 OK", b"HTTP/2 200",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2, 3",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -2",
+        b"HTTP/1.1 200 OK\r\nContent-Length: +2",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0x2",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2 2",
+        b"HTTP/1.1 200 OK\r\nContent-Length : 2",
+        b"HTTP/1.1 200 OK\r\nContent-Length:",
+        b"HTTP/1.1 200 OK\r\n Content-Length: 2",
+        b"HTTP/1.1 200 OK\r\nX: a\rContent-Length: 2",
+        b"HTTP/1.1 200 OK\r\nX: \0",
+        "HTTP/1.1 200 OK\r\nContent-Length: ²".encode(),
+        b"HTTP/1.1 20 OK",
+        b"HTTP/1.1 2000 OK",
+        b"HTTP/2 200",
         b"\r\nHTTP/1.1 200 OK",
-        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x", b"ICY 200 OK", b"HTTP/1.1 099 OK",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x",
+        b"ICY 200 OK",
+        b"HTTP/1.1 099 OK",
     ],
-)  # fmt: skip
+)
 def test_an_answer_that_could_be_read_in_two_ways_is_not_read_at_all(head: bytes) -> None:
     assert read(head + b"\r\n\r\nokk").error == NOT_HTTP
 
@@ -213,8 +337,15 @@ def test_a_folded_line_is_one_line() -> None:
 def test_a_length_beyond_all_bounds_is_never_reached() -> None:
     found = read(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\nok")
     assert not found.was_whole and found.error == 18, "cut short"
-    capped = read(b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n" + b"k" * 99, cap=10)
-    assert capped.was_whole and capped.answer.body == b"k" * 10 and capped.answer.room < 0 and not capped.can_keep
+    capped = read(
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n" + b"k" * 99, cap=10
+    )
+    assert (
+        capped.was_whole
+        and capped.answer.body == b"k" * 10
+        and capped.answer.room < 0
+        and not capped.can_keep
+    )
 
 
 @pytest.mark.parametrize("step", [1460, 65_536, 10_000_000])
@@ -250,7 +381,12 @@ def test_tiny_chunks_take_no_more_room_than_what_they_hold() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"HTTP/1.1 200 OK\r\nContent-Le", b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok", CHUNKED + b"2\r\nok\r\n", CHUNKED],
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Le",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok",
+        CHUNKED + b"2\r\nok\r\n",
+        CHUNKED,
+    ],
 )
 def test_an_answer_that_breaks_off_is_not_an_answer(data: bytes) -> None:
     assert read(data).error == 18

@@ -1,9 +1,11 @@
-"""Cron in zones against a walk through real time, minute by minute, that shares no code with the product.
+"""Cron in zones against a walk through real time, minute by minute, that shares no code with the
+product.
 
-The oracle reads each expression value by value from the contract's wording, walks the real minutes around a jump of the
-clock, converts each with zoneinfo, and looks at what the wall clock showed, skipped and repeated. By default a sample of
-zones and years runs; with KSANA_FULL=1 all zones, every jump of ten years, all expressions. Zones whose clocks jump at
-the same instants by the same amounts in those years are checked once (links such as Europe/Vatican).
+The oracle reads each expression value by value from the contract's wording, walks the real minutes
+around a jump of the clock, converts each with zoneinfo, and looks at what the wall clock showed,
+skipped and repeated. By default a sample of zones and years runs; with KSANA_FULL=1 all zones,
+every jump of ten years, all expressions. Zones whose clocks jump at the same instants by the same
+amounts in those years are checked once (links such as Europe/Vatican).
 """
 
 import calendar
@@ -24,38 +26,115 @@ from ksana.domain import schedule, timetable, zones
 FULL = bool(os.environ.get("KSANA_FULL"))
 YEARS = (2020, 2029) if FULL else (2024, 2025)
 SAMPLE = [
-    "Europe/Berlin", "Europe/London", "Europe/Dublin", "America/New_York", "America/Sao_Paulo",
-    "America/Santiago", "America/Havana", "America/Asuncion", "America/Scoresbysund", "America/Nuuk",
-    "Africa/Cairo", "Africa/Casablanca", "Asia/Beirut", "Asia/Gaza", "Asia/Almaty", "Asia/Tehran",
-    "Asia/Shanghai", "Australia/Lord_Howe", "Australia/Sydney", "Pacific/Auckland", "Pacific/Chatham",
+    "Europe/Berlin",
+    "Europe/London",
+    "Europe/Dublin",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "America/Santiago",
+    "America/Havana",
+    "America/Asuncion",
+    "America/Scoresbysund",
+    "America/Nuuk",
+    "Africa/Cairo",
+    "Africa/Casablanca",
+    "Asia/Beirut",
+    "Asia/Gaza",
+    "Asia/Almaty",
+    "Asia/Tehran",
+    "Asia/Shanghai",
+    "Australia/Lord_Howe",
+    "Australia/Sydney",
+    "Pacific/Auckland",
+    "Pacific/Chatham",
     "Antarctica/Troll",
-]  # fmt: skip
+]
 EXPRESSIONS = [
-    "* * * * *", "*/5 * * * *", "*/7 * * * *", "0 * * * *", "30 * * * *", "15,45 * * * *", "*/30 */2 * * *",
-    "0 */3 * * *", "*/20 2 * * *", "0-59/10 1-3 * * *", "0 0 * * *", "30 0 * * *", "0 1 * * *", "30 1 * * *",
-    "59 1 * * *", "0 2 * * *", "1 2 * * *", "15 2 * * *", "30 2 * * *", "59 2 * * *", "0 3 * * *", "30 3 * * *",
-    "0,20,40 2 * * *", "30 1,2,3 * * *", "0/15 0-4 * * *", "30 23 * * *", "0 12 * * 1-5", "30 2 * * SUN",
-    "45 1 L * *", "15 0 LW * *", "30 2 15W * *", "30 2 * * 0#2", "0 1 * * 0L", "30 0 * * FRIL",
-    "30 2 25-31 3,10 ?", "5 2 1-7 * */7", "30 30 2 * * *", "*/20 59 1,2 * * *", "*/30 * * * * *",
+    "* * * * *",
+    "*/5 * * * *",
+    "*/7 * * * *",
+    "0 * * * *",
+    "30 * * * *",
+    "15,45 * * * *",
+    "*/30 */2 * * *",
+    "0 */3 * * *",
+    "*/20 2 * * *",
+    "0-59/10 1-3 * * *",
+    "0 0 * * *",
+    "30 0 * * *",
+    "0 1 * * *",
+    "30 1 * * *",
+    "59 1 * * *",
+    "0 2 * * *",
+    "1 2 * * *",
+    "15 2 * * *",
+    "30 2 * * *",
+    "59 2 * * *",
+    "0 3 * * *",
+    "30 3 * * *",
+    "0,20,40 2 * * *",
+    "30 1,2,3 * * *",
+    "0/15 0-4 * * *",
+    "30 23 * * *",
+    "0 12 * * 1-5",
+    "30 2 * * SUN",
+    "45 1 L * *",
+    "15 0 LW * *",
+    "30 2 15W * *",
+    "30 2 * * 0#2",
+    "0 1 * * 0L",
+    "30 0 * * FRIL",
+    "30 2 25-31 3,10 ?",
+    "5 2 1-7 * */7",
+    "30 30 2 * * *",
+    "*/20 59 1,2 * * *",
+    "*/30 * * * * *",
     "15 */15 0-3 * * *",
-]  # fmt: skip
+]
 OVERRIDDEN = ("*/30 * * * *", "30 1,2 * * *", "0,20,40 0-3 * * *", "15 0 * * *", "*/30 10 2 * * *")
 HISTORY = (
-    ("Pacific/Apia", 2011), ("Pacific/Kwajalein", 1993), ("Asia/Pyongyang", 2015), ("Asia/Pyongyang", 2018),
-    ("America/Caracas", 2007), ("Antarctica/Casey", 2020), ("Asia/Kathmandu", 1985), ("Africa/Monrovia", 1972),
-    ("Europe/Amsterdam", 1937), ("Pacific/Enderbury", 1994), ("America/Recife", 2000), ("Europe/Lisbon", 1992),
-)  # fmt: skip
+    ("Pacific/Apia", 2011),
+    ("Pacific/Kwajalein", 1993),
+    ("Asia/Pyongyang", 2015),
+    ("Asia/Pyongyang", 2018),
+    ("America/Caracas", 2007),
+    ("Antarctica/Casey", 2020),
+    ("Asia/Kathmandu", 1985),
+    ("Africa/Monrovia", 1972),
+    ("Europe/Amsterdam", 1937),
+    ("Pacific/Enderbury", 1994),
+    ("America/Recife", 2000),
+    ("Europe/Lisbon", 1992),
+)
 REACH = 26 * 3600
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 NAMES = {
-    "JAN": 1, "FEB": 2, "MAR": 3, "APR": 4, "MAY": 5, "JUN": 6, "JUL": 7, "AUG": 8, "SEP": 9, "OCT": 10, "NOV": 11, "DEC": 12,
-    "SUN": 0, "MON": 1, "TUE": 2, "WED": 3, "THU": 4, "FRI": 5, "SAT": 6,
-}  # fmt: skip
+    "JAN": 1,
+    "FEB": 2,
+    "MAR": 3,
+    "APR": 4,
+    "MAY": 5,
+    "JUN": 6,
+    "JUL": 7,
+    "AUG": 8,
+    "SEP": 9,
+    "OCT": 10,
+    "NOV": 11,
+    "DEC": 12,
+    "SUN": 0,
+    "MON": 1,
+    "TUE": 2,
+    "WED": 3,
+    "THU": 4,
+    "FRI": 5,
+    "SAT": 6,
+}
 
 
 class Walk:
-    """What the wall clock showed at each step of real time: (instant, local), both in steps of `unit` seconds."""
+    """What the wall clock showed at each step of real time: (instant, local), both in steps of
+    `unit` seconds."""
 
     def __init__(self, zone: ZoneInfo, middle: int, unit: int, reach: int = REACH) -> None:
         self.unit = unit
@@ -64,7 +143,12 @@ class Walk:
         self.shown: dict[int, list[int]] = {}
         for at in range(self.start, self.end + 1, unit):
             wall = (EPOCH + timedelta(seconds=at)).astimezone(zone)
-            seconds = (wall.toordinal() - EPOCH_DAY) * 86400 + wall.hour * 3600 + wall.minute * 60 + wall.second
+            seconds = (
+                (wall.toordinal() - EPOCH_DAY) * 86400
+                + wall.hour * 3600
+                + wall.minute * 60
+                + wall.second
+            )
             assert seconds % unit == 0
             self.steps.append((at, seconds // unit))
             self.shown.setdefault(seconds // unit, []).append(at)
@@ -75,11 +159,19 @@ class Walk:
         is_fixed = minute[0] != "*" and hour[0] != "*"
         gap = gap or ("next" if is_fixed else "skip")
         overlap = overlap or ("first" if is_fixed else "both")
-        hours, minutes, seconds = values(hour, 0, 23), values(minute, 0, 59), sorted(values(second, 0, 59))
+        hours, minutes, seconds = (
+            values(hour, 0, 23),
+            values(minute, 0, 59),
+            sorted(values(second, 0, 59)),
+        )
         table, inner = bytearray(86400 // self.unit), seconds if self.unit == 60 else [0]
         for of_day in range(len(table)):
             s = of_day * self.unit
-            table[of_day] = s // 3600 in hours and s // 60 % 60 in minutes and (self.unit == 60 or s % 60 in seconds)
+            table[of_day] = (
+                s // 3600 in hours
+                and s // 60 % 60 in minutes
+                and (self.unit == 60 or s % 60 in seconds)
+            )
         per_day = len(table)
         days = {}
         for at_local in range(self.steps[0][1] // per_day - 1, self.steps[-1][1] // per_day + 2):
@@ -88,11 +180,15 @@ class Walk:
         before_at, before = self.steps[0][0] - self.unit, self.steps[0][1] - 1
         for at, local in self.steps:
             if local > before + 1:
-                skipped = [m for m in range(before + 1, local) if table[m % per_day] and days[m // per_day]]
+                skipped = [
+                    m for m in range(before + 1, local) if table[m % per_day] and days[m // per_day]
+                ]
                 if gap == "next" and skipped:
                     found.add(at)
                 elif gap == "shift":
-                    found.update(before_at + (m - before) * self.unit + s for m in skipped for s in inner)
+                    found.update(
+                        before_at + (m - before) * self.unit + s for m in skipped for s in inner
+                    )
             if table[local % per_day] and days[local // per_day]:
                 times = self.shown[local]
                 if overlap == "both" or at == (times[0] if overlap == "first" else times[-1]):
@@ -108,7 +204,11 @@ def sixfold(expr: str) -> list[str]:
 
 def values(text: str, low: int, high: int) -> set[int]:
     """Try every value of the field against every part of the list."""
-    return {v for v in range(low, high + 1) if any(is_part(part, v, low, high) for part in text.split(","))}
+    return {
+        v
+        for v in range(low, high + 1)
+        if any(is_part(part, v, low, high) for part in text.split(","))
+    }
 
 
 def is_part(part: str, value: int, low: int, high: int) -> bool:
@@ -204,7 +304,9 @@ def ours(wanted: schedule.Cron, after: int, until: int) -> list[int]:
     return slots
 
 
-def compare(walk: Walk, zone: str, expr: str, expected: list[int], gap: str | None, overlap: str | None) -> str | None:
+def compare(
+    walk: Walk, zone: str, expr: str, expected: list[int], gap: str | None, overlap: str | None
+) -> str | None:
     """Ask all four questions about the inside of the walk; tell the first difference."""
     after, until = walk.start + 3600, walk.end - 3600
     expected = [slot for slot in expected if after < slot <= until]
@@ -215,21 +317,31 @@ def compare(walk: Walk, zone: str, expr: str, expected: list[int], gap: str | No
         return f"{zone} {expr!r} {gap} {overlap}: differs at {[str(EPOCH + timedelta(seconds=s)) for s in wrong]}"
     count = schedule.count_between(wanted, after * 1_000_000, until * 1_000_000)
     half = (after + until) // 2
-    halves = [schedule.count_between(wanted, a * 1_000_000, b * 1_000_000) for a, b in ((after, half), (half, until))]
+    halves = [
+        schedule.count_between(wanted, a * 1_000_000, b * 1_000_000)
+        for a, b in ((after, half), (half, until))
+    ]
     if count != len(expected) or sum(halves) != count:
         return f"{zone} {expr!r} {gap} {overlap}: counted {count}, {halves}, not {len(expected)}"
     newest = expected[-200:]
-    if [s // 1_000_000 for s in schedule.latest_n(wanted, until * 1_000_000, len(newest), after * 1_000_000)] != newest:
+    if [
+        s // 1_000_000
+        for s in schedule.latest_n(wanted, until * 1_000_000, len(newest), after * 1_000_000)
+    ] != newest:
         return f"{zone} {expr!r} {gap} {overlap}: looking back differs"
     return None
 
 
 @pytest.mark.spec("C7", "C9")
 @pytest.mark.timeout(3600)
-def test_every_jump_of_every_clock_gives_the_slots_of_a_walk_through_real_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_jump_of_every_clock_gives_the_slots_of_a_walk_through_real_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert len(EXPRESSIONS) == 40
     modes = [(g, o) for g in ("next", "skip", "shift") for o in ("first", "second", "both")]
-    cases = [(expr, None, None) for expr in EXPRESSIONS] + [(e, g, o) for e in OVERRIDDEN for g, o in modes]
+    cases = [(expr, None, None) for expr in EXPRESSIONS] + [
+        (e, g, o) for e in OVERRIDDEN for g, o in modes
+    ]
     expected: dict[tuple[int, int, int], list[list[int]]] = {}
     walks: dict[tuple[int, int, int], Walk] = {}
     differences, checks, clocks, standing_for, begun = [], 0, 0, 0, time.process_time()
@@ -260,15 +372,39 @@ def test_odd_jumps_of_history_give_the_slots_of_a_walk_step_by_step(zone: str, y
     assert found
     for jump in found:
         unit = 1 if any(number % 60 for number in jump) else 60
-        walk = Walk(load_zone(zone), jump[0] // unit * unit, unit, 4 * 3600 + abs(jump[2] - jump[1]) // unit * unit)
-        for expr in ("* * * * *", "30 * * * *", "*/20 10 * * * *", "15 0-3 * * *", "40 12 * * *", "59 23 * * *", "0 0 * * *"):
-            for gap, overlap in ((None, None), ("shift", "second"), ("next", "both"), ("skip", "first")):
-                assert compare(walk, zone, expr, walk.slots(expr, gap, overlap), gap, overlap) is None
+        walk = Walk(
+            load_zone(zone),
+            jump[0] // unit * unit,
+            unit,
+            4 * 3600 + abs(jump[2] - jump[1]) // unit * unit,
+        )
+        for expr in (
+            "* * * * *",
+            "30 * * * *",
+            "*/20 10 * * * *",
+            "15 0-3 * * *",
+            "40 12 * * *",
+            "59 23 * * *",
+            "0 0 * * *",
+        ):
+            for gap, overlap in (
+                (None, None),
+                ("shift", "second"),
+                ("next", "both"),
+                ("skip", "first"),
+            ):
+                assert (
+                    compare(walk, zone, expr, walk.slots(expr, gap, overlap), gap, overlap) is None
+                )
 
 
 @pytest.mark.spec("C9")
-@pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Lord_Howe", "America/Santiago", "Pacific/Apia"])
-def test_a_jump_beside_the_edge_of_what_is_kept_gives_the_same_slots(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "zone", ["Europe/Berlin", "Australia/Lord_Howe", "America/Santiago", "Pacific/Apia"]
+)
+def test_a_jump_beside_the_edge_of_what_is_kept_gives_the_same_slots(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Stretches of 2 h 16 min instead of a year: every jump then reaches over edges, on both sides.
     monkeypatch.setattr(zones, "STRETCH_BITS", 13)
     monkeypatch.setattr(timetable, "STRETCH_BITS", 13)
@@ -278,7 +414,10 @@ def test_a_jump_beside_the_edge_of_what_is_kept_gives_the_same_slots(zone: str, 
         for expr in ("*/30 * * * *", "30 1,2 * * *", "15 0-3 * * *", "40 12 * * *"):
             for gap in ("next", "skip", "shift"):
                 for overlap in ("first", "second", "both"):
-                    assert compare(walk, zone, expr, walk.slots(expr, gap, overlap), gap, overlap) is None
+                    assert (
+                        compare(walk, zone, expr, walk.slots(expr, gap, overlap), gap, overlap)
+                        is None
+                    )
     clear_caches()
 
 
@@ -296,17 +435,33 @@ def clear_caches() -> None:
 @pytest.mark.spec("C7", "C9")
 @pytest.mark.parametrize(
     "zone",
-    SAMPLE if FULL else ["Europe/Berlin", "America/New_York", "America/Santiago", "Africa/Cairo", "Australia/Lord_Howe"],
+    SAMPLE
+    if FULL
+    else [
+        "Europe/Berlin",
+        "America/New_York",
+        "America/Santiago",
+        "Africa/Cairo",
+        "Australia/Lord_Howe",
+    ],
 )
 def test_cronsim_agrees_where_it_follows_the_same_rule(zone: str) -> None:
-    comparable = [e for e in EXPRESSIONS if len(e.split()) == 5 and not {"?", "W", "FRIL"} & {*e, *e.split()}]
+    comparable = [
+        e for e in EXPRESSIONS if len(e.split()) == 5 and not {"?", "W", "FRIL"} & {*e, *e.split()}
+    ]
     assert len(comparable) > 30
     for at, before, after in jumps(load_zone(zone), *YEARS):
         for expr in comparable:
             if (after - before) % 3600 and "*" in (expr.split()[0][0], expr.split()[1][0]):
                 continue
-            slots = CronSim(expr, (EPOCH + timedelta(seconds=at - REACH)).astimezone(load_zone(zone)))
+            slots = CronSim(
+                expr, (EPOCH + timedelta(seconds=at - REACH)).astimezone(load_zone(zone))
+            )
             theirs = []
             while (slot := int(next(slots).timestamp())) <= at + REACH:
                 theirs.append(slot)
-            assert ours(schedule.make_cron(expr, zone), at - REACH, at + REACH) == theirs, (zone, expr, at)
+            assert ours(schedule.make_cron(expr, zone), at - REACH, at + REACH) == theirs, (
+                zone,
+                expr,
+                at,
+            )

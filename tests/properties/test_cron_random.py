@@ -1,4 +1,5 @@
-"""Random expressions: none crashes, none is slow, and the answers agree with each other. KSANA_FULL=1 tries 100,000."""
+"""Random expressions: none crashes, none is slow, and the answers agree with each other.
+KSANA_FULL=1 tries 100,000."""
 
 import gc
 import os
@@ -9,13 +10,20 @@ import pytest
 
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, SECOND, parse_instant
-from ksana.domain import preview, schedule
-from ksana.domain import schedule_words
+from ksana.domain import preview, schedule, schedule_words
 
 TRIES = 100_000 if os.environ.get("KSANA_FULL") else 5_000
 SLOWEST_SECONDS = 0.05
 T0 = parse_instant("2026-01-01T00:00:00Z")
-ZONES = ["UTC", "Europe/Berlin", "America/Santiago", "Australia/Lord_Howe", "Asia/Shanghai", "Africa/Casablanca", "+05:45"]
+ZONES = [
+    "UTC",
+    "Europe/Berlin",
+    "America/Santiago",
+    "Australia/Lord_Howe",
+    "Asia/Shanghai",
+    "Africa/Casablanca",
+    "+05:45",
+]
 RANGES = [(0, 59), (0, 59), (0, 23), (1, 31), (1, 12), (0, 7)]
 NOISE = "0123456789*,-/?LW#@ \tabcMONJAN\x00٣é"
 
@@ -23,7 +31,16 @@ NOISE = "0123456789*,-/?LW#@ \tabcMONJAN\x00٣é"
 def random_item(chance: random.Random, low: int, high: int) -> str:
     first, last = sorted((chance.randint(low, high), chance.randint(low, high)))
     step = chance.randint(1, high)
-    return chance.choice(["*", f"*/{step}", str(first), f"{first}-{last}", f"{first}-{last}/{step}", f"{first}/{step}"])
+    return chance.choice(
+        [
+            "*",
+            f"*/{step}",
+            str(first),
+            f"{first}-{last}",
+            f"{first}-{last}/{step}",
+            f"{first}/{step}",
+        ]
+    )
 
 
 def random_field(chance: random.Random, index: int) -> str:
@@ -33,7 +50,14 @@ def random_field(chance: random.Random, index: int) -> str:
     if index == 3 and chance.random() < 0.3:
         return chance.choice(["L", "LW", "?", f"{chance.randint(1, 31)}W"])
     if index == 5 and chance.random() < 0.4:
-        return chance.choice(["?", "MON-FRI", f"{chance.randint(0, 7)}#{chance.randint(1, 5)}", f"{chance.randint(0, 7)}L"])
+        return chance.choice(
+            [
+                "?",
+                "MON-FRI",
+                f"{chance.randint(0, 7)}#{chance.randint(1, 5)}",
+                f"{chance.randint(0, 7)}L",
+            ]
+        )
     return ",".join(random_item(chance, low, high) for _ in range(chance.choice([1, 1, 1, 2, 4])))
 
 
@@ -42,13 +66,20 @@ def random_expression(chance: random.Random) -> str:
     text = " ".join(fields)
     if chance.random() < 0.25:
         at = chance.randrange(len(text) + 1)
-        text = text[:at] + "".join(chance.choices(NOISE, k=chance.randint(1, 3))) + text[at + chance.randint(0, 2) :]
+        text = (
+            text[:at]
+            + "".join(chance.choices(NOISE, k=chance.randint(1, 3)))
+            + text[at + chance.randint(0, 2) :]
+        )
     return text
 
 
-def ask(expr: str, zone: str, after: int) -> tuple[float, schedule.Cron | None, int | None, int | None]:
-    """Read the expression and find two slots; tell the CPU time it took. The garbage collector waits meanwhile: its passes
-    over the whole heap (seen: 60 ms and more) fall on any expression at random and are no cost of that expression."""
+def ask(
+    expr: str, zone: str, after: int
+) -> tuple[float, schedule.Cron | None, int | None, int | None]:
+    """Read the expression and find two slots; tell the CPU time it took. The garbage collector
+    waits meanwhile: its passes over the whole heap (seen: 60 ms and more) fall on any expression at
+    random and are no cost of that expression."""
     gc.disable()
     begun = time.thread_time()
     try:

@@ -1,4 +1,5 @@
-"""The queue against a small model of it: any order of calls, expiries and restarts, checked after every step."""
+"""The queue against a small model of it: any order of calls, expiries and restarts, checked after
+every step."""
 
 import asyncio
 import tempfile
@@ -25,10 +26,10 @@ from ksana.domain.queue.admission import Room
 from ksana.domain.queue.jobs import Ending, Settled, Wants, line_of
 from ksana.engine.queue import leasing
 from ksana.engine.queue.leasing import recount, sweep
-from ksana.service.queue import leases
-from ksana.service.queue.service import QueueService
+from ksana.service.queue import leases as lease_service
 from ksana.service.queue.jobs import Claim, Limits, NewJob
 from ksana.service.queue.leases import Beat, Granted, Held, Release
+from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
 from ksana.store.sql.queue.jobs import SqlQueue
 from ksana.store.sql.queue.leases import SqlLeases
@@ -107,17 +108,33 @@ class QueueMachine(RuleBasedStateMachine):
         found = [(job_id, twin) for job_id, twin in self.twins.items() if twin.state == state]
         return found[pick % len(found)] if found else None
 
-    @rule(cost=st.integers(1, TOTAL), priority=st.sampled_from(PRIORITIES), attempts=st.integers(1, 3), later=st.integers(0, 3))
+    @rule(
+        cost=st.integers(1, TOTAL),
+        priority=st.sampled_from(PRIORITIES),
+        attempts=st.integers(1, 3),
+        later=st.integers(0, 3),
+    )
     def submit(self, cost: int, priority: str, attempts: int, later: int) -> None:
         (job_id,) = self.queue.new_ids(1)
         run_at = self.now + later * 10 * SECOND if later else None
-        job = NewJob(job_id, priority, line_of("a", f"t{cost % 3}", cost, ()), "{}", "{}", None, attempts, run_at, None)
+        job = NewJob(
+            job_id,
+            priority,
+            line_of("a", f"t{cost % 3}", cost, ()),
+            "{}",
+            "{}",
+            None,
+            attempts,
+            run_at,
+            None,
+        )
         self.wait(self.queue.submit(job))
         twin = Twin(len(self.twins), cost, priority, attempts)
         twin.due_at = run_at or self.now
         self.twins[job_id] = twin
 
-    # Single calls alone seldom get far enough for leases to run out or capacity to run short, so some rules take two steps.
+    # Single calls alone seldom get far enough for leases to run out or capacity to run short, so
+    # some rules take two steps.
 
     @rule(cost=st.integers(1, 8), priority=st.sampled_from(PRIORITIES), attempts=st.integers(1, 2))
     def submit_and_start(self, cost: int, priority: str, attempts: int) -> None:
@@ -147,7 +164,9 @@ class QueueMachine(RuleBasedStateMachine):
         ready = [
             (PRIORITIES.index(twin.priority), job_id)
             for job_id, twin in self.twins.items()
-            if twin.state == "QUEUED" and twin.due_at <= self.now and kind in (None, f"t{twin.cost % 3}")
+            if twin.state == "QUEUED"
+            and twin.due_at <= self.now
+            and kind in (None, f"t{twin.cost % 3}")
         ]
         assert bool(claimed.jobs) == bool(ready)
         if ready:
@@ -168,7 +187,12 @@ class QueueMachine(RuleBasedStateMachine):
             self.start(twin, lease, "w3")
 
     def start(self, twin: Twin, lease: Any, worker: str | None) -> None:
-        twin.state, twin.lease, twin.worker, twin.until = "RUNNING", lease.lease_id, worker, lease.expires_at
+        twin.state, twin.lease, twin.worker, twin.until = (
+            "RUNNING",
+            lease.lease_id,
+            worker,
+            lease.expires_at,
+        )
         twin.attempts += 1
 
     @rule(pick=st.integers(0, 99), state=st.sampled_from(["CLAIMED", "PREPARING", "LEASE_PENDING"]))
@@ -249,7 +273,11 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 99))
     def cancel(self, pick: int) -> None:
         self.sweep()
-        alive = [(job_id, t) for job_id, t in self.twins.items() if t.state not in ("DONE", "FAILED", "CANCELED", "TIMEOUT")]
+        alive = [
+            (job_id, t)
+            for job_id, t in self.twins.items()
+            if t.state not in ("DONE", "FAILED", "CANCELED", "TIMEOUT")
+        ]
         if not alive:
             return
         job_id, twin = alive[pick % len(alive)]
@@ -265,7 +293,9 @@ class QueueMachine(RuleBasedStateMachine):
         lease_id = self.old_leases[pick % len(self.old_leases)]
         for outcome in (
             self.wait(self.queue.beat_batch([Beat(lease_id)]))[0],
-            self.wait(self.queue.release_batch([Release(lease_id, "SUCCEEDED", result_json='"zombie"')]))[0],
+            self.wait(
+                self.queue.release_batch([Release(lease_id, "SUCCEEDED", result_json='"zombie"')])
+            )[0],
         ):
             assert isinstance(outcome, KsanaError) and outcome.code == "LEASE_LOST"
 
@@ -292,13 +322,22 @@ class QueueMachine(RuleBasedStateMachine):
             running += twin.state == "RUNNING"
             queued += twin.state == "QUEUED"
         assert used <= TOTAL
-        gauges, room = self.wait(self.store.read(lambda tx: (tx.queue.gauges(), tx.leases.room(TOTAL))))
-        assert (room.used, room.active, gauges.queued, gauges.running) == (used, running, queued, running)
+        gauges, room = self.wait(
+            self.store.read(lambda tx: (tx.queue.gauges(), tx.leases.room(TOTAL)))
+        )
+        assert (room.used, room.active, gauges.queued, gauges.running) == (
+            used,
+            running,
+            queued,
+            running,
+        )
         assert self.wait(self.store.transact(recount, TOTAL)) == (0, 0)
 
 
 TestQueueModel = pytest.mark.spec("Q3", "Q9", "Q11", "Q12")(QueueMachine.TestCase)
-TestQueueModel.settings = QueueSettings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestQueueModel.settings = QueueSettings = settings(
+    max_examples=25, stateful_step_count=30, deadline=None
+)
 
 
 def again_for_ever(_: Any) -> Ending:
@@ -317,7 +356,9 @@ def one_attempt_too_many(job: Any) -> Ending:
 
 def live_whatever_the_clock_says(leases: SqlLeases, lease_ids: Any) -> dict[str, Any]:
     found = [leases.find_lease(lease_id) for lease_id in lease_ids]
-    return {lease.lease_id: (lease, lease.state == "ACTIVE") for lease in found if lease is not None}
+    return {
+        lease.lease_id: (lease, lease.state == "ACTIVE") for lease in found if lease is not None
+    }
 
 
 def always_room(room: Room, cost_units: int, count: int) -> Room:
@@ -338,18 +379,26 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "an expired job gets one attempt too many": (leasing, "after_expiry", one_attempt_too_many),
     "a late worker is believed": (SqlLeases, "lock_leases", live_whatever_the_clock_says),
     "a claim with leases overbooks": (Room, "with_all", always_room),
-    "a lease request overbooks": (queue_leases, "find_denial", no_denial),
+    "a lease request overbooks": (lease_service, "find_denial", no_denial),
     "a gauge is not counted": (SqlQueue, "count", count_nothing),
 }
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
-def test_the_model_finds_a_fault_put_in_on_purpose(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_finds_a_fault_put_in_on_purpose(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner, name, wrong = FAULTS[fault]
     monkeypatch.setattr(owner, name, wrong)
-    # Longer than above: it ends with the first find, and which examples come depends on the text of this very file.
+    # Longer than above: it ends with the first find, and which examples come depends on the text of
+    # this very file.
     longer = settings(
-        QueueSettings, max_examples=400, database=None, derandomize=True, phases=[Phase.generate], print_blob=False
+        QueueSettings,
+        max_examples=400,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        print_blob=False,
     )
     with pytest.raises((AssertionError, ConflictError, BaseExceptionGroup, pytest.fail.Exception)):
         run_state_machine_as_test(QueueMachine, settings=longer)

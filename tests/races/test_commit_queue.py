@@ -1,4 +1,5 @@
-"""Many callers on two stores over one database: one winner, whole transactions, the right answer for each, no deadlock left."""
+"""Many callers on two stores over one database: one winner, whole transactions, the right answer
+for each, no deadlock left."""
 
 import asyncio
 import random
@@ -10,7 +11,14 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.errors import ConflictError
 from ksana.store.sql import SqlStore, open_store
-from tests.conformance.store.checks import BugError, enter_key, event_types, key_names, refuse_after_write, stumble_after_write
+from tests.conformance.store.checks import (
+    BugError,
+    enter_key,
+    event_types,
+    key_names,
+    refuse_after_write,
+    stumble_after_write,
+)
 from tests.conformance.store.ground import LEASE
 
 
@@ -29,14 +37,19 @@ async def test_of_many_who_change_one_state_one_wins(stores: list[SqlStore]) -> 
         name = f"k{round_number}"
         await stores[0].transact(enter_key, name)
         answers = await asyncio.gather(
-            *(stores[n % 2].transact(lambda tx, name=name: tx.keys.revoke_if_live(name)) for n in range(40))
+            *(
+                stores[n % 2].transact(lambda tx, name=name: tx.keys.revoke_if_live(name))
+                for n in range(40)
+            )
         )
         assert sum(answers) == 1
     events = await stores[1].read(event_types)
     assert sum(event.startswith("KEY_REVOKED") for event in events) == 5
 
 
-async def test_functions_that_lock_many_rows_in_any_order_all_succeed_once(stores: list[SqlStore]) -> None:
+async def test_functions_that_lock_many_rows_in_any_order_all_succeed_once(
+    stores: list[SqlStore],
+) -> None:
     rows = [f"lock{n}" for n in range(6)]
     await stores[0].transact(lambda tx: [tx.locks.take(row, "all", LEASE) for row in rows])
     dice = random.Random(7)
@@ -65,7 +78,9 @@ async def test_readers_beside_writers_see_whole_transactions(stores: list[SqlSto
         while not written.done():
             names, told = await stores[1].read(look)
             assert names == told, "a row without its event, or an event without its row"
-            assert {name[1:] for name in names if name[0] == "a"} == {name[1:] for name in names if name[0] == "b"}
+            assert {name[1:] for name in names if name[0] == "a"} == {
+                name[1:] for name in names if name[0] == "b"
+            }
             looks += 1
         return looks
 
@@ -97,10 +112,16 @@ async def test_each_of_many_mixed_callers_gets_its_own_answer(stores: list[SqlSt
         except BugError as error:
             return "bug" if str(error) == name else "another's"
         except Exception as error:
-            return "twice" if type(error).__name__ in ("IntegrityError", "UniqueViolation") else repr(error)
+            return (
+                "twice"
+                if type(error).__name__ in ("IntegrityError", "UniqueViolation")
+                else repr(error)
+            )
         return "no error"
 
     assert await asyncio.gather(*(call(n, kind) for n, kind in enumerate(kinds))) == kinds
     expected = {"twice", *(f"k{n}" for n, kind in enumerate(kinds) if kind == "good")}
     assert await stores[0].read(key_names) == expected
-    assert sorted(await stores[1].read(event_types)) == sorted(f"KEY_CREATED:{name}" for name in expected)
+    assert sorted(await stores[1].read(event_types)) == sorted(
+        f"KEY_CREATED:{name}" for name in expected
+    )

@@ -1,4 +1,5 @@
-"""Claimers that are processes, over three servers that are processes, on one network database: nothing shared but the store.
+"""Claimers that are processes, over three servers that are processes, on one network database:
+nothing shared but the store.
 
 Eight claimers and 300 jobs by default; `KSANA_FULL=1` runs 64 claimers and 20,000 jobs.
 """
@@ -28,7 +29,10 @@ JOBS = 20_000 if IS_FULL else 300
 CLAIMERS = 64 if IS_FULL else 8
 TOTAL = 50
 
-pytestmark = [pytest.mark.timeout(2400 if IS_FULL else 240), *([pytest.mark.slow] if IS_FULL else [])]
+pytestmark = [
+    pytest.mark.timeout(2400 if IS_FULL else 240),
+    *([pytest.mark.slow] if IS_FULL else []),
+]
 
 CLAIMER = """
 import asyncio, pathlib, sys
@@ -78,8 +82,17 @@ class Fleet:
     def claimer(self, number: int) -> Child:
         """One more process that claims, in one of the two ways, at one of the servers."""
         way = "in-steps" if number % 4 == 0 else "at-once"
-        command = [sys.executable, "-c", CLAIMER, self.programs[number % 3].url(), f"w{number}", way]
-        return Child(command, self.folder / f"claimer-{number}.log", env=clean_environment(), cwd=self.folder)
+        command = [
+            sys.executable,
+            "-c",
+            CLAIMER,
+            self.programs[number % 3].url(),
+            f"w{number}",
+            way,
+        ]
+        return Child(
+            command, self.folder / f"claimer-{number}.log", env=clean_environment(), cwd=self.folder
+        )
 
 
 @pytest.fixture(params=["mariadb", "postgres"])
@@ -94,7 +107,10 @@ def database(request: pytest.FixtureRequest) -> Iterator[str]:
 async def fleet(database: str, tmp_path: Path) -> AsyncIterator[Fleet]:
     with contextlib.ExitStack() as stack:
         env = {"KSANA_CAPACITY_TOTAL": str(TOTAL)}
-        programs = [stack.enter_context(Program(tmp_path / f"server-{n}", store=database, env=env)) for n in range(3)]
+        programs = [
+            stack.enter_context(Program(tmp_path / f"server-{n}", store=database, env=env))
+            for n in range(3)
+        ]
         for program in programs:
             program.start()
         store = await open_store(database, SystemClock())
@@ -111,7 +127,10 @@ async def watch(store: SqlStore, seen: list[tuple[int, int]]) -> None:
 
 def has_work(tx: Any) -> bool:
     """Whether a job has not ended yet."""
-    return any(tx.queue.list_jobs(JobFilter(state=state), None, 1) for state in ("QUEUED", "RUNNING", *HELD))
+    return any(
+        tx.queue.list_jobs(JobFilter(state=state), None, 1)
+        for state in ("QUEUED", "RUNNING", *HELD)
+    )
 
 
 @pytest.mark.spec("Q3", "Q9", "Q16", "X4")
@@ -120,14 +139,19 @@ async def test_claimers_in_processes_of_their_own_share_no_job_and_no_unit(fleet
     async with QueueClient(fleet.programs[0].url()) as client:
         for start in range(0, JOBS, 500):
             numbers = range(start, min(start + 500, JOBS))
-            batch = [NewJob(addon_id="a", job_type=f"t{n % 5}", cost_units=1 + n % 7, max_attempts=100) for n in numbers]
+            batch = [
+                NewJob(addon_id="a", job_type=f"t{n % 5}", cost_units=1 + n % 7, max_attempts=100)
+                for n in numbers
+            ]
             made |= {job.job_id for job in await client.submit_batch(batch)}
     seen: list[tuple[int, int]] = []
     watching = asyncio.create_task(watch(fleet.store, seen))
     claimers = [fleet.claimer(number) for number in range(CLAIMERS)]
     try:
         while await fleet.store.read(has_work):
-            assert all(claimer.is_running() for claimer in claimers), "a claimer ended early: see its log"
+            assert all(claimer.is_running() for claimer in claimers), (
+                "a claimer ended early: see its log"
+            )
             await asyncio.sleep(0.1)
         (fleet.folder / "all-done").touch()
         ends = [await asyncio.to_thread(claimer.wait, 60.0) for claimer in claimers]

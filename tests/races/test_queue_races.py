@@ -1,4 +1,5 @@
-"""Many claimers over several instances on one network database: nobody shares a job, the capacity holds throughout.
+"""Many claimers over several instances on one network database: nobody shares a job, the capacity
+holds throughout.
 
 A few hundred jobs by default; KSANA_FULL=1 runs the whole twenty thousand.
 """
@@ -16,9 +17,9 @@ from ksana.base.clock import SystemClock
 from ksana.base.errors import ConflictError
 from ksana.domain.queue.jobs import Wants, line_of
 from ksana.engine.queue.leasing import recount
-from ksana.service.queue.service import QueueService
 from ksana.service.queue.jobs import Claim, Limits, NewJob
 from ksana.service.queue.leases import Granted, Held, Release
+from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
 
 IS_FULL = os.environ.get("KSANA_FULL") == "1"
@@ -30,7 +31,8 @@ pytestmark = [pytest.mark.timeout(1800 if IS_FULL else 180)]
 
 
 class Cluster:
-    """Three instances on one store, as three processes would have it: nothing shared but the database."""
+    """Three instances on one store, as three processes would have it: nothing shared but the
+    database."""
 
     def __init__(self, stores: list[SqlStore]) -> None:
         self.stores = stores
@@ -51,7 +53,17 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
 def new_jobs(service: QueueService, count: int) -> list[NewJob]:
     lines = [line_of("a", f"t{n % 5}", 1 + n % 7, ()) for n in range(35)]
     return [
-        NewJob(job_id, ("NORMAL", "HIGH")[n % 2], lines[n % 35], "{}", "{}", None, 1, None, f"k{n % 3}" if n % 4 else None)
+        NewJob(
+            job_id,
+            ("NORMAL", "HIGH")[n % 2],
+            lines[n % 35],
+            "{}",
+            "{}",
+            None,
+            1,
+            None,
+            f"k{n % 3}" if n % 4 else None,
+        )
         for n, job_id in enumerate(service.new_ids(count))
     ]
 
@@ -82,7 +94,9 @@ async def capacity_watched(cluster: Cluster) -> AsyncIterator[list[int]]:
     assert max(seen) <= TOTAL
 
 
-async def work(service: QueueService, worker: str, left: Counter[str], by_lease: bool, kind: str | None) -> list[str]:
+async def work(
+    service: QueueService, worker: str, left: Counter[str], by_lease: bool, kind: str | None
+) -> list[str]:
     """Claim, run and release until all jobs are done; answer what this worker ran."""
     mine: list[str] = []
     wants = Wants(job_types=frozenset([kind] if kind else []))
@@ -95,7 +109,9 @@ async def work(service: QueueService, worker: str, left: Counter[str], by_lease:
             for job in claimed.jobs:
                 leases.append(await until_granted(service, job.job_id, worker))
         if leases:
-            outcomes = await service.release_batch([Release(lease, "SUCCEEDED", worker_id=worker) for lease in leases])
+            outcomes = await service.release_batch(
+                [Release(lease, "SUCCEEDED", worker_id=worker) for lease in leases]
+            )
             for outcome in outcomes:
                 assert isinstance(outcome, Held), outcome
                 mine.append(outcome.job.job_id)
@@ -114,13 +130,21 @@ async def until_granted(service: QueueService, job_id: str, worker: str) -> str:
 
 
 @pytest.mark.spec("Q3", "Q9", "Q16", "X4")
-async def test_sixty_four_claimers_on_three_instances_share_no_job_and_no_unit(cluster: Cluster) -> None:
+async def test_sixty_four_claimers_on_three_instances_share_no_job_and_no_unit(
+    cluster: Cluster,
+) -> None:
     ids = await submit_all(cluster.services[0], JOBS)
     left = Counter(jobs=JOBS)
     async with capacity_watched(cluster):
         ran = await asyncio.gather(
             *(
-                work(cluster.services[n % 3], f"w{n}", left, n % 4 != 0, f"t{n % 5}" if n % 8 == 1 else None)
+                work(
+                    cluster.services[n % 3],
+                    f"w{n}",
+                    left,
+                    n % 4 != 0,
+                    f"t{n % 5}" if n % 8 == 1 else None,
+                )
                 for n in range(CLAIMERS)
             )
         )
@@ -128,7 +152,12 @@ async def test_sixty_four_claimers_on_three_instances_share_no_job_and_no_unit(c
     assert set(done.values()) == {1}
     assert set(done) == set(ids)
     snapshot = await cluster.stores[1].read(lambda tx: (tx.leases.room(TOTAL), tx.queue.gauges()))
-    assert (snapshot[0].used, snapshot[0].active, snapshot[1].queued, snapshot[1].running) == (0, 0, 0, 0)
+    assert (snapshot[0].used, snapshot[0].active, snapshot[1].queued, snapshot[1].running) == (
+        0,
+        0,
+        0,
+        0,
+    )
     assert await cluster.stores[2].transact(recount, TOTAL) == (0, 0)
 
 
@@ -140,7 +169,8 @@ async def test_a_claim_that_waits_hears_of_a_submit_on_another_instance(cluster:
         delays = []
         for _ in range(5):
             waiting = asyncio.create_task(here.claim(Claim("w", Wants()), 20_000_000))
-            # The watch has taken its first reading once the waiter was woken by it and went back to sleep.
+            # The watch has taken its first reading once the waiter was woken by it and went back to
+            # sleep.
             await asyncio.sleep(0.2)
             assert not waiting.done()
             began = asyncio.get_running_loop().time()
@@ -149,7 +179,8 @@ async def test_a_claim_that_waits_hears_of_a_submit_on_another_instance(cluster:
             assert (await asyncio.wait_for(waiting, 10)).jobs
             delays.append(asyncio.get_running_loop().time() - submitted)
             assert submitted >= began
-        # On a quiet machine every one is under 50 ms; the best of five proves the way on a busy one.
+        # On a quiet machine every one is under 50 ms; the best of five proves the way on a busy
+        # one.
         assert min(delays) < 0.05
     finally:
         watch.cancel()
@@ -163,7 +194,11 @@ async def test_the_same_request_on_three_instances_at_once_makes_one_job(cluster
     async def submit(service: QueueService, request_id: str) -> str:
         (job_id,) = service.new_ids(1)
         try:
-            return (await service.submit(NewJob(job_id, "LOW", line, "{}", "{}", request_id, 1, None, None))).job_id
+            return (
+                await service.submit(
+                    NewJob(job_id, "LOW", line, "{}", "{}", request_id, 1, None, None)
+                )
+            ).job_id
         except ConflictError as error:
             return str(error.extra["job"].job_id)
 

@@ -1,7 +1,8 @@
-"""Several instances over one store, one killed and one frozen midway: each slot once, everything taken over.
+"""Several instances over one store, one killed and one frozen midway: each slot once, everything
+taken over.
 
-The frozen one stands for a paused machine: it wakes up later, finds its runs gone and its results refused.
-KSANA_FULL=1: 4 instances, 200 tasks every second for 60 s.
+The frozen one stands for a paused machine: it wakes up later, finds its runs gone and its results
+refused. KSANA_FULL=1: 4 instances, 200 tasks every second for 60 s.
 """
 
 import contextlib
@@ -48,12 +49,16 @@ Ask = Callable[[str], list[Any]]
 
 @pytest.fixture(params=["mariadb", "postgres"])
 def shared(request: pytest.FixtureRequest) -> Iterator[tuple[str, Ask]]:
-    """A fresh database that any number of instances may share: its URL, and a way to ask it directly."""
+    """A fresh database that any number of instances may share: its URL, and a way to ask it
+    directly."""
     server: Databases = request.getfixturevalue(request.param)
     name = server.create_database()
 
     def ask(statement: str) -> list[Any]:
-        with contextlib.closing(server.connect(name)) as connection, contextlib.closing(connection.cursor()) as cursor:
+        with (
+            contextlib.closing(server.connect(name)) as connection,
+            contextlib.closing(connection.cursor()) as cursor,
+        ):
             cursor.execute(statement)
             return list(cursor.fetchall())
 
@@ -67,7 +72,10 @@ def fleet(folder: Path, url: str, count: int) -> Iterator[list[Program]]:
     """So many instances over one store, all started."""
     with contextlib.ExitStack() as stack:
         programs = [
-            stack.enter_context(Program(folder / f"i{n}", store=url, env={"KSANA_INSTANCE_ID": f"i{n}"})) for n in range(count)
+            stack.enter_context(
+                Program(folder / f"i{n}", store=url, env={"KSANA_INSTANCE_ID": f"i{n}"})
+            )
+            for n in range(count)
         ]
         programs[0].start()  # it makes the schema
         for program in programs[1:]:
@@ -78,14 +86,19 @@ def fleet(folder: Path, url: str, count: int) -> Iterator[list[Program]]:
 
 
 def trigger_on(program: Program, task: Json, ask: Ask, target: Target) -> int:
-    """A run that this very instance holds, its call under way. Any instance may take a run, so ask until this one did."""
+    """A run that this very instance holds, its call under way. Any instance may take a run, so ask
+    until this one did."""
     for _ in range(20):
         run_id = trigger(program, task)
         wait_for_run(program, run_id, "RUNNING")
         holder, uid = map(str, ask(f"SELECT held_by, uid FROM task_runs WHERE id = {run_id}")[0])
         if holder.startswith(program.env["KSANA_INSTANCE_ID"] + "-"):
-            # RUNNING is written first: one that dies before the call is no orphan whose outcome is unknown.
-            wait_for(lambda: any(one.headers.get("x-ksana-run-id") == uid for one in target.requests()), "it is called")
+            # RUNNING is written first: one that dies before the call is no orphan whose outcome is
+            # unknown.
+            wait_for(
+                lambda: any(one.headers.get("x-ksana-run-id") == uid for one in target.requests()),
+                "it is called",
+            )
             return run_id
     raise AssertionError("this instance takes no run")
 
@@ -103,46 +116,69 @@ def test_a_killed_and_a_frozen_instance_lose_nothing_and_are_taken_over(
         survivor, victim, sleeper = programs[0], programs[1], programs[-1]
         tasks = [
             make_task(
-                programs[n % len(programs)], f"t{n}", target.url("/slot"), "1s",
-                retry_policy={"max_retries": 3, "initial_delay": 1}, concurrency_policy="PARALLEL",
+                programs[n % len(programs)],
+                f"t{n}",
+                target.url("/slot"),
+                "1s",
+                retry_policy={"max_retries": 3, "initial_delay": 1},
+                concurrency_policy="PARALLEL",
             )
             for n in range(TASKS)
-        ]  # fmt: skip
+        ]
         options = {"concurrency_policy": "PARALLEL", "timeout_seconds": 90}
-        again = make_task(survivor, "again", target.url("/held"), retry_policy={"max_retries": 1}, **options)
+        again = make_task(
+            survivor, "again", target.url("/held"), retry_policy={"max_retries": 1}, **options
+        )
         no_more = make_task(survivor, "no more", target.url("/held"), **options)
         began = time.monotonic()
         time.sleep(BEFORE_S)  # the load is the fact here: firing goes on for so long
-        on_sleeper, on_victim = trigger_on(sleeper, again, ask, target), trigger_on(victim, no_more, ask, target)
+        on_sleeper, on_victim = (
+            trigger_on(sleeper, again, ask, target),
+            trigger_on(victim, no_more, ask, target),
+        )
         victim.kill9()
         sleeper.pause()
         died_at = time.time_ns() // 1000
         wait_for(
-            lambda: get_run(survivor, on_victim)["attempts"] and get_run(survivor, on_sleeper)["attempts"],
-            "both are taken over", within_s=TAKEOVER_S + 5, every_s=0.1,
-        )  # fmt: skip
+            lambda: (
+                get_run(survivor, on_victim)["attempts"]
+                and get_run(survivor, on_sleeper)["attempts"]
+            ),
+            "both are taken over",
+            within_s=TAKEOVER_S + 5,
+            every_s=0.1,
+        )
         failed = get_run(survivor, on_victim)
         assert (failed["status"], failed["reason"]) == ("FAILED", "ORPHANED_NO_RETRY_LEFT")
         assert "instance i1-" in failed["error_message"]
         sleeper.resume()
         held.release()
         assert wait_for_run(survivor, on_sleeper)["status"] == "SUCCESS"
-        wait_for(lambda: on_sleeper in refused_runs(survivor), "the sleeper's late result is refused")
+        wait_for(
+            lambda: on_sleeper in refused_runs(survivor), "the sleeper's late result is refused"
+        )
         sleeper.wait_until("/readyz")
         time.sleep(max(0.0, IN_ALL_S - (time.monotonic() - began)))
         disable(survivor, tasks)
         wait_until_quiet(survivor)
 
-        assert [one["status"] for one in get_run(survivor, on_sleeper)["attempts"]] == ["LOST", "SUCCESS"]
+        assert [one["status"] for one in get_run(survivor, on_sleeper)["attempts"]] == [
+            "LOST",
+            "SUCCESS",
+        ]
         ledger = Ledger(survivor)
         slots = sum(ledger.check_slots(task, SECOND) for task in tasks)
         assert slots >= TASKS * (IN_ALL_S - 3)
         assert not ledger.misfires, "somebody was alive all the time"
         lost = ledger.lost_attempts()
         takeover_s = (max(instant_of(one["ended_at"]) for one in lost) - died_at) / SECOND
-        assert takeover_s <= TAKEOVER_S, f"the last takeover came {takeover_s:.1f} s after the death"
+        assert takeover_s <= TAKEOVER_S, (
+            f"the last takeover came {takeover_s:.1f} s after the death"
+        )
         ledger.runs = [run for run in ledger.runs if run["id"] != on_victim]
-        repeats = ledger.check_deliveries(r for r in target.requests() if r.headers["x-ksana-run-id"] != failed["uid"])
+        repeats = ledger.check_deliveries(
+            r for r in target.requests() if r.headers["x-ksana-run-id"] != failed["uid"]
+        )
         figures = f"{slots} slots, {len(lost)} lost attempts, {repeats} repeats, last takeover after {takeover_s:.1f} s"
         note_figures(f"{INSTANCES} instances on {url.partition(':')[0]}", figures)
 
@@ -156,14 +192,23 @@ def test_a_frozen_writer_lets_go_of_its_rows_before_its_lease_ends(shared: tuple
     url = shared[0]
     is_postgres = url.startswith("postgresql")
     dialect: Any = PostgresDialect(url) if is_postgres else MysqlDialect(url)
-    with contextlib.closing(dialect.connect(read_only=False)) as connection, contextlib.closing(connection.cursor()) as cursor:
+    with (
+        contextlib.closing(dialect.connect(read_only=False)) as connection,
+        contextlib.closing(connection.cursor()) as cursor,
+    ):
         # The server ends a transaction in which nothing was said for so long.
-        cursor.execute("SHOW idle_in_transaction_session_timeout" if is_postgres else "SELECT @@idle_transaction_timeout")
+        cursor.execute(
+            "SHOW idle_in_transaction_session_timeout"
+            if is_postgres
+            else "SELECT @@idle_transaction_timeout"
+        )
         limit_s = int(str(cursor.fetchone()[0]).removesuffix("s"))
     assert 0 < limit_s * SECOND < LEASE
 
 
-def create(program: Program, body: Json, gate: threading.Barrier, answers: list[tuple[int, str]]) -> None:
+def create(
+    program: Program, body: Json, gate: threading.Barrier, answers: list[tuple[int, str]]
+) -> None:
     gate.wait()
     answer = program.post("/api/v1/tasks", body)
     answers.append((answer.status_code, answer.json().get("code", "")))
@@ -181,7 +226,9 @@ def test_of_two_instances_that_make_the_same_name_one_wins_and_the_other_is_told
             body = {"name": f"same-{round_}", "target_url": target_url, "cron_expr": "0 0 1 1 *"}
 
             threads = [
-                threading.Thread(target=create, args=(program, body, gate, answers)) for program in programs for _ in range(2)
+                threading.Thread(target=create, args=(program, body, gate, answers))
+                for program in programs
+                for _ in range(2)
             ]
             for thread in threads:
                 thread.start()
@@ -197,7 +244,9 @@ def test_cancelling_a_run_that_another_instance_holds_ends_its_call_within_a_sec
     held = Hold()
     target.on("/held", held)
     with fleet(tmp_path, shared[0], 2) as (one, other):
-        task = make_task(one, "t", target.url("/held"), timeout_seconds=60, concurrency_policy="PARALLEL")
+        task = make_task(
+            one, "t", target.url("/held"), timeout_seconds=60, concurrency_policy="PARALLEL"
+        )
         for holder, canceller in ((one, other), (other, one), (one, one)):
             run_id = trigger_on(holder, task, shared[1], target)
             target.wait_for(1, "/held")

@@ -1,4 +1,5 @@
-"""The test ground itself: each server starts, answers, fails as told and comes back; the proxy and the target do harm."""
+"""The test ground itself: each server starts, answers, fails as told and comes back; the proxy and
+the target do harm."""
 
 import asyncio
 import contextlib
@@ -61,7 +62,10 @@ def ask_postgres(url: str, *statements: str) -> list[tuple[object, ...]]:
 def ask(url: str, *statements: str) -> list[tuple[object, ...]]:
     """Run statements on any store; the rows of the last."""
     if url.startswith("sqlite:////"):
-        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+        with (
+            contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection,
+            connection,
+        ):
             for statement in statements:
                 cursor = connection.execute(statement)
             return cursor.fetchall()
@@ -69,7 +73,9 @@ def ask(url: str, *statements: str) -> list[tuple[object, ...]]:
 
 
 def test_every_kind_of_store_url_leads_to_an_empty_store(store_url: str) -> None:
-    rows = ask(store_url, "CREATE TABLE t (n INTEGER)", "INSERT INTO t VALUES (7)", "SELECT n FROM t")
+    rows = ask(
+        store_url, "CREATE TABLE t (n INTEGER)", "INSERT INTO t VALUES (7)", "SELECT n FROM t"
+    )
     assert rows == [(7,)]
 
 
@@ -78,10 +84,14 @@ def test_the_next_test_finds_nothing_of_the_last(store_url: str) -> None:
     assert ask(store_url, "SELECT count(*) FROM t") == [(0,)]
 
 
-def test_mariadb_is_durable_by_its_settings_and_keeps_data_over_kill_and_stop(mariadb: MariaDB) -> None:
+def test_mariadb_is_durable_by_its_settings_and_keeps_data_over_kill_and_stop(
+    mariadb: MariaDB,
+) -> None:
     url = mariadb.url(mariadb.create_database())
     assert ask_mysql(url, "SELECT @@innodb_flush_log_at_trx_commit") == [(1,)]
-    assert "REPEATABLE-READ" in {row[1] for row in ask_mysql(url, "SHOW VARIABLES LIKE '%isolation'")}
+    assert "REPEATABLE-READ" in {
+        row[1] for row in ask_mysql(url, "SHOW VARIABLES LIKE '%isolation'")
+    }
     ask_mysql(url, "CREATE TABLE t (n INTEGER)", "INSERT INTO t VALUES (7)")
     for end in (mariadb.kill, mariadb.stop):
         end()
@@ -90,9 +100,13 @@ def test_mariadb_is_durable_by_its_settings_and_keeps_data_over_kill_and_stop(ma
         assert ask_mysql(url, "SELECT n FROM t") == [(7,)]
 
 
-def test_postgres_is_durable_by_its_settings_and_keeps_data_over_kill_and_stop(postgres: Postgres) -> None:
+def test_postgres_is_durable_by_its_settings_and_keeps_data_over_kill_and_stop(
+    postgres: Postgres,
+) -> None:
     url = postgres.url(postgres.create_database())
-    assert ask_postgres(url, "SHOW fsync") == ask_postgres(url, "SHOW synchronous_commit") == [("on",)]
+    assert (
+        ask_postgres(url, "SHOW fsync") == ask_postgres(url, "SHOW synchronous_commit") == [("on",)]
+    )
     ask_postgres(url, "CREATE TABLE t (n INTEGER)", "INSERT INTO t VALUES (7)")
     for end in (postgres.kill, postgres.stop):
         end()
@@ -110,13 +124,19 @@ def test_a_paused_postgres_is_silent_even_to_those_already_connected(postgres: P
         _is_silent_while_paused(postgres, lambda: connection.execute("SELECT 1").fetchall())
 
 
-def _is_silent_while_paused(server: MariaDB | Postgres, question: Callable[[], list[tuple[object, ...]]]) -> None:
+def _is_silent_while_paused(
+    server: MariaDB | Postgres, question: Callable[[], list[tuple[object, ...]]]
+) -> None:
     server.pause()
     pipe_in, pipe_out = os.pipe()
     try:
         # The answer can come only after the thaw: a helper process thaws, and says when.
-        code = f"import os,time\ntime.sleep(0.3)\nos.write({pipe_out}, b'%d' % time.monotonic_ns())\n"
-        code += "".join(f"os.kill({pid}, {int(signal.SIGCONT)})\n" for pid in server._child.family())  # type: ignore[union-attr]
+        code = (
+            f"import os,time\ntime.sleep(0.3)\nos.write({pipe_out}, b'%d' % time.monotonic_ns())\n"
+        )
+        code += "".join(
+            f"os.kill({pid}, {int(signal.SIGCONT)})\n" for pid in server._child.family()
+        )  # type: ignore[union-attr]
         helper = subprocess.Popen([sys.executable, "-c", code], pass_fds=[pipe_out])
         assert question() == [(1,)]
         answered_ns = time.monotonic_ns()
@@ -151,11 +171,15 @@ def test_a_durable_redis_remembers(request: pytest.FixtureRequest) -> None:
         assert client.get("k") == "v"
 
 
-def test_three_redis_masters_share_the_slots_and_a_killed_one_comes_back(redis_cluster: RedisCluster) -> None:
+def test_three_redis_masters_share_the_slots_and_a_killed_one_comes_back(
+    redis_cluster: RedisCluster,
+) -> None:
     with contextlib.closing(redis_cluster.connect()) as client:
         for number in range(30):
             client.set(f"k{number}", number)
-        assert [client.get(f"k{number}") for number in range(30)] == [str(number) for number in range(30)]
+        assert [client.get(f"k{number}") for number in range(30)] == [
+            str(number) for number in range(30)
+        ]
     sizes = []
     for node in redis_cluster.masters:
         with node.connect() as own:
@@ -202,10 +226,16 @@ def test_a_child_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     starter = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     wait_for(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), "the child runs")
     pid = int(pid_file.read_text())
-    wait_for(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == "sleep", "the leash gave way to the command")
+    wait_for(
+        lambda: Path(f"/proc/{pid}/comm").read_text().strip() == "sleep",
+        "the leash gave way to the command",
+    )
     starter.kill()
     starter.wait()
-    wait_for(lambda: not Path(f"/proc/{pid}").exists() or ") Z" in Path(f"/proc/{pid}/stat").read_text(), "the child ends")
+    wait_for(
+        lambda: not Path(f"/proc/{pid}").exists() or ") Z" in Path(f"/proc/{pid}/stat").read_text(),
+        "the child ends",
+    )
 
 
 def test_a_child_is_killed_with_all_below_it(tmp_path: Path) -> None:
@@ -218,11 +248,15 @@ def test_a_child_is_killed_with_all_below_it(tmp_path: Path) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+    listed = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True
+    ).stdout.strip()
     return bool(listed) and not listed.startswith("Z")
 
 
-def test_the_program_gets_no_setting_from_the_developers_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_gets_no_setting_from_the_developers_shell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("KSANA_STORE", "mysql://production/x")
     monkeypatch.setenv("PORT", "1")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
@@ -249,10 +283,14 @@ class TestProgram:
 
     @pytest.fixture
     def stand_in(self, tmp_path: Path) -> Iterator[Program]:
-        with Program(tmp_path / "data", command=[sys.executable, "-c", STAND_IN], args=["--flag"]) as program:
+        with Program(
+            tmp_path / "data", command=[sys.executable, "-c", STAND_IN], args=["--flag"]
+        ) as program:
             yield program
 
-    def test_it_comes_back_on_its_port_and_data_after_kill_and_after_terminate(self, stand_in: Program) -> None:
+    def test_it_comes_back_on_its_port_and_data_after_kill_and_after_terminate(
+        self, stand_in: Program
+    ) -> None:
         assert stand_in.start().get("/readyz").text == "x"
         stand_in.kill9()
         assert not stand_in.is_running
@@ -301,7 +339,9 @@ class TestProxy:
         proxy.heal()
         assert self.get(proxy).status_code == 200
 
-    def test_a_blackhole_takes_everything_and_gives_it_back_when_healed(self, proxy: FaultProxy, target: Target) -> None:
+    def test_a_blackhole_takes_everything_and_gives_it_back_when_healed(
+        self, proxy: FaultProxy, target: Target
+    ) -> None:
         proxy.blackhole()
         with pytest.raises(httpx.ReadTimeout):
             self.get(proxy, timeout_s=0.2)
@@ -327,7 +367,9 @@ class TestProxy:
             client.sendall(b"GET /second HTTP/1.1\r\n\r\n")
             assert target.wait_for(1, "/second")
 
-    def test_a_lost_commit_reply_means_committed_but_unheard(self, faulty_store: tuple[str, FaultProxy]) -> None:
+    def test_a_lost_commit_reply_means_committed_but_unheard(
+        self, faulty_store: tuple[str, FaultProxy]
+    ) -> None:
         url, proxy = faulty_store
         ask(url, "CREATE TABLE t (n INTEGER)")
         lost = proxy.lose_reply_to(b"COMMIT")
@@ -337,7 +379,9 @@ class TestProxy:
         assert lost.count == 1
         assert ask(url, "SELECT n FROM t") == [(7,)]
 
-    def test_a_cut_before_commit_means_not_committed(self, faulty_store: tuple[str, FaultProxy]) -> None:
+    def test_a_cut_before_commit_means_not_committed(
+        self, faulty_store: tuple[str, FaultProxy]
+    ) -> None:
         url, proxy = faulty_store
         ask(url, "CREATE TABLE t (n INTEGER)")
         cut = proxy.cut_before(lambda seen: b"COMMIT" in seen)
@@ -351,12 +395,23 @@ class TestTarget:
     """Recording, and each kind of bad answer."""
 
     def post(self, target: Target, path: str, timeout_s: float = 5) -> httpx.Response:
-        return httpx.post(target.url(path), content=b"body", headers={"X-Mark": "7"}, timeout=timeout_s, trust_env=False)
+        return httpx.post(
+            target.url(path),
+            content=b"body",
+            headers={"X-Mark": "7"},
+            timeout=timeout_s,
+            trust_env=False,
+        )
 
     def test_it_records_what_arrived(self, target: Target) -> None:
         assert self.post(target, "/a?x=1").json() == {}
         [request] = target.requests("/a")
-        assert (request.method, request.query, request.headers["x-mark"], request.body) == ("POST", "x=1", "7", b"body")
+        assert (request.method, request.query, request.headers["x-mark"], request.body) == (
+            "POST",
+            "x=1",
+            "7",
+            b"body",
+        )
         assert abs(request.at - time.time_ns() // 1000) < 60 * SECOND
 
     def test_it_reads_chunked_bodies_and_keeps_connections(self, target: Target) -> None:
@@ -390,7 +445,9 @@ class TestTarget:
             (behaviours.CloseEarly(), httpx.RemoteProtocolError),
         ],
     )
-    def test_it_misbehaves_exactly(self, target: Target, behaviour: behaviours.Behaviour, error: type[Exception]) -> None:
+    def test_it_misbehaves_exactly(
+        self, target: Target, behaviour: behaviours.Behaviour, error: type[Exception]
+    ) -> None:
         target.on("/bad", behaviour)
         with pytest.raises(error):
             self.post(target, "/bad", timeout_s=0.3)
@@ -433,7 +490,9 @@ class TestVirtualTime:
         assert await finish(clock, sleep_daily()) == 365
         assert clock.now() == began + 365 * DAY
 
-    async def test_work_that_takes_too_long_in_virtual_time_fails(self, clock: VirtualClock) -> None:
+    async def test_work_that_takes_too_long_in_virtual_time_fails(
+        self, clock: VirtualClock
+    ) -> None:
         with pytest.raises(AssertionError, match="virtual time"):
             await finish(clock, clock.sleep_until(clock.now() + 2 * DAY), within_us=DAY)
 
@@ -452,7 +511,9 @@ def test_free_ports_are_free() -> None:
         assert not is_port_free(taken.getsockname()[1])
 
 
-def test_the_profile_of_ci_gives_the_same_examples_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_profile_of_ci_gives_the_same_examples_every_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert settings.get_profile("ci").derandomize
     assert settings.get_profile("ci").print_blob
     current = settings.get_current_profile_name()

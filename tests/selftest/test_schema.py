@@ -16,11 +16,15 @@ SCHEMA = {
     "paths": {
         "/n": {
             "get": {
-                "parameters": [{"name": "n", "in": "query", "required": True, "schema": {"type": "integer"}}],
+                "parameters": [
+                    {"name": "n", "in": "query", "required": True, "schema": {"type": "integer"}}
+                ],
                 "responses": {
                     code: {
                         "description": "d",
-                        "content": {"application/json": {"schema": {"type": "object", "required": ["n"]}}},
+                        "content": {
+                            "application/json": {"schema": {"type": "object", "required": ["n"]}}
+                        },
                     }
                     for code in ("200", "400")
                 },

@@ -24,7 +24,10 @@ def small_disk(folder: Path, size_kib: int) -> Iterator[Path]:
     """A file system of a few hundred KiB, where we may mount one."""
     mount = folder / "disk"
     mount.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(mount)], capture_output=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(mount)],
+        capture_output=True,
+    )
     if made.returncode:
         pytest.skip("mounting a small disk needs root")
     try:

@@ -1,7 +1,9 @@
-"""A small program that writes through the store and prints each acknowledgement: `python -m tests.store.driver PATH COUNT`.
+"""A small program that writes through the store and prints each acknowledgement: `python -m
+tests.store.driver PATH COUNT`.
 
-It prints `ready`, then `ack NAME` after each write that was answered, `down MESSAGE` for one that was refused.
-Under strace each `ack` is a write(2) to stdout, so that the order of syncs and answers can be read from the trace.
+It prints `ready`, then `ack NAME` after each write that was answered, `down MESSAGE` for one that
+was refused. Under strace each `ack` is a write(2) to stdout, so that the order of syncs and answers
+can be read from the trace.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""A normalised dump of a store's schema, one text per kind of database, so that a change of schema shows in review.
+"""A normalised dump of a store's schema, one text per kind of database, so that a change of schema
+shows in review.
 
 `python -m tests.store.schema_dump` writes `tests/store/schema/*.txt` anew.
 """
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ksana.base.clock import SystemClock
-from ksana.store.sql.core import migrate
+from ksana.store.sql import migrate
 from tests.conformance.store.ground import Database
 
 FOLDER = Path(__file__).with_name("schema")
@@ -50,12 +51,22 @@ def dump(database: Database) -> str:
     for questions in (_INDEXES, _CHECKS):
         for table, text in database.ask(questions[database.kind]):
             tables[table].append(f"  {text}")
-    return "\n\n".join(f"{table}\n" + "\n".join(lines) for table, lines in sorted(tables.items())) + "\n"
+    return (
+        "\n\n".join(f"{table}\n" + "\n".join(lines) for table, lines in sorted(tables.items()))
+        + "\n"
+    )
 
 
 def _column(column: list[Any]) -> str:
     name, kind, nullable, default, extra, collation = column
-    words = [name, kind, "" if nullable == "YES" else "not null", f"default {default}" if default else "", extra, collation]
+    words = [
+        name,
+        kind,
+        "" if nullable == "YES" else "not null",
+        f"default {default}" if default else "",
+        extra,
+        collation,
+    ]
     return "  " + " ".join(word for word in words if word)
 
 

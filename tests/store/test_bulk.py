@@ -50,7 +50,9 @@ def test_a_wide_update_finds_each_row_by_its_key() -> None:
 
 
 def test_a_wide_update_for_named_values_takes_each_row_in_the_order_it_names() -> None:
-    wide = bulk.widen_named("UPDATE t SET a = %(a)s, b = %(b)s, c = %(a)s WHERE id = %(id)s AND d LIKE '%%x'", 3)
+    wide = bulk.widen_named(
+        "UPDATE t SET a = %(a)s, b = %(b)s, c = %(a)s WHERE id = %(id)s AND d LIKE '%%x'", 3
+    )
     assert wide is not None
     sql, names = wide
     assert names == ("a", "b", "id")
@@ -69,4 +71,7 @@ def test_what_cannot_be_widened_is_left_alone() -> None:
 def test_rows_are_cut_into_fixed_widths_in_their_order(count: int) -> None:
     pieces = list(bulk.split(range(count)))
     assert [row for _, piece in pieces for row in piece] == list(range(count))
-    assert all(width == len(piece) or (width == 1 and len(piece) < bulk.WIDTHS[-1]) for width, piece in pieces)
+    assert all(
+        width == len(piece) or (width == 1 and len(piece) < bulk.WIDTHS[-1])
+        for width, piece in pieces
+    )

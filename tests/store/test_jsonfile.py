@@ -1,4 +1,5 @@
-"""The JSON file store: what is in the file, what survives a restart, what people may do to the file between two."""
+"""The JSON file store: what is in the file, what survives a restart, what people may do to the file
+between two."""
 
 import asyncio
 import json
@@ -36,7 +37,9 @@ async def opened(path: Path) -> AsyncIterator[Open]:
     stores: list[JsonStore] = []
 
     async def open_it(clock: Any = None, **options: Any) -> JsonStore:
-        store = await open_store(f"json:///{path}", clock or SystemClock(), **{"serve": True, **options})
+        store = await open_store(
+            f"json:///{path}", clock or SystemClock(), **{"serve": True, **options}
+        )
         stores.append(store)
         return store
 
@@ -90,10 +93,28 @@ async def test_the_file_has_the_shape_of_the_seed(opened: Open, path: Path) -> N
     assert list(document(path)) == ["version", "updated_at", "jobs"]
     assert document(path)["version"] == 1
     (job,) = jobs_of(path)
-    assert (job["id"], job["task_id"], job["enabled"], job["type"]) == (task.job_id, 1, True, "http")
-    assert job["http"] == {"method": "POST", "url": "http://127.0.0.1:9/ping", "headers": {}, "body": "a\nb"}
-    assert (job["schedule"]["kind"], job["schedule"]["every"], job["timeout"]) == ("every", "5m", "10s")
-    assert (job["max_retries"], job["retry_backoff"], job["next_run_at"]) == (3, "5s", format_instant(task.next_slot_at or 0))
+    assert (job["id"], job["task_id"], job["enabled"], job["type"]) == (
+        task.job_id,
+        1,
+        True,
+        "http",
+    )
+    assert job["http"] == {
+        "method": "POST",
+        "url": "http://127.0.0.1:9/ping",
+        "headers": {},
+        "body": "a\nb",
+    }
+    assert (job["schedule"]["kind"], job["schedule"]["every"], job["timeout"]) == (
+        "every",
+        "5m",
+        "10s",
+    )
+    assert (job["max_retries"], job["retry_backoff"], job["next_run_at"]) == (
+        3,
+        "5s",
+        format_instant(task.next_slot_at or 0),
+    )
     assert (job["last_run_at"], job["last_status"], job["last_error"]) == ("", "", "")
     assert "task" not in job
     assert '\n      "name": "ping",\n' in path.read_text(), "indented, a member to a line"
@@ -101,42 +122,61 @@ async def test_the_file_has_the_shape_of_the_seed(opened: Open, path: Path) -> N
 
 
 @pytest.mark.spec("T19")
-async def test_a_task_that_timers_cannot_express_carries_it_in_one_more_member(opened: Open, path: Path) -> None:
+async def test_a_task_that_timers_cannot_express_carries_it_in_one_more_member(
+    opened: Open, path: Path
+) -> None:
     store = await opened()
-    made = await create(store, "C", name="report", exec_type="ASYNC", tags=("nightly",), misfire_policy="FIRE_NOW")
+    made = await create(
+        store, "C", name="report", exec_type="ASYNC", tags=("nightly",), misfire_policy="FIRE_NOW"
+    )
     assert jobs_of(path)[0]["task"] == {
-        "dialect": "C", "exec_type": "ASYNC", "misfire_policy": "FIRE_NOW", "tags": ["nightly"],
-    }  # fmt: skip
+        "dialect": "C",
+        "exec_type": "ASYNC",
+        "misfire_policy": "FIRE_NOW",
+        "tags": ["nightly"],
+    }
     await store.close()
     assert await (await opened()).read(all_tasks) == [made]
 
 
 @pytest.mark.spec("T20")
-async def test_changes_pauses_and_deletions_are_in_the_file_when_they_are_answered(opened: Open, path: Path) -> None:
+async def test_changes_pauses_and_deletions_are_in_the_file_when_they_are_answered(
+    opened: Open, path: Path
+) -> None:
     store = await opened()
     service = task_service(store, SystemClock())
     first, second = await create(store), await create(store)
     await service.set_enabled(first.job_id, False)
     assert (jobs_of(path)[0]["enabled"], jobs_of(path)[0]["last_status"]) == (False, "paused")
-    await service.change(second.id, lambda old, now: msgspec.structs.replace(old.definition, name="renamed"))
+    await service.change(
+        second.id, lambda old, now: msgspec.structs.replace(old.definition, name="renamed")
+    )
     assert (jobs_of(path)[1]["name"], jobs_of(path)[1]["version"]) == ("renamed", 2)
     await service.delete(first.id)
     assert [job["id"] for job in jobs_of(path)] == [second.job_id]
 
 
 @pytest.mark.spec("T20")
-async def test_changes_that_wait_share_one_write(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_changes_that_wait_share_one_write(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = await opened()
     writes: list[int] = []
     real = store._mirror._replace
-    monkeypatch.setattr(store._mirror, "_replace", lambda pieces, more: (writes.append(len(pieces)), real(pieces, more)))
+    monkeypatch.setattr(
+        store._mirror,
+        "_replace",
+        lambda pieces, more: (writes.append(len(pieces)), real(pieces, more)),
+    )
     await asyncio.gather(*(create(store) for _ in range(100)))
     assert writes[-1] == 100
     assert len(writes) < 20
 
 
 @pytest.mark.spec("T20")
-async def test_what_a_firing_changed_is_in_the_file_within_a_second(opened: Open, path: Path) -> None:
+async def test_what_a_firing_changed_is_in_the_file_within_a_second(
+    opened: Open, path: Path
+) -> None:
     store = await opened()
     task = await create(store)
     at = SystemClock().now()
@@ -146,7 +186,11 @@ async def test_what_a_firing_changed_is_in_the_file_within_a_second(opened: Open
         while jobs_of(path)[0]["last_status"] == "":
             await asyncio.sleep(0.01)
     job = jobs_of(path)[0]
-    assert (job["last_status"], job["last_error"], job["last_run_at"]) == ("failed", "HTTP 500", format_instant(at))
+    assert (job["last_status"], job["last_error"], job["last_run_at"]) == (
+        "failed",
+        "HTTP 500",
+        format_instant(at),
+    )
     assert jobs_of(path)[0]["version"] == 1
 
 
@@ -159,7 +203,9 @@ async def test_an_orderly_end_flushes_what_was_not_written_yet(opened: Open, pat
     assert jobs_of(path)[0]["last_status"] == "success"
 
 
-async def test_ids_versions_and_times_survive_a_restart_and_no_id_is_given_twice(opened: Open, path: Path) -> None:
+async def test_ids_versions_and_times_survive_a_restart_and_no_id_is_given_twice(
+    opened: Open, path: Path
+) -> None:
     store = await opened()
     first, _, third = [await create(store) for _ in range(3)]
     service = task_service(store, SystemClock())
@@ -183,10 +229,15 @@ async def test_api_keys_survive_a_restart(opened: Open, path: Path) -> None:
 
 
 @pytest.mark.spec("T19")
-async def test_a_job_added_or_copied_by_hand_is_armed_under_a_number_of_its_own(opened: Open, path: Path) -> None:
+async def test_a_job_added_or_copied_by_hand_is_armed_under_a_number_of_its_own(
+    opened: Open, path: Path
+) -> None:
     await create(store := await opened())
     await store.close()
-    added = {"http": {"url": "http://127.0.0.1/b"}, "schedule": {"kind": "cron", "expr": "0 9 * * *"}}
+    added = {
+        "http": {"url": "http://127.0.0.1/b"},
+        "schedule": {"kind": "cron", "expr": "0 9 * * *"},
+    }
 
     def add(whole: dict[str, Any]) -> None:
         whole["jobs"] += [added, {**whole["jobs"][0], "id": "copy"}]
@@ -203,14 +254,19 @@ async def test_a_job_added_or_copied_by_hand_is_armed_under_a_number_of_its_own(
 
 
 @pytest.mark.spec("T19")
-async def test_a_bad_job_is_kept_as_it_stands_not_armed_and_reported(opened: Open, path: Path) -> None:
+async def test_a_bad_job_is_kept_as_it_stands_not_armed_and_reported(
+    opened: Open, path: Path
+) -> None:
     await create(store := await opened())
     await store.close()
     bad = '{"id":"odd",   "task_id": 9, "schedule": {"kind": "sometimes"}, "http": {"url": "http://a.example/"}}'
     path.write_text(path.read_text().replace('"jobs": [', f'"jobs": [\n    {bad},\n    42,'))
     store = await opened()
     assert len(await store.read(all_tasks)) == 1
-    assert [("'odd'" in line, "not armed" in line) for line in store.warnings] == [(True, True), (False, True)]
+    assert [("'odd'" in line, "not armed" in line) for line in store.warnings] == [
+        (True, True),
+        (False, True),
+    ]
     health = store.health()
     assert health.ok and "schedule.kind" in (health.reason or "")
     assert (await create(store)).id == 10, "the number of the bad one stays free for its repair"
@@ -241,8 +297,13 @@ async def test_a_newer_version_stops_the_start_and_the_file_stays(opened: Open, 
 
 
 @pytest.mark.spec("T21")
-@pytest.mark.parametrize("torn", ["", '{"version": 1, "jobs": [', "hello", '{"name": "a package"}', '{"version":1,"jobs":{}}'])
-async def test_an_unreadable_file_is_set_aside_and_the_start_is_empty_and_loud(opened: Open, path: Path, torn: str) -> None:
+@pytest.mark.parametrize(
+    "torn",
+    ["", '{"version": 1, "jobs": [', "hello", '{"name": "a package"}', '{"version":1,"jobs":{}}'],
+)
+async def test_an_unreadable_file_is_set_aside_and_the_start_is_empty_and_loud(
+    opened: Open, path: Path, torn: str
+) -> None:
     path.with_name("jobs.bad.json").write_text("an older one")
     path.write_text(torn)
     store = await opened()
@@ -286,7 +347,9 @@ def fire(tx: Any) -> Any:
 
 
 @pytest.mark.spec("T6", "T7", "C10")
-async def test_after_downtime_a_one_time_job_is_missed_and_an_interval_rolls_on_from_now(opened: Open, path: Path) -> None:
+async def test_after_downtime_a_one_time_job_is_missed_and_an_interval_rolls_on_from_now(
+    opened: Open, path: Path
+) -> None:
     clock = VirtualClock()
     store = await opened(clock, inline=True)
     start = clock.now()
@@ -297,17 +360,23 @@ async def test_after_downtime_a_one_time_job_is_missed_and_an_interval_rolls_on_
     await store.close()
     clock.step(HOUR + MINUTE)
     store = await opened(clock, inline=True)
-    instance = await store.transact(lambda tx: tx.instances.register("b", "h", "1", 15 * SECOND, True))
+    instance = await store.transact(
+        lambda tx: tx.instances.register("b", "h", "1", 15 * SECOND, True)
+    )
     assert instance.outage_from == start
     fired = await store.transact(fire)
     once, every, made_up = await store.read(all_tasks)
     assert (once.last_status, once.next_slot_at) == ("missed", None)
     assert (every.next_slot_at, every.last_status) == (start + HOUR + 5 * MINUTE, "")
-    assert [(held.task.id, held.scheduled_time) for held in fired.held] == [(made_up.id, start + HOUR)]
+    assert [(held.task.id, held.scheduled_time) for held in fired.held] == [
+        (made_up.id, start + HOUR)
+    ]
 
 
 @pytest.mark.spec("C10")
-async def test_after_a_kill_the_outage_begins_at_the_last_sign_of_life(opened: Open, path: Path) -> None:
+async def test_after_a_kill_the_outage_begins_at_the_last_sign_of_life(
+    opened: Open, path: Path
+) -> None:
     store = await opened()
     await store.transact(lambda tx: tx.instances.register("a", "h", "1", 15 * SECOND, True))
     signed = Path(f"{path}.lock").stat().st_mtime_ns // 1000
@@ -315,7 +384,9 @@ async def test_after_a_kill_the_outage_begins_at_the_last_sign_of_life(opened: O
     store._mirror._signs_life = False  # no last word: as a kill leaves it
     await store.close()
     store = await opened()
-    instance = await store.transact(lambda tx: tx.instances.register("b", "h", "1", 15 * SECOND, True))
+    instance = await store.transact(
+        lambda tx: tx.instances.register("b", "h", "1", 15 * SECOND, True)
+    )
     assert instance.outage_from == signed
 
 
@@ -349,7 +420,9 @@ async def test_close_commits_what_waits_and_then_refuses(opened: Open, path: Pat
     store = await opened()
     service = task_service(store, SystemClock())
     waiting = [  # with ids of their own each is a transaction, handed to the store at once
-        asyncio.ensure_future(service.create(NewTask("T", timer(SystemClock().now()), job_id=f"job-{number}")))
+        asyncio.ensure_future(
+            service.create(NewTask("T", timer(SystemClock().now()), job_id=f"job-{number}"))
+        )
         for number in range(10)
     ]
     await asyncio.sleep(0)

@@ -1,4 +1,5 @@
-"""The JSON file on a disk that is full or fails, and the order of system calls behind every answer. Real ones, by strace."""
+"""The JSON file on a disk that is full or fails, and the order of system calls behind every answer.
+Real ones, by strace."""
 
 import asyncio
 import json
@@ -30,7 +31,15 @@ STEPS = (
 
 def drive(folder: Path, count: int, *tracer: str) -> list[str]:
     """Create jobs in a process of its own, under strace if asked; the lines it printed."""
-    command = [*tracer, sys.executable, "-m", "tests.store.timers", f"json:///{folder}", str(count), "1"]
+    command = [
+        *tracer,
+        sys.executable,
+        "-m",
+        "tests.store.timers",
+        f"json:///{folder}",
+        str(count),
+        "1",
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()
@@ -48,7 +57,20 @@ def acknowledged(lines: list[str]) -> set[str]:
 def test_every_answer_follows_write_sync_rename_and_sync_of_the_folder(tmp_path: Path) -> None:
     trace, folder = tmp_path / "trace", tmp_path / "data"
     calls = "trace=write,fsync,rename,renameat,renameat2"
-    lines = drive(folder, 5, needs_strace(), "-f", "-y", "-qq", "-e", calls, "-e", "signal=none", "-o", str(trace))
+    lines = drive(
+        folder,
+        5,
+        needs_strace(),
+        "-f",
+        "-y",
+        "-qq",
+        "-e",
+        calls,
+        "-e",
+        "signal=none",
+        "-o",
+        str(trace),
+    )
     assert len(acknowledged(lines)) == 5
     seen: list[str] = []
     for line in whole_calls(trace):
@@ -56,7 +78,9 @@ def test_every_answer_follows_write_sync_rename_and_sync_of_the_folder(tmp_path:
         if name is not None and (not seen or seen[-1] != name):  # a long text takes several writes
             seen.append(name)
     for number, at in enumerate(at for at, name in enumerate(seen) if name == "answer"):
-        assert seen[at - 4 : at] == ["write", "sync", "rename", "folder"], f"before answer {number}: {seen[:at]}"
+        assert seen[at - 4 : at] == ["write", "sync", "rename", "folder"], (
+            f"before answer {number}: {seen[:at]}"
+        )
     assert seen.count("answer") == 5
 
 
@@ -80,9 +104,13 @@ def test_a_sync_that_fails_is_a_refusal_and_the_old_file_stays(tmp_path: Path, w
     folder = tmp_path / "data"
     before = acknowledged(drive(folder, 1))
     tracer = [needs_strace(), "-f", "-qq", "-o", os.devnull, "-P", str(folder / "jobs.json.tmp")]
-    lines = drive(folder, 6, *tracer, "-e", "trace=fsync", "-e", f"inject=fsync:error=EIO:when={when}")
+    lines = drive(
+        folder, 6, *tracer, "-e", "trace=fsync", "-e", f"inject=fsync:error=EIO:when={when}"
+    )
     assert sum(line.startswith("down") for line in lines) == 1
-    assert "could not be written: Input/output error" in next(line for line in lines if line.startswith("down"))
+    assert "could not be written: Input/output error" in next(
+        line for line in lines if line.startswith("down")
+    )
     assert job_ids(folder) == before | acknowledged(lines), "exactly what was answered"
 
 
@@ -121,7 +149,9 @@ async def test_a_full_disk_is_a_refusal_changes_nothing_and_heals(tmp_path: Path
         assert (disk / "jobs.json").read_bytes() == before
         assert not (disk / "jobs.json.tmp").exists()
         assert not store.health().ok
-        assert [task.id for task in await store.read(lambda tx: tx.tasks.list_tasks())] == [kept.id], "reads go on"
+        assert [task.id for task in await store.read(lambda tx: tx.tasks.list_tasks())] == [
+            kept.id
+        ], "reads go on"
         ballast.unlink()
         made = await service.create(NewTask("T", timer(clock.now())))
         assert store.health().ok

@@ -1,4 +1,5 @@
-"""How SQLite finds what the queue asks for: by an index, in the index's order, never by a scan or a sort."""
+"""How SQLite finds what the queue asks for: by an index, in the index's order, never by a scan or a
+sort."""
 
 import re
 from pathlib import Path
@@ -53,7 +54,9 @@ async def test_what_the_queue_asks_for_is_found_by_its_index(tmp_path: Path, nam
         plan: list[Any] = connection.execute(f"EXPLAIN QUERY PLAN {sql}", (1,) * places).fetchall()
     finally:
         connection.close()
-    told = " / ".join(row[3] for row in plan if row[3] != "SCAN CONSTANT ROW")  # the clock, asked once
+    told = " / ".join(
+        row[3] for row in plan if row[3] != "SCAN CONSTANT ROW"
+    )  # the clock, asked once
     assert "SEARCH" in told
     assert PLANS[name] in told
     assert "SCAN" not in told

@@ -10,7 +10,13 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.store.sql import SqlStore, open_store
-from tests.conformance.store.checks import enter_key, event_types, hold_writers, key_names, writer_count
+from tests.conformance.store.checks import (
+    enter_key,
+    event_types,
+    hold_writers,
+    key_names,
+    writer_count,
+)
 from tests.conformance.store.ground import Database
 from tests.ground.mariadb import MariaDB
 from tests.ground.postgres import Postgres
@@ -30,7 +36,9 @@ async def write_when_back(store: SqlStore, name: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_a_stopped_server_is_told_soon_and_resumed_by_itself(server_store: tuple[str, AnyServer]) -> None:
+async def test_a_stopped_server_is_told_soon_and_resumed_by_itself(
+    server_store: tuple[str, AnyServer],
+) -> None:
     url, server = server_store
     store = await open_store(url, SystemClock())
     await store.transact(enter_key, "before")
@@ -52,7 +60,9 @@ async def test_a_stopped_server_is_told_soon_and_resumed_by_itself(server_store:
     await store.close()
 
 
-async def test_a_server_that_is_away_at_the_start_is_no_setup_mistake(server_store: tuple[str, AnyServer]) -> None:
+async def test_a_server_that_is_away_at_the_start_is_no_setup_mistake(
+    server_store: tuple[str, AnyServer],
+) -> None:
     url, server = server_store
     await asyncio.to_thread(server.stop)
     with pytest.raises(StoreDownError, match="away"):
@@ -62,7 +72,9 @@ async def test_a_server_that_is_away_at_the_start_is_no_setup_mistake(server_sto
     await store.close()
 
 
-async def test_a_crash_of_the_server_loses_nothing_acknowledged(server_store: tuple[str, AnyServer]) -> None:
+async def test_a_crash_of_the_server_loses_nothing_acknowledged(
+    server_store: tuple[str, AnyServer],
+) -> None:
     url, server = server_store
     store = await open_store(url, SystemClock())
     acknowledged: set[str] = set()
@@ -95,7 +107,7 @@ async def test_a_crash_of_the_server_loses_nothing_acknowledged(server_store: tu
 async def test_a_silent_server_holds_what_was_begun_and_refuses_the_rest(
     server_store: tuple[str, AnyServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ksana.store.sql.threads.STALE_SECONDS", 1.0)
+    monkeypatch.setattr("ksana.store.sql.core.threads.STALE_SECONDS", 1.0)
     url, server = server_store
     store = await open_store(url, SystemClock())
     count = writer_count(store)
@@ -123,7 +135,9 @@ async def test_a_silent_server_holds_what_was_begun_and_refuses_the_rest(
     await store.close()
 
 
-async def test_an_idle_connection_that_was_ended_is_replaced_unseen(server_store: tuple[str, AnyServer]) -> None:
+async def test_an_idle_connection_that_was_ended_is_replaced_unseen(
+    server_store: tuple[str, AnyServer],
+) -> None:
     url, _ = server_store
     store = await open_store(url, SystemClock())
     database = Database(url)
@@ -140,7 +154,8 @@ async def test_an_idle_connection_that_was_ended_is_replaced_unseen(server_store
 
 @contextmanager
 def forgetful(database: Database) -> Iterator[str]:
-    """Set the server so that it may lose acknowledged writes, and back again; the name of the setting."""
+    """Set the server so that it may lose acknowledged writes, and back again; the name of the
+    setting."""
     if database.kind == "mysql":
         setting, weaken, restore = (
             "innodb_flush_log_at_trx_commit",
@@ -164,7 +179,9 @@ def forgetful(database: Database) -> Iterator[str]:
             database.ask(statement)
 
 
-async def test_a_forgetful_server_is_warned_of_and_refused_if_so_told(server_store: tuple[str, AnyServer]) -> None:
+async def test_a_forgetful_server_is_warned_of_and_refused_if_so_told(
+    server_store: tuple[str, AnyServer],
+) -> None:
     url, _ = server_store
     store = await open_store(url, SystemClock(), durability="strict")
     assert store.warnings == []
@@ -177,7 +194,9 @@ async def test_a_forgetful_server_is_warned_of_and_refused_if_so_told(server_sto
             await open_store(url, SystemClock(), durability="strict")
 
 
-async def test_our_own_writes_are_synchronous_whatever_the_server_is_set_to(postgres: Postgres) -> None:
+async def test_our_own_writes_are_synchronous_whatever_the_server_is_set_to(
+    postgres: Postgres,
+) -> None:
     url = postgres.url(postgres.create_database())
     with forgetful(Database(url)):
         store = await open_store(url, SystemClock())

@@ -1,4 +1,5 @@
-"""A disk that is full, that fails to sync, and proof that an answer waits for the sync. Real system calls, by strace."""
+"""A disk that is full, that fails to sync, and proof that an answer waits for the sync. Real system
+calls, by strace."""
 
 import asyncio
 import contextlib
@@ -27,7 +28,14 @@ FRESH_NAMES = (
 )
 
 
-def drive(path: Path, count: int, callers: int = 1, *, tracer: list[str] | None = None, code: str | None = None) -> list[str]:
+def drive(
+    path: Path,
+    count: int,
+    callers: int = 1,
+    *,
+    tracer: list[str] | None = None,
+    code: str | None = None,
+) -> list[str]:
     """Run the driver, under strace if asked; the lines it printed."""
     program = ["-m", "tests.store.driver"] if code is None else ["-c", code]
     command = [*(tracer or []), sys.executable, *program, str(path), str(count), str(callers), "k"]
@@ -37,9 +45,20 @@ def drive(path: Path, count: int, callers: int = 1, *, tracer: list[str] | None 
 
 
 def check_every_answer_follows_a_sync(folder: Path, code: str | None = None) -> None:
-    """Between the answer before and this answer the write-ahead log was synced, for each of ten writes."""
+    """Between the answer before and this answer the write-ahead log was synced, for each of ten
+    writes."""
     trace = folder / "trace"
-    tracer = [needs_strace(), "-f", "-y", "-e", "trace=fsync,fdatasync,write", "-e", "signal=none", "-o", str(trace)]
+    tracer = [
+        needs_strace(),
+        "-f",
+        "-y",
+        "-e",
+        "trace=fsync,fdatasync,write",
+        "-e",
+        "signal=none",
+        "-o",
+        str(trace),
+    ]
     lines = drive(folder / "k.db", 10, tracer=tracer, code=code)
     assert sum(line.startswith("ack") for line in lines) == 10
     syncs, answers = 0, 0
@@ -61,13 +80,27 @@ def test_every_answer_follows_a_sync_of_the_log(tmp_path: Path) -> None:
 def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path, when: int) -> None:
     path = tmp_path / "k.db"
     drive(path, 1)  # so that every sync below is one of a commit
-    injection = ["-P", f"{path}-wal", "-e", "trace=fdatasync", "-e", f"inject=fdatasync:error=EIO:when={when}+"]
-    lines = drive(path, 10, tracer=[needs_strace(), "-f", "-qq", "-o", os.devnull, *injection], code=FRESH_NAMES)
+    injection = [
+        "-P",
+        f"{path}-wal",
+        "-e",
+        "trace=fdatasync",
+        "-e",
+        f"inject=fdatasync:error=EIO:when={when}+",
+    ]
+    lines = drive(
+        path,
+        10,
+        tracer=[needs_strace(), "-f", "-qq", "-o", os.devnull, *injection],
+        code=FRESH_NAMES,
+    )
     kinds = [line.split()[0] for line in lines[1:-1]]
     assert "down" in kinds
     first = kinds.index("down")
     assert "ack" not in kinds[first:], "a write was acknowledged after a sync had failed"
-    assert "refused to make a write durable" in next(line for line in lines if line.startswith("down"))
+    assert "refused to make a write durable" in next(
+        line for line in lines if line.startswith("down")
+    )
     assert lines[-1].startswith("health False")
 
 
@@ -75,8 +108,20 @@ def test_after_a_failed_sync_of_the_database_file_nothing_is_acknowledged(tmp_pa
     """The copy beside the writer syncs the file itself; SQLite would hide the failure of its own."""
     path = tmp_path / "k.db"
     drive(path, 1)
-    injection = ["-P", str(path), "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:error=EIO:when=1+"]
-    lines = drive(path, 2000, tracer=[needs_strace(), "-f", "-qq", "-o", os.devnull, *injection], code=FRESH_NAMES)
+    injection = [
+        "-P",
+        str(path),
+        "-e",
+        "trace=fsync,fdatasync",
+        "-e",
+        "inject=fsync,fdatasync:error=EIO:when=1+",
+    ]
+    lines = drive(
+        path,
+        2000,
+        tracer=[needs_strace(), "-f", "-qq", "-o", os.devnull, *injection],
+        code=FRESH_NAMES,
+    )
     kinds = [line.split()[0] for line in lines[1:-1]]
     assert kinds[:COMMITS] == ["ack"] * COMMITS
     assert "down" in kinds, "no copy met the failure"
@@ -89,8 +134,12 @@ async def test_the_log_is_copied_back_beside_the_writer(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{path}", SystemClock())
     size = path.stat().st_size
     for n in range(COMMITS + 1):
-        await store.transact(lambda tx, n=n: tx.events.append("TASK", n, "FILL", {"text": "y" * 5_000}))
-    await asyncio.to_thread(wait_for, lambda: path.stat().st_size > size + 5_000 * COMMITS, "the log is copied back")
+        await store.transact(
+            lambda tx, n=n: tx.events.append("TASK", n, "FILL", {"text": "y" * 5_000})
+        )
+    await asyncio.to_thread(
+        wait_for, lambda: path.stat().st_size > size + 5_000 * COMMITS, "the log is copied back"
+    )
     await store.close()
 
 
@@ -98,8 +147,20 @@ async def test_the_log_is_copied_back_beside_the_writer(tmp_path: Path) -> None:
 async def test_a_failed_sync_leaves_whole_transactions_only(tmp_path: Path, when: int) -> None:
     path = tmp_path / "k.db"
     drive(path, 1)
-    injection = ["-P", f"{path}-wal", "-e", "trace=fdatasync", "-e", f"inject=fdatasync:error=EIO:when={when}"]
-    lines = drive(path, 10, tracer=[needs_strace(), "-f", "-qq", "-o", os.devnull, *injection], code=FRESH_NAMES)
+    injection = [
+        "-P",
+        f"{path}-wal",
+        "-e",
+        "trace=fdatasync",
+        "-e",
+        f"inject=fdatasync:error=EIO:when={when}",
+    ]
+    lines = drive(
+        path,
+        10,
+        tracer=[needs_strace(), "-f", "-qq", "-o", os.devnull, *injection],
+        code=FRESH_NAMES,
+    )
     acknowledged = {line.split()[1] for line in lines if line.startswith("ack")}
     store = await open_store(f"sqlite:///{path}", SystemClock())
     kept = await store.read(key_names)
@@ -120,7 +181,9 @@ async def test_a_full_disk_is_told_leaves_nothing_half_written_and_heals(tmp_pat
         acknowledged = {"before"}
         for n in range(40):
             try:
-                await store.transact(lambda tx, n=n: tx.events.append("TASK", n, "FILL", {"text": "y" * 50_000}))
+                await store.transact(
+                    lambda tx, n=n: tx.events.append("TASK", n, "FILL", {"text": "y" * 50_000})
+                )
             except StoreDownError as error:
                 refusals.append(error.message)
         assert len(refusals) >= 30

@@ -1,4 +1,5 @@
-"""The SQLite file: ours and whole, or refused with what was found and left as it is. One server per file. kill -9."""
+"""The SQLite file: ours and whole, or refused with what was found and left as it is. One server per
+file. kill -9."""
 
 import asyncio
 import hashlib
@@ -132,14 +133,24 @@ async def test_many_who_make_the_same_new_store_at_once_all_succeed(tmp_path: Pa
             await store.close()
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite", "oracle://x/y", "mysql://host"])
+@pytest.mark.parametrize(
+    "url", ["sqlite://", "sqlite:///", "sqlite", "oracle://x/y", "mysql://host"]
+)
 async def test_a_bad_url_is_refused(url: str) -> None:
     with pytest.raises(SetupError):
         await open_store(url, SystemClock())
 
 
 def start_driver(path: Path, prefix: str, callers: int = 4) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.store.driver", str(path), "1000000", str(callers), prefix]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.store.driver",
+        str(path),
+        "1000000",
+        str(callers),
+        prefix,
+    ]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
@@ -179,10 +190,14 @@ async def test_the_log_left_by_a_kill_is_recovered(tmp_path: Path) -> None:
     acknowledged = await asyncio.to_thread(read_until, driver, 50)
     driver.send_signal(signal.SIGKILL)
     assert driver.stdout is not None
-    acknowledged += [line.split()[1] for line in driver.stdout if line.startswith("ack ") and line.endswith("\n")]
+    acknowledged += [
+        line.split()[1] for line in driver.stdout if line.startswith("ack ") and line.endswith("\n")
+    ]
     driver.wait()
     driver.stdout.close()
-    assert path.with_name("k.db-wal").stat().st_size > 0, "nothing was left to recover: this proves nothing"
+    assert path.with_name("k.db-wal").stat().st_size > 0, (
+        "nothing was left to recover: this proves nothing"
+    )
     store = await open_store(f"sqlite:///{path}", SystemClock(), serve=True)
     assert set(acknowledged) <= await store.read(key_names)
     await store.close()

@@ -8,7 +8,8 @@ from ksana.store.sql.core.dialects import MysqlDialect, PostgresDialect, SqliteD
 from ksana.store.sql.core.statements import Statement, load_statements
 
 _UPDATE = re.compile(
-    r"(?:UPDATE\s.*?\sSET|INSERT\s.*\sON DUPLICATE KEY UPDATE)\s+(.*?)(?:\sWHERE\s.*)?\Z", re.IGNORECASE | re.DOTALL
+    r"(?:UPDATE\s.*?\sSET|INSERT\s.*\sON DUPLICATE KEY UPDATE)\s+(.*?)(?:\sWHERE\s.*)?\Z",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -33,7 +34,9 @@ def named(sql: str) -> set[str]:
 
 
 @pytest.mark.spec("X2")
-@pytest.mark.parametrize("statement", load_statements(MysqlDialect.macros).values(), ids=lambda statement: statement.name)
+@pytest.mark.parametrize(
+    "statement", load_statements(MysqlDialect.macros).values(), ids=lambda statement: statement.name
+)
 def test_no_assignment_reads_what_an_earlier_one_wrote(statement: Statement) -> None:
     """MySQL assigns from left to right and reads the new values; the others read the old ones."""
     written: set[str] = set()
@@ -44,7 +47,9 @@ def test_no_assignment_reads_what_an_earlier_one_wrote(statement: Statement) -> 
 
 
 def test_the_rule_finds_what_it_looks_for() -> None:
-    pairs = assignments("UPDATE t SET a = :x, b = b + CASE WHEN a = 'y' THEN 1 ELSE 0 END WHERE a = :z")
+    pairs = assignments(
+        "UPDATE t SET a = :x, b = b + CASE WHEN a = 'y' THEN 1 ELSE 0 END WHERE a = :z"
+    )
     assert [column for column, _ in pairs] == ["a", "b"]
     assert "a" in named(pairs[1][1]) and "x" not in named(pairs[0][1].replace(":x", "%(x)s"))
 

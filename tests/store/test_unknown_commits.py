@@ -1,4 +1,5 @@
-"""The connection breaks while a COMMIT is on its way: the store finds out what happened and never guesses."""
+"""The connection breaks while a COMMIT is on its way: the store finds out what happened and never
+guesses."""
 
 import asyncio
 import re
@@ -50,14 +51,18 @@ async def check_a_lost_reply_is_resolved(store: SqlStore, proxy: FaultProxy) -> 
     await check_it_happened_once(store, "once")
 
 
-async def test_a_commit_whose_answer_was_lost_is_not_run_again(faulty_store: tuple[str, FaultProxy]) -> None:
+async def test_a_commit_whose_answer_was_lost_is_not_run_again(
+    faulty_store: tuple[str, FaultProxy],
+) -> None:
     url, proxy = faulty_store
     store = await open_store(url, SystemClock())
     await check_a_lost_reply_is_resolved(store, proxy)
     await store.close()
 
 
-async def test_a_commit_that_never_arrived_is_run_again(faulty_store: tuple[str, FaultProxy]) -> None:
+async def test_a_commit_that_never_arrived_is_run_again(
+    faulty_store: tuple[str, FaultProxy],
+) -> None:
     url, proxy = faulty_store
     store = await open_store(url, SystemClock())
     work = Counted("twice-run")
@@ -68,7 +73,9 @@ async def test_a_commit_that_never_arrived_is_run_again(faulty_store: tuple[str,
     await store.close()
 
 
-async def test_many_lost_answers_under_load_lose_and_double_nothing(faulty_store: tuple[str, FaultProxy]) -> None:
+async def test_many_lost_answers_under_load_lose_and_double_nothing(
+    faulty_store: tuple[str, FaultProxy],
+) -> None:
     url, proxy = faulty_store
     store = await open_store(url, SystemClock())
     names = [f"k{n}" for n in range(60)]
@@ -80,14 +87,18 @@ async def test_many_lost_answers_under_load_lose_and_double_nothing(faulty_store
     cut = proxy.cut_before(is_commit, times=3)
     answers = await asyncio.gather(*(write(names[n::6]) for n in range(6)))
     assert sorted(name for some in answers for name in some) == sorted(names)
-    assert lost.count + cut.count >= 2, "too few connections broke while committing: this proves nothing"
+    assert lost.count + cut.count >= 2, (
+        "too few connections broke while committing: this proves nothing"
+    )
     assert await store.read(key_names) == set(names)
     events = await store.read(event_types)
     assert sorted(events) == sorted(f"KEY_CREATED:{name}" for name in names)
     await store.close()
 
 
-async def test_a_store_that_is_away_while_the_outcome_is_open_is_waited_for(faulty_store: tuple[str, FaultProxy]) -> None:
+async def test_a_store_that_is_away_while_the_outcome_is_open_is_waited_for(
+    faulty_store: tuple[str, FaultProxy],
+) -> None:
     url, proxy = faulty_store
     store = await open_store(url, SystemClock())
     work = Counted("patient")
@@ -115,7 +126,7 @@ async def test_a_store_that_is_away_while_the_outcome_is_open_is_waited_for(faul
 async def test_an_outcome_that_stays_open_is_told_as_such(
     faulty_store: tuple[str, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ksana.store.sql.lane.RESOLVE_SECONDS", 0.3)
+    monkeypatch.setattr("ksana.store.sql.core.commit_queue.RESOLVE_SECONDS", 0.3)
     url, proxy = faulty_store
     store = await open_store(url, SystemClock())
 

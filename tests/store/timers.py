@@ -1,5 +1,5 @@
-"""Builders and a driver for the JSON store: `python -m tests.store.timers URL COUNT CALLERS` creates jobs and prints each
-answer as `ack JOB_ID`, `down MESSAGE` for one that was refused."""
+"""Builders and a driver for the JSON store: `python -m tests.store.timers URL COUNT CALLERS`
+creates jobs and prints each answer as `ack JOB_ID`, `down MESSAGE` for one that was refused."""
 
 import asyncio
 import os
@@ -30,10 +30,14 @@ class NoHints:
 def timer(now: Instant, **members: Any) -> Definition:
     """A plain timer, as T makes it."""
     plain: dict[str, Any] = {
-        "name": "ping", "description": "", "schedule": make_every(5 * MINUTE, now=now),
-        "target_url": "http://127.0.0.1:9/ping", "retry": RetryPolicy(3), "concurrency_policy": "SKIP",
+        "name": "ping",
+        "description": "",
+        "schedule": make_every(5 * MINUTE, now=now),
+        "target_url": "http://127.0.0.1:9/ping",
+        "retry": RetryPolicy(3),
+        "concurrency_policy": "SKIP",
         "misfire_policy": "SKIP",
-    }  # fmt: skip
+    }
     return Definition(**{**plain, **members})
 
 

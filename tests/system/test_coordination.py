@@ -34,13 +34,20 @@ def told(program: Program) -> dict[str, Any]:
 
 def fire_soon(program: Program, url: str) -> None:
     run_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 2))
-    answer = program.post("/jobs", {"http": {"url": url}, "schedule": {"kind": "once", "run_at": run_at}})
+    answer = program.post(
+        "/jobs", {"http": {"url": url}, "schedule": {"kind": "once", "run_at": run_at}}
+    )
     assert answer.status_code == 201, answer.text
 
 
 @pytest.mark.spec("X3", "X18")
-def test_two_instances_with_memory_work_and_warn_once(tmp_path: Path, shared_url: str, target: Target) -> None:
-    with Program(tmp_path / "one", store=shared_url) as one, Program(tmp_path / "two", store=shared_url) as two:
+def test_two_instances_with_memory_work_and_warn_once(
+    tmp_path: Path, shared_url: str, target: Target
+) -> None:
+    with (
+        Program(tmp_path / "one", store=shared_url) as one,
+        Program(tmp_path / "two", store=shared_url) as two,
+    ):
         one.start()
         assert told(one)["checks"]["coordination"] == "ok"
         assert WARNING not in one.log_text()
@@ -51,20 +58,32 @@ def test_two_instances_with_memory_work_and_warn_once(tmp_path: Path, shared_url
             ready = told(program)
             assert ready["status"] == "ready"
             assert ready["problems"] == []
-            assert ready["checks"]["coordination"].startswith("ok, but one other instance is on this store")
+            assert ready["checks"]["coordination"].startswith(
+                "ok, but one other instance is on this store"
+            )
             fire_soon(program, target.url(f"/{n}"))
         job = {"addon_id": "a", "job_type": "t", "cost_units": 1}
         submitted = one.post("/api/scheduler/jobs/submit", job)
         assert submitted.status_code == 201, submitted.text
-        claimed = two.post("/api/scheduler/jobs/claim", {"worker_id": "w", "limit": 1, "wait_sec": 10})
+        claimed = two.post(
+            "/api/scheduler/jobs/claim", {"worker_id": "w", "limit": 1, "wait_sec": 10}
+        )
         assert claimed.status_code == 200, claimed.text
         assert claimed.json()["job"]["job_id"] == submitted.json()["job"]["job_id"]
         target.wait_for(2)
         assert {request.path for request in target.requests()} == {"/0", "/1"}
         assert two.terminate() == 0
-        wait_for(lambda: told(one)["checks"]["coordination"] == "ok", "the other one is gone", within_s=15)
+        wait_for(
+            lambda: told(one)["checks"]["coordination"] == "ok",
+            "the other one is gone",
+            within_s=15,
+        )
         two.start()
-        wait_for(lambda: told(one)["checks"]["coordination"] != "ok", "the other one is back", within_s=15)
+        wait_for(
+            lambda: told(one)["checks"]["coordination"] != "ok",
+            "the other one is back",
+            within_s=15,
+        )
         assert one.log_text().count(WARNING) == 1  # once per start
 
 
@@ -73,7 +92,9 @@ def test_redis_that_nothing_uses_yet_is_said_to_be_unused(program: Program) -> N
     program.env["KSANA_COORDINATION"] = "redis://:topsecret@127.0.0.1:1/0"
     program.start()
     assert "the coordination that was configured is not used yet" in program.log_text()
-    assert told(program)["checks"]["coordination"].startswith("ok, but nothing in this version uses Redis")
+    assert told(program)["checks"]["coordination"].startswith(
+        "ok, but nothing in this version uses Redis"
+    )
     assert "topsecret" not in program.log_text()
 
 

@@ -1,4 +1,5 @@
-"""`jobs.json` under load and kill -9, by the real program: always readable, nothing acknowledged lost."""
+"""`jobs.json` under load and kill -9, by the real program: always readable, nothing acknowledged
+lost."""
 
 import asyncio
 import json
@@ -26,7 +27,8 @@ def read_jobs(path: Path) -> dict[str, dict[str, Any]]:
 
 
 class Ledger:
-    """What the program has acknowledged: which jobs must be there, which must not, and which nobody knows."""
+    """What the program has acknowledged: which jobs must be there, which must not, and which nobody
+    knows."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -40,7 +42,11 @@ class Ledger:
             while True:
                 chosen = dice.choice([*self.names]) if self.names and dice.random() < 0.6 else None
                 try:
-                    await (self._create(client, target_url) if chosen is None else self._change(client, chosen, dice))
+                    await (
+                        self._create(client, target_url)
+                        if chosen is None
+                        else self._change(client, chosen, dice)
+                    )
                 except httpx.HTTPError:
                     return
 
@@ -48,7 +54,12 @@ class Ledger:
         self.counter += 1
         job_id = f"job-{self.counter}"
         self.unsure.add(job_id)
-        body = {"id": job_id, "name": "new", "http": {"url": target_url}, "schedule": {"kind": "every", "every": "200ms"}}
+        body = {
+            "id": job_id,
+            "name": "new",
+            "http": {"url": target_url},
+            "schedule": {"kind": "every", "every": "200ms"},
+        }
         answer = await client.post("/jobs", json=body)
         assert answer.status_code == 201, answer.text
         self.unsure.discard(job_id)
@@ -71,7 +82,9 @@ class Ledger:
     def check(self, jobs: dict[str, dict[str, Any]]) -> None:
         """Hold a file, or an answer of the program, against what was acknowledged."""
         for job_id, name in self.names.items():
-            assert jobs.get(job_id, {}).get("name") == name, f"{job_id}: an acknowledged change is lost"
+            assert jobs.get(job_id, {}).get("name") == name, (
+                f"{job_id}: an acknowledged change is lost"
+            )
         assert not self.deleted & set(jobs), "an acknowledged deletion is undone"
 
     def settle(self, jobs: dict[str, dict[str, Any]]) -> None:
@@ -86,7 +99,9 @@ class Ledger:
 
 @pytest.mark.spec("T20", "X10")
 @pytest.mark.timeout(1800)
-async def test_the_file_is_readable_and_complete_after_every_kill(tmp_path: Path, target: Target) -> None:
+async def test_the_file_is_readable_and_complete_after_every_kill(
+    tmp_path: Path, target: Target
+) -> None:
     dice = random.Random(20)
     ledger = Ledger()
     path = tmp_path / "data" / "jobs.json"
@@ -97,8 +112,13 @@ async def test_the_file_is_readable_and_complete_after_every_kill(tmp_path: Path
             ledger.check(shown)
             ledger.settle(shown)
             assert len({job["task_id"] for job in shown.values()}) == len(shown)
-            load = [asyncio.create_task(ledger.load(program.url(), target.url("/ok"), dice)) for _ in range(CALLERS)]
-            await asyncio.sleep(dice.uniform(0.02, 0.4))  # the kill comes at a random instant, that is the point
+            load = [
+                asyncio.create_task(ledger.load(program.url(), target.url("/ok"), dice))
+                for _ in range(CALLERS)
+            ]
+            await asyncio.sleep(
+                dice.uniform(0.02, 0.4)
+            )  # the kill comes at a random instant, that is the point
             program.kill9()
             await asyncio.gather(*load)
             ledger.check(read_jobs(path))
@@ -129,13 +149,21 @@ def test_the_start_tells_what_it_found_and_readyz_says_so(tmp_path: Path) -> Non
 
 @pytest.mark.spec("T20")
 def test_a_full_disk_is_a_503_and_the_old_file_stays(tmp_path: Path) -> None:
-    with small_disk(tmp_path, 512) as disk, Program(tmp_path / "data", store=f"json:///{disk}") as program:
+    with (
+        small_disk(tmp_path, 512) as disk,
+        Program(tmp_path / "data", store=f"json:///{disk}") as program,
+    ):
         program.start()
-        body = {"http": {"url": "http://127.0.0.1:9/"}, "schedule": {"kind": "every", "every": "1h"}}
+        body = {
+            "http": {"url": "http://127.0.0.1:9/"},
+            "schedule": {"kind": "every", "every": "1h"},
+        }
         assert program.post("/jobs", json=body).status_code == 201
         ballast = fill(disk)
         before = (disk / "jobs.json").read_bytes()
-        refused = program.post("/jobs", json={**body, "name": "n" * 100, "http": {**body["http"], "body": "y" * 9000}})
+        refused = program.post(
+            "/jobs", json={**body, "name": "n" * 100, "http": {**body["http"], "body": "y" * 9000}}
+        )
         assert (refused.status_code, refused.json()["code"]) == (503, "STORE_DOWN")
         assert "retry-after" in refused.headers
         assert (disk / "jobs.json").read_bytes() == before
@@ -143,7 +171,9 @@ def test_a_full_disk_is_a_503_and_the_old_file_stays(tmp_path: Path) -> None:
         assert len(program.get("/jobs").json()) == 1
         ballast.unlink()
         assert program.post("/jobs", json=body).status_code == 201
-        program.wait_until("/readyz", 200)  # a loop that met the full disk rests for a moment before it tries again
+        program.wait_until(
+            "/readyz", 200
+        )  # a loop that met the full disk rests for a moment before it tries again
         assert program.terminate() == 0
 
 
@@ -152,7 +182,11 @@ def test_a_new_sqlite_store_takes_the_jobs_over_once(tmp_path: Path, target: Tar
     data = tmp_path / "data"
     with Program(data, store=f"json:///{data}") as program:
         program.start()
-        body = {"id": "mine", "http": {"url": target.url("/ok")}, "schedule": {"kind": "every", "every": "1h"}}
+        body = {
+            "id": "mine",
+            "http": {"url": target.url("/ok")},
+            "schedule": {"kind": "every", "every": "1h"},
+        }
         made = program.post("/jobs", json=body).json()
         assert program.terminate() == 0
     before = (data / "jobs.json").read_bytes()
@@ -162,7 +196,9 @@ def test_a_new_sqlite_store_takes_the_jobs_over_once(tmp_path: Path, target: Tar
         assert job == made, "the same record, under its own ids"
         assert "1 jobs were taken over" in program.log_text()
         events = program.get("/api/v1/events?type=TASK_IMPORTED").json()["events"]
-        assert [(event["entity_id"], event["data"]["job_id"]) for event in events] == [("1", "mine")]
+        assert [(event["entity_id"], event["data"]["job_id"]) for event in events] == [
+            ("1", "mine")
+        ]
         assert program.request("DELETE", "/jobs/mine").status_code == 204
         assert program.terminate() == 0
         program.start()

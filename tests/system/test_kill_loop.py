@@ -26,7 +26,9 @@ def kill_after(driver: "subprocess.Popen[str]", count: int) -> list[str]:
     driver.stdout.close()
     driver.wait()
     # The last line may be cut in the middle: what was not said in full was not acknowledged.
-    return acknowledged + [line.split()[1] for line in rest.split("\n")[:-1] if line.startswith("ack ")]
+    return acknowledged + [
+        line.split()[1] for line in rest.split("\n")[:-1] if line.startswith("ack ")
+    ]
 
 
 async def test_no_acknowledged_write_is_lost_to_kill_9(tmp_path: Path) -> None:
@@ -38,14 +40,18 @@ async def test_no_acknowledged_write_is_lost_to_kill_9(tmp_path: Path) -> None:
         acknowledged += await asyncio.to_thread(kill_after, driver, dice.randint(1, 300))
     store = await open_store(f"sqlite:///{path}", SystemClock(), serve=True)
     kept = await store.read(lambda tx: [key.name for key in tx.keys.list_keys()])
-    counted = await store.read(lambda tx: sum(n for _, n, _ in tx.rollups.list_buckets("entered", "", 0, 2**53)))
+    counted = await store.read(
+        lambda tx: sum(n for _, n, _ in tx.rollups.list_buckets("entered", "", 0, 2**53))
+    )
     await store.close()
     missing = set(acknowledged) - set(kept)
     assert not missing, f"{len(missing)} of {len(acknowledged)} acknowledged writes are lost"
     assert len(acknowledged) >= KILLS
     assert counted == len(kept), "a count without its row, or a row without its count"
     with sqlite3.connect(path) as connection:
-        events = connection.execute("SELECT COUNT(*), COUNT(DISTINCT entity_id) FROM scheduler_events").fetchone()
+        events = connection.execute(
+            "SELECT COUNT(*), COUNT(DISTINCT entity_id) FROM scheduler_events"
+        ).fetchone()
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
     assert events == (len(kept), len(kept))

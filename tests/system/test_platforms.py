@@ -80,21 +80,34 @@ run()
 @pytest.mark.spec("X23")
 def test_every_module_can_be_imported_where_the_modules_of_unix_are_missing() -> None:
     code = AS_ON_WINDOWS % HIDE
-    done = subprocess.run([sys.executable, "-c", code], env=clean_environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert "modules" in done.stdout
 
 
 @pytest.mark.spec("X23")
 @pytest.mark.parametrize("scheme", ["sqlite", "json"])
-def test_without_uvloop_it_serves_and_fires_on_the_plain_loop(tmp_path: Path, target: Target, scheme: str) -> None:
+def test_without_uvloop_it_serves_and_fires_on_the_plain_loop(
+    tmp_path: Path, target: Target, scheme: str
+) -> None:
     store = f"{scheme}:///{tmp_path / 'store'}"
-    with Program(tmp_path / "data", store=store, command=(sys.executable, "-c", WITHOUT_UVLOOP)) as program:
+    with Program(
+        tmp_path / "data", store=store, command=(sys.executable, "-c", WITHOUT_UVLOOP)
+    ) as program:
         program.start()
         assert "the loop is of asyncio." in program.log_text()
         assert program.get("/health").text == "ok"
         run_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))
-        timer = {"http": {"url": target.url("/tick")}, "schedule": {"kind": "once", "run_at": run_at}}
+        timer = {
+            "http": {"url": target.url("/tick")},
+            "schedule": {"kind": "once", "run_at": run_at},
+        }
         assert program.post("/jobs", timer).status_code == 201
         target.wait_for(1, "/tick")
         assert program.terminate() == 0

@@ -1,4 +1,5 @@
-"""The worker and the client against the real server: killed, restarted, cut off, and still each result once."""
+"""The worker and the client against the real server: killed, restarted, cut off, and still each
+result once."""
 
 import asyncio
 import contextlib
@@ -39,7 +40,10 @@ async def submit(url: str, count: int, **members: object) -> list[str]:
         made: list[str] = []
         for start in range(0, count, 500):
             size = min(500, count - start)
-            batch = [NewJob(addon_id="shop", job_type="work", payload={"n": start + n}, **members) for n in range(size)]  # type: ignore[arg-type]
+            batch = [
+                NewJob(addon_id="shop", job_type="work", payload={"n": start + n}, **members)
+                for n in range(size)
+            ]  # type: ignore[arg-type]
             made += [job.job_id for job in await client.submit_batch(batch)]
         return made
 
@@ -51,7 +55,10 @@ async def until_ended(url: str, count: int, within_sec: float = 60.0) -> dict[st
             states: dict[str, int] = {}
             async for job in client.list_jobs(addon_id="shop", page_size=500):
                 states[job.state] = states.get(job.state, 0) + 1
-            if sum(states.get(state, 0) for state in ("DONE", "FAILED", "CANCELED", "TIMEOUT")) >= count:
+            if (
+                sum(states.get(state, 0) for state in ("DONE", "FAILED", "CANCELED", "TIMEOUT"))
+                >= count
+            ):
                 return states
             await asyncio.sleep(0.1)
 
@@ -59,20 +66,42 @@ async def until_ended(url: str, count: int, within_sec: float = 60.0) -> dict[st
 @pytest.mark.spec("Q1", "Q2", "Q4", "Q8", "Q10", "Q11", "Q14", "Q15", "Q16")
 async def test_every_call_of_the_client_is_understood(served: Program) -> None:
     async with QueueClient(served.url()) as client:
-        job = await client.submit("shop", "work", {"n": 1}, cost_units=3, priority="HIGH", fairness_key="a", max_attempts=2)
-        assert (job.state, job.payload, job.priority, job.cost_units, job.max_attempts) == ("QUEUED", {"n": 1}, "HIGH", 3, 2)
-        [claimed] = await client.claim("shop", "w1", accept_job_types=["work"], capabilities={"gpu_available": False})
+        job = await client.submit(
+            "shop",
+            "work",
+            {"n": 1},
+            cost_units=3,
+            priority="HIGH",
+            fairness_key="a",
+            max_attempts=2,
+        )
+        assert (job.state, job.payload, job.priority, job.cost_units, job.max_attempts) == (
+            "QUEUED",
+            {"n": 1},
+            "HIGH",
+            3,
+            2,
+        )
+        [claimed] = await client.claim(
+            "shop", "w1", accept_job_types=["work"], capabilities={"gpu_available": False}
+        )
         assert claimed.job_id == job.job_id
-        assert (await client.status(job.job_id, "PREPARING", note="warm", progress=0.1, worker_id="w1")).state == "PREPARING"
+        assert (
+            await client.status(job.job_id, "PREPARING", note="warm", progress=0.1, worker_id="w1")
+        ).state == "PREPARING"
         decision = await client.request_lease(job.job_id, worker_id="w1", ttl_sec=30)
         assert decision.lease is not None
         lease_id = decision.lease.lease_id
-        beat = await client.heartbeat(lease_id, job_id=job.job_id, worker_id="w1", progress=0.5, message="half")
+        beat = await client.heartbeat(
+            lease_id, job_id=job.job_id, worker_id="w1", progress=0.5, message="half"
+        )
         assert (beat.job.state, beat.job.progress) == ("RUNNING", 0.5)
         assert (await client.get_lease(lease_id)).state == "ACTIVE"
         assert (await client.snapshot()).capacity.used == 3
         for _ in range(2):
-            done = await client.release(lease_id, job_id=job.job_id, worker_id="w1", result_data={"path": "/x"})
+            done = await client.release(
+                lease_id, job_id=job.job_id, worker_id="w1", result_data={"path": "/x"}
+            )
             assert done.result is not None
             assert (done.job.state, done.result.result_data) == ("DONE", {"path": "/x"})
         with pytest.raises(LeaseLostError):
@@ -125,7 +154,9 @@ worker.serve()
 
 
 @pytest.mark.spec("Q12")
-async def test_jobs_of_a_killed_worker_come_back_and_end_once(served: Program, tmp_path: Path) -> None:
+async def test_jobs_of_a_killed_worker_come_back_and_end_once(
+    served: Program, tmp_path: Path
+) -> None:
     made = await submit(served.url(), 600, max_attempts=10)
     command = [sys.executable, "-c", WORKER, served.url()]
     workers = [Child(command, tmp_path / "worker-0.log", env=clean_environment(), cwd=tmp_path)]
@@ -135,7 +166,14 @@ async def test_jobs_of_a_killed_worker_come_back_and_end_once(served: Program, t
                 while (await client.snapshot()).capacity.used == 0:
                     await asyncio.sleep(0.01)
                 workers[-1].kill()
-                workers.append(Child(command, tmp_path / f"worker-{round_}.log", env=clean_environment(), cwd=tmp_path))
+                workers.append(
+                    Child(
+                        command,
+                        tmp_path / f"worker-{round_}.log",
+                        env=clean_environment(),
+                        cwd=tmp_path,
+                    )
+                )
             states = await until_ended(served.url(), len(made))
             assert states == {"DONE": len(made)}
             assert (await client.snapshot()).capacity.used == 0
@@ -169,8 +207,18 @@ def test_the_example_runs_within_the_capacity_and_stops_in_good_order(tmp_path: 
     with Program(tmp_path / "data", env={"KSANA_CAPACITY_TOTAL": "70"}) as program:
         program.start()
         env = {**clean_environment(), "KSANA_URL": program.url()}
-        worker = Child([sys.executable, str(EXAMPLE / "worker.py")], tmp_path / "worker.log", env=env, cwd=tmp_path)
-        submitted = Child([sys.executable, str(EXAMPLE / "submit.py")], tmp_path / "submit.log", env=env, cwd=tmp_path)
+        worker = Child(
+            [sys.executable, str(EXAMPLE / "worker.py")],
+            tmp_path / "worker.log",
+            env=env,
+            cwd=tmp_path,
+        )
+        submitted = Child(
+            [sys.executable, str(EXAMPLE / "submit.py")],
+            tmp_path / "submit.log",
+            env=env,
+            cwd=tmp_path,
+        )
         try:
             assert submitted.wait(60.0) == 0, (tmp_path / "submit.log").read_text()
             os.kill(worker.pid, signal.SIGTERM)
@@ -181,4 +229,7 @@ def test_the_example_runs_within_the_capacity_and_stops_in_good_order(tmp_path: 
         printed = (tmp_path / "submit.log").read_text()
         assert printed.count("render_image DONE") == 6
         assert "count_words DONE: {'words': 6}" in printed
-        wait_for(lambda: program.get("/api/scheduler/stats/snapshot").json()["capacity"]["used"] == 0, "no unit is held")
+        wait_for(
+            lambda: program.get("/api/scheduler/stats/snapshot").json()["capacity"]["used"] == 0,
+            "no unit is held",
+        )

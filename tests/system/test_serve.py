@@ -11,7 +11,9 @@ from tests.ground.process import Program, run_cli
 
 
 @pytest.mark.spec("X1")
-def test_serve_needs_no_configuration_and_tells_where_it_is_and_what_it_found(program: Program) -> None:
+def test_serve_needs_no_configuration_and_tells_where_it_is_and_what_it_found(
+    program: Program,
+) -> None:
     program.start()
     log = program.log_text()
     assert f"listens on http://127.0.0.1:{program.port}" in log
@@ -61,7 +63,9 @@ def test_a_port_that_is_taken_is_told_first(program: Program) -> None:
 
 
 @pytest.mark.spec("X19")
-def test_an_address_that_others_reach_is_refused_without_a_key_unless_insecure(tmp_path: Path) -> None:
+def test_an_address_that_others_reach_is_refused_without_a_key_unless_insecure(
+    tmp_path: Path,
+) -> None:
     with Program(tmp_path, env={"KSANA_HOST": "0.0.0.0"}) as program:
         program.start(until=None)
         assert program.wait_for_end() == 1
@@ -71,13 +75,23 @@ def test_an_address_that_others_reach_is_refused_without_a_key_unless_insecure(t
         program.terminate()
         program.args = []
         code, printed = run_cli(
-            "key", "create", "--name", "ops", "--scope", "*:read", env={"KSANA_DATA": str(tmp_path)}, cwd=tmp_path
+            "key",
+            "create",
+            "--name",
+            "ops",
+            "--scope",
+            "*:read",
+            env={"KSANA_DATA": str(tmp_path)},
+            cwd=tmp_path,
         )
         assert code == 0
         program.start()
         assert program.get("/api/v1/events").status_code == 401
         key = printed.strip()
-        assert program.get("/api/v1/events", headers={"Authorization": f"Bearer {key}"}).status_code == 200
+        assert (
+            program.get("/api/v1/events", headers={"Authorization": f"Bearer {key}"}).status_code
+            == 200
+        )
 
 
 @pytest.mark.spec("X18", "C20")
@@ -86,7 +100,11 @@ def test_a_store_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None
     with Program(tmp_path, store=url) as program:
         program.start(until="/health")
         program.wait_until("/readyz", 503)
-        wait_for(lambda: "is away" in program.get("/readyz").text, "the probe says what is missing", within_s=10)
+        wait_for(
+            lambda: "is away" in program.get("/readyz").text,
+            "the probe says what is missing",
+            within_s=10,
+        )
         answer = program.get("/api/v1/events")
         assert (answer.status_code, answer.json()["code"]) == (503, "STORE_DOWN")
         assert program.is_running
@@ -143,7 +161,9 @@ def test_doctor_and_migrate_tell_the_state_of_a_store(tmp_path: Path) -> None:
 def test_keys_are_made_listed_and_revoked_beside_a_running_server(program: Program) -> None:
     program.start()
     env = {"KSANA_DATA": str(program.data_dir)}
-    _, printed = run_cli("key", "create", "--name", "w", "--scope", "queue:write", env=env, cwd=program.data_dir)
+    _, printed = run_cli(
+        "key", "create", "--name", "w", "--scope", "queue:write", env=env, cwd=program.data_dir
+    )
     key = printed.strip()
     assert key.startswith("ksana_")
     listed = run_cli("key", "list", env=env, cwd=program.data_dir)[1]

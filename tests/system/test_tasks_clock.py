@@ -1,8 +1,8 @@
 """The wall clock of the real process is stepped under it (libfaketime); monotonic time goes on.
 
-On SQLite our clock is the store's, so what is due follows it. Slots are wall times: after a step back those of the past hour
-were fired already and are not fired again; tasks made now fire at once. On a network database the server's clock decides and
-a step of ours moves nothing.
+On SQLite our clock is the store's, so what is due follows it. Slots are wall times: after a step
+back those of the past hour were fired already and are not fired again; tasks made now fire at once.
+On a network database the server's clock decides and a step of ours moves nothing.
 """
 
 import statistics
@@ -37,14 +37,18 @@ LIBRARIES = (
     "/usr/lib/faketime/libfaketime.so.1",
     "/usr/lib64/faketime/libfaketime.so.1",
 )
-LIBRARY = next((str(path) for pattern in LIBRARIES for path in Path("/").glob(pattern.lstrip("/"))), None)
+LIBRARY = next(
+    (str(path) for pattern in LIBRARIES for path in Path("/").glob(pattern.lstrip("/"))), None
+)
 
-# Slow: the library also wraps the waits of the interpreter itself, which under load stalls the program for seconds. The
-# same rules are shown on the virtual clock in tests/engine, where nothing depends on the machine.
+# Slow: the library also wraps the waits of the interpreter itself, which under load stalls the
+# program for seconds. The same rules are shown on the virtual clock in tests/engine, where nothing
+# depends on the machine.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        LIBRARY is None or sys.platform != "linux", reason="libfaketime is not installed: the clock cannot be stepped"
+        LIBRARY is None or sys.platform != "linux",
+        reason="libfaketime is not installed: the clock cannot be stepped",
     ),
 ]
 
@@ -57,9 +61,12 @@ class SteppedProgram(Program):
         self._offset = folder / "offset"
         self.step_to(0)
         env = {
-            "LD_PRELOAD": str(LIBRARY), "FAKETIME_TIMESTAMP_FILE": str(self._offset), "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1", "DONT_FAKE_MONOTONIC": "1",
-        }  # fmt: skip
+            "LD_PRELOAD": str(LIBRARY),
+            "FAKETIME_TIMESTAMP_FILE": str(self._offset),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
         super().__init__(folder, store=store, env=env)
 
     def step_to(self, offset_s: int) -> None:
@@ -80,17 +87,23 @@ def in_s(seconds: float) -> str:
 
 
 @pytest.mark.spec("X5")
-def test_a_step_back_fires_no_slot_again_and_holds_up_nothing_new(stepped: SteppedProgram, target: Target) -> None:
+def test_a_step_back_fires_no_slot_again_and_holds_up_nothing_new(
+    stepped: SteppedProgram, target: Target
+) -> None:
     old = make_task(stepped, "old", target.url("/old"), "200ms")
     target.wait_for(10, "/old")
     stepped.step_to(-HOUR_S)
     new = make_task(stepped, "new", target.url("/new"), "200ms")
     once = {"kind": "once", "run_at": in_s(2 - HOUR_S)}
-    answer = stepped.post("/api/v1/tasks", {"name": "once", "target_url": target.url("/once"), "schedule": once})
+    answer = stepped.post(
+        "/api/v1/tasks", {"name": "once", "target_url": target.url("/once"), "schedule": once}
+    )
     assert answer.status_code == 201, answer.text
     target.wait_for(20, "/new", within_s=10)
     target.wait_for(1, "/once", within_s=10)
-    wait_for(lambda: '"wall clock stepped"' in stepped.log_text(), "the step is reported", within_s=15)
+    wait_for(
+        lambda: '"wall clock stepped"' in stepped.log_text(), "the step is reported", within_s=15
+    )
     disable(stepped, [old, new])
     wait_until_quiet(stepped)
     for task in (old, new):
@@ -104,7 +117,9 @@ def test_a_step_back_fires_no_slot_again_and_holds_up_nothing_new(stepped: Stepp
 
 
 @pytest.mark.spec("X5", "C10")
-def test_a_step_forward_is_one_misfire_and_no_walk_over_every_slot(stepped: SteppedProgram, target: Target) -> None:
+def test_a_step_forward_is_one_misfire_and_no_walk_over_every_slot(
+    stepped: SteppedProgram, target: Target
+) -> None:
     task = make_task(stepped, "t", target.url("/t"), "100ms", concurrency_policy="PARALLEL")
     target.wait_for(5, "/t")
     stepped.step_to(30 * 24 * HOUR_S)
@@ -115,10 +130,19 @@ def test_a_step_forward_is_one_misfire_and_no_walk_over_every_slot(stepped: Step
     wait_until_quiet(stepped)
     ledger = Ledger(stepped)
     (misfire,) = ledger.misfires
-    assert misfire["data"]["count"] > 25_000_000, "thirty days of ten a second, counted and not walked"
-    made_up = [run for run in ledger.of(task) if run["reason"] == "MISFIRE_FIRE_NOW" or run["status"] == "SUCCESS"]
+    assert misfire["data"]["count"] > 25_000_000, (
+        "thirty days of ten a second, counted and not walked"
+    )
+    made_up = [
+        run
+        for run in ledger.of(task)
+        if run["reason"] == "MISFIRE_FIRE_NOW" or run["status"] == "SUCCESS"
+    ]
     assert len(made_up) < 1500, "not the missed ones: at most those within the grace"
-    assert instant_of(misfire["data"]["last"]) - instant_of(misfire["data"]["first"]) > 29 * 24 * HOUR_S * SECOND
+    assert (
+        instant_of(misfire["data"]["last"]) - instant_of(misfire["data"]["first"])
+        > 29 * 24 * HOUR_S * SECOND
+    )
 
 
 @pytest.mark.spec("X5", "C19")
@@ -128,7 +152,13 @@ def test_orphans_are_found_at_once_although_the_clock_was_set_back_while_nobody_
     held = Hold()
     target.on("/held", held)
     stepped.step_to(HOUR_S)
-    task = make_task(stepped, "t", target.url("/held"), timeout_seconds=60, retry_policy={"max_retries": 1, "initial_delay": 0})
+    task = make_task(
+        stepped,
+        "t",
+        target.url("/held"),
+        timeout_seconds=60,
+        retry_policy={"max_retries": 1, "initial_delay": 0},
+    )
     run_id = trigger(stepped, task)
     target.wait_for(1, "/held")
     time.sleep(2.5)  # signs of life are written by the clock that is an hour ahead
@@ -153,8 +183,13 @@ def test_on_a_network_store_a_step_of_our_clock_neither_repeats_nor_delays_a_slo
         program.step_to(-HOUR_S)
         program.start()
         task = make_task(program, "t", target.url("/t"), "200ms", concurrency_policy="PARALLEL")
-        late = [call.at - instant_of(call.headers["x-ksana-scheduled-at"]) for call in target.wait_for(15, "/t")]
-        assert statistics.median(late) < SECOND / 2, "our clock is an hour behind: due is waited for by the store's clock"
+        late = [
+            call.at - instant_of(call.headers["x-ksana-scheduled-at"])
+            for call in target.wait_for(15, "/t")
+        ]
+        assert statistics.median(late) < SECOND / 2, (
+            "our clock is an hour behind: due is waited for by the store's clock"
+        )
         for offset_s in (0, -HOUR_S, HOUR_S):
             program.step_to(offset_s)
             target.wait_for(len(target.requests("/t")) + 10, "/t", within_s=12)

@@ -1,4 +1,5 @@
-"""Ends and starts of the real process: SIGTERM while calls are under way, a name kept over restarts, repeated requests."""
+"""Ends and starts of the real process: SIGTERM while calls are under way, a name kept over
+restarts, repeated requests."""
 
 import signal
 import time
@@ -13,7 +14,9 @@ from tests.ground.tasks import get_run, list_events, list_runs, make_task, trigg
 
 
 @pytest.mark.spec("X14", "T17")
-def test_sigterm_lets_a_call_in_flight_finish_and_be_recorded(program: Program, target: Target) -> None:
+def test_sigterm_lets_a_call_in_flight_finish_and_be_recorded(
+    program: Program, target: Target
+) -> None:
     held = Hold()
     target.on("/held", held)
     program.start()
@@ -32,9 +35,13 @@ def test_sigterm_lets_a_call_in_flight_finish_and_be_recorded(program: Program, 
     run = get_run(program, run_id)
     assert (run["status"], run["attempt"]) == ("SUCCESS", 1)
     assert [one["status"] for one in run["attempts"]] == ["SUCCESS"]
-    ended = [run["attempts"] for run in list_runs(program, task_id=pulse["id"]) if run["uid"] in called]
+    ended = [
+        run["attempts"] for run in list_runs(program, task_id=pulse["id"]) if run["uid"] in called
+    ]
     assert len(ended) == len(called)
-    assert {(len(attempts), attempts[-1]["status"]) for attempts in ended} == {(1, "SUCCESS")}, "no call was left unrecorded"
+    assert {(len(attempts), attempts[-1]["status"]) for attempts in ended} == {(1, "SUCCESS")}, (
+        "no call was left unrecorded"
+    )
 
 
 @pytest.mark.spec("X14", "C19")
@@ -44,8 +51,15 @@ def test_calls_that_outlast_the_grace_go_to_the_orphan_rule(tmp_path: Path, targ
     with Program(tmp_path, env={"KSANA_GRACEFUL_TIMEOUT": "500ms"}) as program:
         program.start()
         policy = {"max_retries": 1, "initial_delay": 0}
-        again = trigger(program, make_task(program, "again", target.url("/held"), timeout_seconds=60, retry_policy=policy))
-        no_more = trigger(program, make_task(program, "no more", target.url("/held"), timeout_seconds=60))
+        again = trigger(
+            program,
+            make_task(
+                program, "again", target.url("/held"), timeout_seconds=60, retry_policy=policy
+            ),
+        )
+        no_more = trigger(
+            program, make_task(program, "no more", target.url("/held"), timeout_seconds=60)
+        )
         target.wait_for(2, "/held")
         began = time.monotonic()
         assert program.terminate() == 0
@@ -62,11 +76,20 @@ def test_calls_that_outlast_the_grace_go_to_the_orphan_rule(tmp_path: Path, targ
 
 
 @pytest.mark.spec("C23")
-def test_a_call_of_unknown_outcome_is_not_sent_again_if_the_task_says_at_most_once(program: Program, target: Target) -> None:
+def test_a_call_of_unknown_outcome_is_not_sent_again_if_the_task_says_at_most_once(
+    program: Program, target: Target
+) -> None:
     target.on("/held", Hold())
     program.start()
     policy = {"max_retries": 5, "initial_delay": 0}
-    task = make_task(program, "t", target.url("/held"), timeout_seconds=60, delivery="at_most_once", retry_policy=policy)
+    task = make_task(
+        program,
+        "t",
+        target.url("/held"),
+        timeout_seconds=60,
+        delivery="at_most_once",
+        retry_policy=policy,
+    )
     run_id = trigger(program, task)
     target.wait_for(1, "/held")
     program.kill9()
@@ -77,12 +100,16 @@ def test_a_call_of_unknown_outcome_is_not_sent_again_if_the_task_says_at_most_on
 
 
 @pytest.mark.spec("X14", "C19", "X4")
-def test_an_instance_that_keeps_its_name_finds_its_own_orphans_after_a_kill(tmp_path: Path, target: Target) -> None:
+def test_an_instance_that_keeps_its_name_finds_its_own_orphans_after_a_kill(
+    tmp_path: Path, target: Target
+) -> None:
     held = Hold()
     target.on("/held", held)
     with Program(tmp_path, env={"KSANA_INSTANCE_ID": "the-one"}) as program:
         program.start()
-        task = make_task(program, "t", target.url("/held"), timeout_seconds=60, retry_policy={"max_retries": 1})
+        task = make_task(
+            program, "t", target.url("/held"), timeout_seconds=60, retry_policy={"max_retries": 1}
+        )
         run_id = trigger(program, task)
         target.wait_for(1, "/held")
         program.kill9()
@@ -96,7 +123,9 @@ def test_an_instance_that_keeps_its_name_finds_its_own_orphans_after_a_kill(tmp_
 
 
 @pytest.mark.spec("X21", "X10")
-def test_a_repeated_idempotency_key_is_answered_the_same_after_kill_9(program: Program, target: Target) -> None:
+def test_a_repeated_idempotency_key_is_answered_the_same_after_kill_9(
+    program: Program, target: Target
+) -> None:
     program.start()
     body = {"name": "once", "target_url": target.url("/t"), "cron_expr": "0 0 1 1 *"}
     made = program.post("/api/v1/tasks", body, headers={"Idempotency-Key": "make-1"})
@@ -104,7 +133,9 @@ def test_a_repeated_idempotency_key_is_answered_the_same_after_kill_9(program: P
     path = f"/api/v1/tasks/{made.json()['id']}/trigger"
     started = program.post(path, headers={"Idempotency-Key": "go-1"})
     assert started.status_code == 202
-    timer = program.post("/jobs", {"http": {"url": target.url("/j")}, "schedule": {"kind": "every", "every": "24h"}}).json()
+    timer = program.post(
+        "/jobs", {"http": {"url": target.url("/j")}, "schedule": {"kind": "every", "every": "24h"}}
+    ).json()
     now = program.post(f"/jobs/{timer['id']}/run-now", headers={"Idempotency-Key": "now-1"})
     assert now.status_code == 202
     program.kill9()
@@ -115,7 +146,9 @@ def test_a_repeated_idempotency_key_is_answered_the_same_after_kill_9(program: P
     assert (again.status_code, again.json()) == (202, started.json())
     again = program.post(f"/jobs/{timer['id']}/run-now", headers={"Idempotency-Key": "now-1"})
     assert (again.status_code, again.json()) == (202, now.json())
-    other = program.post("/api/v1/tasks", {**body, "name": "other"}, headers={"Idempotency-Key": "make-1"})
+    other = program.post(
+        "/api/v1/tasks", {**body, "name": "other"}, headers={"Idempotency-Key": "make-1"}
+    )
     assert (other.status_code, other.json()["code"]) == (409, "IDEMPOTENCY_MISMATCH")
     wait_for_run(program, started.json()["run_id"])
     wait_for_run(program, now.json()["id"])

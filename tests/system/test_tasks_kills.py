@@ -1,4 +1,5 @@
-"""kill -9 in a loop on SQLite while tasks fire, retry and wait for callbacks: no run lost, none stuck, each repeat explained.
+"""kill -9 in a loop on SQLite while tasks fire, retry and wait for callbacks: no run lost, none
+stuck, each repeat explained.
 
 Five kills by default; KSANA_FULL=1 makes it fifty.
 """
@@ -14,13 +15,22 @@ import pytest
 
 from tests.ground.process import Program
 from tests.ground.target import Answer, Behaviour, Request, Target
-from tests.ground.tasks import FULL, SECOND, Ledger, disable, make_task, note_figures, wait_until_quiet
+from tests.ground.tasks import (
+    FULL,
+    SECOND,
+    Ledger,
+    disable,
+    make_task,
+    note_figures,
+    wait_until_quiet,
+)
 
 KILLS = 50 if FULL else 5
 
 
 class CallingBack:
-    """The far end of asynchronous tasks: each call is answered 202 and called back later, as often as it takes."""
+    """The far end of asynchronous tasks: each call is answered 202 and called back later, as often
+    as it takes."""
 
     def __init__(self) -> None:
         self._due: queue.Queue[str | None] = queue.Queue()
@@ -75,22 +85,60 @@ def test_kill_9_during_firing_callbacks_and_retries_loses_no_run_and_leaves_none
     retry = {"max_retries": 3, "initial_delay": 0.2}
     program.start()
     kinds = {
-        "plain": (0.1, {"target_url": target.url("/plain"), "concurrency_policy": "PARALLEL", "retry_policy": retry}),
-        "slow": (0.2, {"target_url": target.url("/slow"), "concurrency_policy": "PARALLEL", "retry_policy": retry}),
-        "in line": (0.2, {"target_url": target.url("/slow"), "max_queued": 1000, "retry_policy": retry}),
-        "flaky": (0.2, {"target_url": target.url("/flaky"), "concurrency_policy": "PARALLEL", "retry_policy": retry}),
-        "catch up": (0.5, {
-            "target_url": target.url("/plain"), "misfire_policy": "CATCH_UP_LIMITED", "catchup_limit": 3,
-            "concurrency_policy": "PARALLEL", "retry_policy": retry,
-        }),
-        "async": (0.2, {
-            "target_url": target.url("/async"), "exec_type": "ASYNC", "concurrency_policy": "PARALLEL",
-            "retry_policy": retry, "callback_timeout_sec": 60,
-        }),
-    }  # fmt: skip
+        "plain": (
+            0.1,
+            {
+                "target_url": target.url("/plain"),
+                "concurrency_policy": "PARALLEL",
+                "retry_policy": retry,
+            },
+        ),
+        "slow": (
+            0.2,
+            {
+                "target_url": target.url("/slow"),
+                "concurrency_policy": "PARALLEL",
+                "retry_policy": retry,
+            },
+        ),
+        "in line": (
+            0.2,
+            {"target_url": target.url("/slow"), "max_queued": 1000, "retry_policy": retry},
+        ),
+        "flaky": (
+            0.2,
+            {
+                "target_url": target.url("/flaky"),
+                "concurrency_policy": "PARALLEL",
+                "retry_policy": retry,
+            },
+        ),
+        "catch up": (
+            0.5,
+            {
+                "target_url": target.url("/plain"),
+                "misfire_policy": "CATCH_UP_LIMITED",
+                "catchup_limit": 3,
+                "concurrency_policy": "PARALLEL",
+                "retry_policy": retry,
+            },
+        ),
+        "async": (
+            0.2,
+            {
+                "target_url": target.url("/async"),
+                "exec_type": "ASYNC",
+                "concurrency_policy": "PARALLEL",
+                "retry_policy": retry,
+                "callback_timeout_sec": 60,
+            },
+        ),
+    }
     tasks = []
     for name, (every_s, members) in kinds.items():
-        task = make_task(program, name, str(members.pop("target_url")), f"{round(every_s * 1000)}ms", **members)
+        task = make_task(
+            program, name, str(members.pop("target_url")), f"{round(every_s * 1000)}ms", **members
+        )
         tasks.append((task, round(every_s * SECOND)))
     dice = random.Random(7)
     for _ in range(KILLS):

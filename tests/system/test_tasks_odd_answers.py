@@ -25,7 +25,9 @@ ODD = {
 
 
 @pytest.mark.spec("X13", "T12")
-def test_odd_answers_are_recorded_and_harm_no_other_run(tmp_path: Path, store_url: str, target: Target) -> None:
+def test_odd_answers_are_recorded_and_harm_no_other_run(
+    tmp_path: Path, store_url: str, target: Target
+) -> None:
     with Program(tmp_path / "data", store=store_url) as program:
         program.start()
         runs = {}
@@ -37,8 +39,17 @@ def test_odd_answers_are_recorded_and_harm_no_other_run(tmp_path: Path, store_ur
         well = trigger(program, make_task(program, "well", target.url("/well")))
         assert wait_for_run(program, well)["status"] == "SUCCESS"
         statuses = {path: run["status"] for path, run in ended.items()}
-        failing = {"/location", "/relative", "/status-999", "/retry-after", "/many-headers", "/long-header"}
-        assert {path for path, status in statuses.items() if status != "SUCCESS"} <= failing, statuses
+        failing = {
+            "/location",
+            "/relative",
+            "/status-999",
+            "/retry-after",
+            "/many-headers",
+            "/long-header",
+        }
+        assert {path for path, status in statuses.items() if status != "SUCCESS"} <= failing, (
+            statuses
+        )
         for run in ended.values():
             line = run["error_message"] or ""
             assert line.isprintable(), line
@@ -47,6 +58,10 @@ def test_odd_answers_are_recorded_and_harm_no_other_run(tmp_path: Path, store_ur
         assert ended["/surrogate"]["response_encoding"] == "base64"
         assert ended["/emoji"]["response_body"] == "😀"
         cut = ended["/cut-rune"]
-        assert cut["response_truncated"] and cut["response_encoding"] is None and set(cut["response_body"]) == {"é"}
+        assert (
+            cut["response_truncated"]
+            and cut["response_encoding"] is None
+            and set(cut["response_body"]) == {"é"}
+        )
         assert "Traceback" not in program.log_text()
         assert "\x1b" not in program.log_text()

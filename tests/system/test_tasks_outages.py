@@ -1,4 +1,5 @@
-"""The store goes away in the middle of firing, or loses its answer to a COMMIT: nothing lost, nothing doubled."""
+"""The store goes away in the middle of firing, or loses its answer to a COMMIT: nothing lost,
+nothing doubled."""
 
 import time
 from collections.abc import Iterator
@@ -43,12 +44,19 @@ def server_url(request: pytest.FixtureRequest) -> Iterator[tuple[MariaDB | Postg
 def make_load(program: Program, target: Target, count: int = 20, **members: object) -> list[Json]:
     """Tasks that fire every half second and always have some calls under way."""
     target.on("/slot", Answer(after_ms=100))
-    options = {"concurrency_policy": "PARALLEL", "retry_policy": {"max_retries": 2, "initial_delay": 0.5}, **members}
-    return [make_task(program, f"t{n}", target.url("/slot"), "500ms", **options) for n in range(count)]
+    options = {
+        "concurrency_policy": "PARALLEL",
+        "retry_policy": {"max_retries": 2, "initial_delay": 0.5},
+        **members,
+    }
+    return [
+        make_task(program, f"t{n}", target.url("/slot"), "500ms", **options) for n in range(count)
+    ]
 
 
 def check_all(program: Program, target: Target, tasks: list[Json]) -> tuple[int, int, Ledger]:
-    """Stop the load, wait for the end of every run, and hold the ledger against the target: (slots, repeats)."""
+    """Stop the load, wait for the end of every run, and hold the ledger against the target: (slots,
+    repeats)."""
     disable(program, tasks)
     wait_until_quiet(program)
     ledger = Ledger(program)
@@ -67,7 +75,9 @@ def test_a_store_that_is_away_while_tasks_fire_costs_no_slot_and_doubles_none(
     with Program(tmp_path, store=url) as program:
         program.start()
         tasks = make_load(program, target)
-        across = trigger(program, make_task(program, "across", target.url("/held"), timeout_seconds=60))
+        across = trigger(
+            program, make_task(program, "across", target.url("/held"), timeout_seconds=60)
+        )
         target.wait_for(40, "/slot")
         target.wait_for(1, "/held")
         server.kill()
@@ -76,7 +86,9 @@ def test_a_store_that_is_away_while_tasks_fire_costs_no_slot_and_doubles_none(
         answer = program.get("/api/v1/tasks")
         assert (answer.status_code, answer.json()["code"]) == (503, "STORE_DOWN")
         assert int(answer.headers["retry-after"]) >= 1
-        answer = program.post("/api/v1/tasks", {"name": "x", "target_url": target.url("/x"), "cron_expr": "* * * * *"})
+        answer = program.post(
+            "/api/v1/tasks", {"name": "x", "target_url": target.url("/x"), "cron_expr": "* * * * *"}
+        )
         assert (answer.status_code, answer.json()["code"]) == (503, "STORE_DOWN")
         assert program.get("/health").status_code == 200
         held.release()  # this call ends while its outcome cannot be written
@@ -84,7 +96,11 @@ def test_a_store_that_is_away_while_tasks_fire_costs_no_slot_and_doubles_none(
         server.start()
         came_back = len(target.requests("/slot"))
         back_at = time.monotonic()
-        wait_for(lambda: len(target.requests("/slot")) > came_back, "firing resumes by itself", within_s=15)
+        wait_for(
+            lambda: len(target.requests("/slot")) > came_back,
+            "firing resumes by itself",
+            within_s=15,
+        )
         resumed_s = time.monotonic() - back_at
         program.wait_until("/api/v1/tasks")
         assert wait_for_run(program, across)["status"] == "SUCCESS"
@@ -109,13 +125,18 @@ def test_lost_answers_to_commit_while_tasks_fire_neither_lose_nor_double_a_run(
         program.start()
         tasks = make_load(program, target, 10)
         for round_ in range(12 if FULL else 4):
-            lost = proxy.lose_reply_to(is_commit) if round_ % 2 == 0 else proxy.cut_before(is_commit)
+            lost = (
+                proxy.lose_reply_to(is_commit) if round_ % 2 == 0 else proxy.cut_before(is_commit)
+            )
             lost.wait(20)
             target.wait_for(len(target.requests("/slot")) + 10, "/slot", within_s=20)
         slots, repeats, ledger = check_all(program, target, tasks)
         assert repeats == 0
         assert not ledger.misfires, "nobody was away"
-        note_figures(f"lost answers to COMMIT on {url.partition(':')[0]}", f"{slots} slots, {repeats} repeats")
+        note_figures(
+            f"lost answers to COMMIT on {url.partition(':')[0]}",
+            f"{slots} slots, {repeats} repeats",
+        )
         assert not list_events(program, "RUN_RESULT_REFUSED")
 
 

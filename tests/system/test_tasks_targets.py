@@ -1,4 +1,5 @@
-"""Hostile targets through the real server: each is recorded in one clear line and holds nobody else up."""
+"""Hostile targets through the real server: each is recorded in one clear line and holds nobody else
+up."""
 
 import statistics
 from collections.abc import Iterator
@@ -18,7 +19,16 @@ from tests.ground.target import (
     Target,
     redirect,
 )
-from tests.ground.tasks import FULL, SECOND, disable, instant_of, make_task, note_figures, trigger, wait_for_run
+from tests.ground.tasks import (
+    FULL,
+    SECOND,
+    disable,
+    instant_of,
+    make_task,
+    note_figures,
+    trigger,
+    wait_for_run,
+)
 
 LATE_S = 1.0
 
@@ -39,11 +49,16 @@ def healthy() -> Iterator[Target]:
 
 def lateness_of(requests: list[Request]) -> list[float]:
     """How late each request came, in seconds."""
-    return sorted((request.at - instant_of(request.headers["x-ksana-scheduled-at"])) / SECOND for request in requests)
+    return sorted(
+        (request.at - instant_of(request.headers["x-ksana-scheduled-at"])) / SECOND
+        for request in requests
+    )
 
 
 def describe(late: list[float]) -> str:
-    median_ms, p99_ms, worst_ms = (1000 * value for value in (statistics.median(late), percentile(late, 0.99), late[-1]))
+    median_ms, p99_ms, worst_ms = (
+        1000 * value for value in (statistics.median(late), percentile(late, 0.99), late[-1])
+    )
     return f"{len(late)} calls, late by {median_ms:.1f} ms (median), {p99_ms:.1f} ms (p99), {worst_ms:.1f} ms (worst)"
 
 
@@ -63,7 +78,9 @@ HOSTILE: dict[str, tuple[Behaviour, str, str]] = {
 
 
 @pytest.mark.spec("T11", "T12", "T14", "X13", "X20")
-def test_hostile_targets_are_recorded_in_one_line_and_hold_nobody_up(program: Program, target: Target, healthy: Target) -> None:
+def test_hostile_targets_are_recorded_in_one_line_and_hold_nobody_up(
+    program: Program, target: Target, healthy: Target
+) -> None:
     pulse = make_task(program, "pulse", healthy.url("/pulse"), "100ms")
     runs = {}
     for path, (behaviour, *_) in HOSTILE.items():
@@ -100,7 +117,9 @@ def test_a_redirect_is_followed_only_if_the_task_says_so(program: Program, targe
 
 
 @pytest.mark.spec("X20")
-def test_the_metadata_address_is_refused_directly_and_behind_a_redirect(program: Program, target: Target) -> None:
+def test_the_metadata_address_is_refused_directly_and_behind_a_redirect(
+    program: Program, target: Target
+) -> None:
     target.on("/to-metadata", redirect("http://169.254.169.254/latest/meta-data/"))
     retry = {"max_retries": 2, "initial_delay": 0}
     urls = {
@@ -112,7 +131,13 @@ def test_the_metadata_address_is_refused_directly_and_behind_a_redirect(program:
     for name, url in urls.items():
         answer = program.post(
             "/api/v1/tasks",
-            {"name": name, "target_url": url, "cron_expr": "0 0 1 1 *", "follow_redirects": 2, "retry_policy": retry},
+            {
+                "name": name,
+                "target_url": url,
+                "cron_expr": "0 0 1 1 *",
+                "follow_redirects": 2,
+                "retry_policy": retry,
+            },
         )
         if answer.status_code == 400:
             assert name != "redirected"
@@ -138,7 +163,15 @@ def test_with_nine_of_ten_targets_hanging_the_healthy_tenth_stays_on_time(progra
             is_healthy = n % 10 == 0
             url = f"http://127.0.1.{n + 1}:{target.port}{'/well' if is_healthy else '/hang'}"
             tasks.append(
-                make_task(program, f"t{n}", url, "1s", timeout_seconds=HANG_S, concurrency_policy="PARALLEL", misfire_grace=600)
+                make_task(
+                    program,
+                    f"t{n}",
+                    url,
+                    "1s",
+                    timeout_seconds=HANG_S,
+                    concurrency_policy="PARALLEL",
+                    misfire_grace=600,
+                )
             )
         target.wait_for(HOSTS // 10 * WATCHED_S, "/well", within_s=WATCHED_S * 5)
         disable(program, tasks)
@@ -148,7 +181,9 @@ def test_with_nine_of_ten_targets_hanging_the_healthy_tenth_stays_on_time(progra
 
 
 @pytest.mark.spec("C22")
-def test_at_light_load_a_slot_is_called_within_milliseconds_and_never_early(program: Program, target: Target) -> None:
+def test_at_light_load_a_slot_is_called_within_milliseconds_and_never_early(
+    program: Program, target: Target
+) -> None:
     tasks = [make_task(program, f"light{n}", target.url("/slot"), "500ms") for n in range(10)]
     target.wait_for(200 if FULL else 100, "/slot", within_s=60)
     disable(program, tasks)

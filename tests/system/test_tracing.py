@@ -66,32 +66,46 @@ def is_attempt(span: Span) -> bool:
 def fire_once(program: Program, url: str) -> None:
     """A timer that fires in about a second."""
     run_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))
-    answer = program.post("/jobs", {"http": {"url": url}, "schedule": {"kind": "once", "run_at": run_at}})
+    answer = program.post(
+        "/jobs", {"http": {"url": url}, "schedule": {"kind": "once", "run_at": run_at}}
+    )
     assert answer.status_code == 201, answer.text
 
 
 @pytest.mark.spec("X22")
-def test_each_attempt_is_the_span_that_its_target_was_told_of(traced: Program, collector: Target, target: Target) -> None:
+def test_each_attempt_is_the_span_that_its_target_was_told_of(
+    traced: Program, collector: Target, target: Target
+) -> None:
     target.on("/flaky", Answer(503), Answer(200))
     traced.start()
     task = traced.post(
         "/api/v1/tasks",
         {
-            "name": "traced", "target_url": target.url(f"/flaky?token={SECRET}"), "schedule": {"kind": "every", "every": "24h"},
-            "headers": {"Authorization": f"Bearer {SECRET}"}, "retry_policy": {"max_retries": 1, "initial_delay": 0},
+            "name": "traced",
+            "target_url": target.url(f"/flaky?token={SECRET}"),
+            "schedule": {"kind": "every", "every": "24h"},
+            "headers": {"Authorization": f"Bearer {SECRET}"},
+            "retry_policy": {"max_retries": 1, "initial_delay": 0},
         },
-    ).json()  # fmt: skip
+    ).json()
     began_ns = time.time_ns()
-    triggered = traced.post(f"/api/v1/tasks/{task['id']}/trigger", headers={"traceparent": f"00-{TRACE}-{CALLER}-01"})
+    triggered = traced.post(
+        f"/api/v1/tasks/{task['id']}/trigger", headers={"traceparent": f"00-{TRACE}-{CALLER}-01"}
+    )
     told = [request.headers["traceparent"].split("-") for request in target.wait_for(2, "/flaky")]
     spans = sorted(find_spans(collector, 2, is_attempt), key=lambda span: span.start_time_unix_nano)
-    assert [(span.trace_id.hex(), span.span_id.hex()) for span in spans] == [(words[1], words[2]) for words in told]
+    assert [(span.trace_id.hex(), span.span_id.hex()) for span in spans] == [
+        (words[1], words[2]) for words in told
+    ]
     assert {span.trace_id.hex() for span in spans} == {TRACE}
     assert spans[0].span_id != spans[1].span_id
     failed, fine = (members(span.attributes) for span in spans)
     assert failed["http.response.status_code"] == 503
     assert failed["error.type"] == "503"
-    assert [span.status.code for span in spans] == [Status.STATUS_CODE_ERROR, Status.STATUS_CODE_UNSET]
+    assert [span.status.code for span in spans] == [
+        Status.STATUS_CODE_ERROR,
+        Status.STATUS_CODE_UNSET,
+    ]
     assert fine["http.request.method"] == "GET"
     assert fine["url.full"] == target.url("/flaky?token=***")
     assert (fine["server.address"], fine["server.port"]) == (target.host, target.port)
@@ -99,12 +113,19 @@ def test_each_attempt_is_the_span_that_its_target_was_told_of(traced: Program, c
     assert (failed["ksana.attempt"], fine["ksana.attempt"]) == (1, 2)
     for span in spans:
         assert span.kind == Span.SPAN_KIND_CLIENT
-        assert began_ns - 1_000_000_000 < span.start_time_unix_nano <= span.end_time_unix_nano <= time.time_ns()
+        assert (
+            began_ns - 1_000_000_000
+            < span.start_time_unix_nano
+            <= span.end_time_unix_nano
+            <= time.time_ns()
+        )
     assert all(SECRET.encode() not in request.body for request in collector.requests())
 
 
 @pytest.mark.spec("X22")
-def test_a_timer_that_fires_makes_a_span_of_a_trace_of_its_own(traced: Program, collector: Target, target: Target) -> None:
+def test_a_timer_that_fires_makes_a_span_of_a_trace_of_its_own(
+    traced: Program, collector: Target, target: Target
+) -> None:
     traced.start()
     fire_once(traced, target.url("/timer"))
     told = target.wait_for(1, "/timer")[0].headers
@@ -126,7 +147,9 @@ def test_each_request_is_a_span_below_the_callers(traced: Program, collector: Ta
     traced.get(f"/api/v1/nothing/{SECRET}?q={SECRET}", headers=sent)
     traced.get("/version", headers={"traceparent": f"00-{TRACE}-{CALLER}-00"})
     traced.get("/api/v1/version")
-    (own,) = find_spans(collector, 1, lambda span: span.name == "GET /api/v1/version")  # the last one
+    (own,) = find_spans(
+        collector, 1, lambda span: span.name == "GET /api/v1/version"
+    )  # the last one
     spans = {span.name: span for _, span in received(collector)}
     job = spans["GET /jobs/{id}"]
     assert (job.trace_id.hex(), job.parent_span_id.hex()) == (TRACE, CALLER)
@@ -154,7 +177,10 @@ def test_the_last_spans_are_sent_before_the_end(traced: Program, collector: Targ
 
 @pytest.mark.spec("X22", "X14")
 def test_a_collector_that_is_away_costs_nothing_but_spans(traced: Program, target: Target) -> None:
-    traced.env |= {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
+    traced.env |= {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{free_port()}",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+    }
     traced.start()
     for n in range(3):
         fire_once(traced, target.url(f"/{n}"))
@@ -187,10 +213,16 @@ def test_without_the_sdk_a_start_with_an_endpoint_says_what_to_install(tmp_path:
 @pytest.mark.spec("X22")
 def test_nothing_of_the_sdk_is_loaded_while_no_endpoint_is_configured() -> None:
     code = (
-        "import asyncio, sys; from ksana.boot.server import KsanaServer; from ksana.boot.settings import Settings\n"
+        "import asyncio, sys; from ksana.boot.server import KsanaServer; from ksana.boot.settings.table import Settings\n"
         "async def make(): KsanaServer(Settings())\n"
         "asyncio.run(make())\n"
         "sys.exit(any(name.partition('.')[0] == 'opentelemetry' for name in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=clean_environment(), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr

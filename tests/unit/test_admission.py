@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksana.base.instant import SECOND
-from ksana.domain.queue.admission import Ask, Room, find_denial, may_reserve, retry_after_us
 from ksana.domain.histogram import bucket_of, bucket_seconds, pack, quantile
+from ksana.domain.queue.admission import Ask, Room, find_denial, may_reserve, retry_after_us
 from ksana.domain.queue.jobs import (
     JOB_MOVES,
     Wants,
@@ -22,7 +22,14 @@ from ksana.domain.queue.jobs import (
 NOW = 1_767_225_600_000_000
 
 
-def room(used: int = 0, *, kept: int = 0, kept_for: str | None = None, urgency: int = 2, until: int = NOW + 1) -> Room:
+def room(
+    used: int = 0,
+    *,
+    kept: int = 0,
+    kept_for: str | None = None,
+    urgency: int = 2,
+    until: int = NOW + 1,
+) -> Room:
     return Room(100, used, 0, kept, kept_for, urgency, until)
 
 
@@ -56,9 +63,14 @@ def test_a_share_binds_its_addon_even_when_there_is_room() -> None:
 @pytest.mark.spec("Q9")
 @pytest.mark.parametrize(
     ("urgency", "job_id", "until", "is_admitted"),
-    [(2, "me", NOW + 1, False), (3, "me", NOW + 1, False), (1, "me", NOW + 1, True), (2, "large", NOW + 1, True),
-     (2, "me", NOW, True)],
-)  # fmt: skip
+    [
+        (2, "me", NOW + 1, False),
+        (3, "me", NOW + 1, False),
+        (1, "me", NOW + 1, True),
+        (2, "large", NOW + 1, True),
+        (2, "me", NOW, True),
+    ],
+)
 def test_kept_units_bind_the_equal_and_the_lower_until_they_lapse(
     urgency: int, job_id: str, until: int, is_admitted: bool
 ) -> None:
@@ -126,8 +138,14 @@ def test_turns_rotate_keys_and_keep_the_rest_by_age() -> None:
 def test_only_the_moves_of_the_table_can_be_reported() -> None:
     states = {state for state, _, _ in JOB_MOVES} | {to for _, _, to in JOB_MOVES}
     legal = {(a, b) for a in states for b in states if a != b and can_report(a, b)}
-    assert legal == {("CLAIMED", "PREPARING"), ("CLAIMED", "LEASE_PENDING"), ("PREPARING", "LEASE_PENDING")}
-    assert not any(can_report(state, state) for state in ("QUEUED", "DONE", "FAILED", "CANCELED", "TIMEOUT"))
+    assert legal == {
+        ("CLAIMED", "PREPARING"),
+        ("CLAIMED", "LEASE_PENDING"),
+        ("PREPARING", "LEASE_PENDING"),
+    }
+    assert not any(
+        can_report(state, state) for state in ("QUEUED", "DONE", "FAILED", "CANCELED", "TIMEOUT")
+    )
 
 
 @pytest.mark.spec("Q11")
@@ -152,5 +170,10 @@ def test_a_quantile_lies_within_a_bucket_of_the_true_one(spans: list[float]) -> 
     found = quantile(pack(counts), 0.95)
     assert found is not None
     true = sorted(spans)[max(0, -(-len(spans) * 95 // 100) - 1)]
-    assert bucket_seconds(bucket_of(true) - 1) / 1.001 <= found <= bucket_seconds(bucket_of(true)) * 1.001 or true <= 0.001
+    assert (
+        bucket_seconds(bucket_of(true) - 1) / 1.001
+        <= found
+        <= bucket_seconds(bucket_of(true)) * 1.001
+        or true <= 0.001
+    )
     assert quantile(pack({}), 0.95) is None

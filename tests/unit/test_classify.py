@@ -19,16 +19,23 @@ def test_any_2xx_is_success(status: int) -> None:
 @pytest.mark.spec("T11")
 @pytest.mark.parametrize(
     ("status", "line"),
-    [(408, "HTTP 408 Request Timeout"), (429, "HTTP 429 Too Many Requests"), (500, "HTTP 500 Internal Server Error"),
-     (503, "HTTP 503 Service Unavailable"), (599, "HTTP 599")],
-)  # fmt: skip
+    [
+        (408, "HTTP 408 Request Timeout"),
+        (429, "HTTP 429 Too Many Requests"),
+        (500, "HTTP 500 Internal Server Error"),
+        (503, "HTTP 503 Service Unavailable"),
+        (599, "HTTP 599"),
+    ],
+)
 def test_busy_and_broken_answers_are_tried_again(status: int, line: str) -> None:
     assert classify("answered", status, None, NOW) == Verdict("retry", line)
     assert classify("answered", status, "7", NOW) == Verdict("retry", line, 7 * SECOND)
 
 
 @pytest.mark.spec("T11")
-@pytest.mark.parametrize("status", [100, 301, 302, 304, 400, 401, 403, 404, 409, 410, 422, 425, 499])
+@pytest.mark.parametrize(
+    "status", [100, 301, 302, 304, 400, 401, 403, 404, 409, 410, 422, 425, 499]
+)
 def test_any_other_answer_fails_at_once(status: int) -> None:
     verdict = classify("answered", status, "7", NOW)
     assert verdict.outcome == "fail" and verdict.retry_after_us is None
@@ -37,8 +44,12 @@ def test_any_other_answer_fails_at_once(status: int) -> None:
 
 @pytest.mark.spec("T11", "T12")
 def test_no_answer_is_judged_by_its_kind() -> None:
-    assert classify("timeout", None, None, NOW, "no answer within 10s") == Verdict("timeout-retry", "no answer within 10s")
-    assert classify("unreachable", None, None, NOW, "name not found: x") == Verdict("retry", "name not found: x")
+    assert classify("timeout", None, None, NOW, "no answer within 10s") == Verdict(
+        "timeout-retry", "no answer within 10s"
+    )
+    assert classify("unreachable", None, None, NOW, "name not found: x") == Verdict(
+        "retry", "name not found: x"
+    )
     assert classify("refused", None, None, NOW).outcome == "fail"
     assert classify("aborted", None, None, NOW).outcome == "retry"
     assert classify("answered", None, None, NOW).outcome == "fail"
@@ -48,16 +59,27 @@ def test_no_answer_is_judged_by_its_kind() -> None:
 @pytest.mark.parametrize(
     ("text", "wait"),
     [
-        ("120", 120 * SECOND), (" 5 ", 5 * SECOND), ("0", None), ("3600", HOUR), ("999999", HOUR),
+        ("120", 120 * SECOND),
+        (" 5 ", 5 * SECOND),
+        ("0", None),
+        ("3600", HOUR),
+        ("999999", HOUR),
         ("Sat, 21 Feb 2026 00:00:30 GMT", 30 * SECOND),
         ("Saturday, 21-Feb-26 00:00:30 GMT", 30 * SECOND),
         ("Sat Feb 21 00:00:30 2026", 30 * SECOND),
         ("Sun, 22 Feb 2026 00:00:00 GMT", HOUR),
-        ("Fri, 20 Feb 2026 00:00:00 GMT", None), ("Sat, 31 Feb 2026 00:00:00 GMT", None),
-        ("Sat, 21 Foo 2026 00:00:00 GMT", None), ("-5", None), ("1.5", None), ("soon", None), ("", None), ("٣", None),
-        ("9" * 65, None), (None, None),
+        ("Fri, 20 Feb 2026 00:00:00 GMT", None),
+        ("Sat, 31 Feb 2026 00:00:00 GMT", None),
+        ("Sat, 21 Foo 2026 00:00:00 GMT", None),
+        ("-5", None),
+        ("1.5", None),
+        ("soon", None),
+        ("", None),
+        ("٣", None),
+        ("9" * 65, None),
+        (None, None),
     ],
-)  # fmt: skip
+)
 def test_retry_after_in_all_its_forms(text: str | None, wait: int | None) -> None:
     assert parse_retry_after(text, NOW) == wait
 
@@ -71,5 +93,9 @@ def test_no_retry_after_breaks_us(text: str) -> None:
 @pytest.mark.spec("X13")
 def test_an_error_is_one_line_of_at_most_1024_characters() -> None:
     verdict = classify("unreachable", None, None, NOW, "a\r\nb " + "x" * 5000)
-    assert verdict.error is not None and len(verdict.error) == 1024 and verdict.error.startswith("a b xxx")
+    assert (
+        verdict.error is not None
+        and len(verdict.error) == 1024
+        and verdict.error.startswith("a b xxx")
+    )
     assert clip_error("short") == "short"

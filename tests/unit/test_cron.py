@@ -1,4 +1,5 @@
-"""Reading cron expressions and finding, counting and refusing what they name, on the plain calendar."""
+"""Reading cron expressions and finding, counting and refusing what they name, on the plain
+calendar."""
 
 import time
 from datetime import datetime, timedelta
@@ -53,12 +54,28 @@ def test_expressions_are_stored_as_six_fields(text: str, stored: str) -> None:
         ("10/20 * * * *", ["2026-01-01 00:10:00", "2026-01-01 00:30:00", "2026-01-01 00:50:00"]),
         ("5-20/10 3 * * *", ["2026-01-01 03:05:00", "2026-01-01 03:15:00", "2026-01-02 03:05:00"]),
         ("15 10 0 * * *", ["2026-01-01 00:10:15", "2026-01-02 00:10:15"]),
-        ("0 0 */10 * *", ["2026-01-11 00:00:00", "2026-01-21 00:00:00", "2026-01-31 00:00:00", "2026-02-01 00:00:00"]),
+        (
+            "0 0 */10 * *",
+            [
+                "2026-01-11 00:00:00",
+                "2026-01-21 00:00:00",
+                "2026-01-31 00:00:00",
+                "2026-02-01 00:00:00",
+            ],
+        ),
         ("0 0 * */5 *", ["2026-01-02 00:00:00"]),
         ("0 0 1 */5 *", ["2026-06-01 00:00:00", "2026-11-01 00:00:00", "2027-01-01 00:00:00"]),
         ("0 0 * * 7", ["2026-01-04 00:00:00", "2026-01-11 00:00:00"]),
         ("0 0 * * 0", ["2026-01-04 00:00:00", "2026-01-11 00:00:00"]),
-        ("0 0 * * 5-7", ["2026-01-02 00:00:00", "2026-01-03 00:00:00", "2026-01-04 00:00:00", "2026-01-09 00:00:00"]),
+        (
+            "0 0 * * 5-7",
+            [
+                "2026-01-02 00:00:00",
+                "2026-01-03 00:00:00",
+                "2026-01-04 00:00:00",
+                "2026-01-09 00:00:00",
+            ],
+        ),
         ("0 0 * * SUN,WED", ["2026-01-04 00:00:00", "2026-01-07 00:00:00"]),
         ("0 0 * * 1/3", ["2026-01-04 00:00:00", "2026-01-05 00:00:00", "2026-01-08 00:00:00"]),
         ("0 0 29 2 *", ["2028-02-29 00:00:00", "2032-02-29 00:00:00"]),
@@ -96,8 +113,12 @@ def test_each_form_names_the_days_and_times_the_contract_says(expr: str, slots: 
         ("0 0 L * 1#1", ["2026-01-05", "2026-01-31", "2026-02-02"]),
     ],
 )
-def test_two_restricted_day_fields_match_either_and_a_star_makes_both_needed(expr: str, slots: list[str]) -> None:
-    assert list_slots(expr, "2026-01-01 00:00:00", len(slots)) == [f"{day} 00:00:00" for day in slots]
+def test_two_restricted_day_fields_match_either_and_a_star_makes_both_needed(
+    expr: str, slots: list[str]
+) -> None:
+    assert list_slots(expr, "2026-01-01 00:00:00", len(slots)) == [
+        f"{day} 00:00:00" for day in slots
+    ]
 
 
 @pytest.mark.spec("C7")
@@ -164,7 +185,9 @@ def test_two_restricted_day_fields_match_either_and_a_star_makes_both_needed(exp
         ("*/99999999999999999999999 * * * *", "minute"),
     ],
 )
-def test_a_bad_expression_is_refused_naming_the_field_and_what_is_allowed(expr: str, part: str) -> None:
+def test_a_bad_expression_is_refused_naming_the_field_and_what_is_allowed(
+    expr: str, part: str
+) -> None:
     with pytest.raises(InvalidError) as refused:
         parse_cron(expr)
     assert refused.value.field == "cron_expr"
@@ -210,14 +233,24 @@ def test_rare_days_are_found_across_the_missing_leap_year_2100() -> None:
     assert list_slots("0 0 29 2 *", "2096-03-01 00:00:00", 1) == ["2104-02-29 00:00:00"]
     for weekday in range(7):
         expr = f"0 0 29 2 */{weekday}" if weekday > 3 else f"0 0 */28 2 {weekday}"
-        assert parse_cron(expr).next_local(local("2072-03-01 00:00:00")) < local("2122-03-01 00:00:00")
+        assert parse_cron(expr).next_local(local("2072-03-01 00:00:00")) < local(
+            "2122-03-01 00:00:00"
+        )
     leap_sunday = parse_cron("0 0 29 2 */7")
     assert leap_sunday.next_local(local("2088-03-01 00:00:00")) == local("2128-02-29 00:00:00")
 
 
 @pytest.mark.spec("C7", "C10")
 @pytest.mark.parametrize(
-    "expr", ["*/7 3-5 * * *", "30 6-16/4 * * 1-5", "10,40 5 12 L * *", "0 0 13 * 5", "*/20 * * * * *", "0 0 29 2 *"]
+    "expr",
+    [
+        "*/7 3-5 * * *",
+        "30 6-16/4 * * 1-5",
+        "10,40 5 12 L * *",
+        "0 0 13 * 5",
+        "*/20 * * * * *",
+        "0 0 29 2 *",
+    ],
 )
 def test_looking_back_and_counting_agree_with_looking_forward(expr: str) -> None:
     found = parse_cron(expr)

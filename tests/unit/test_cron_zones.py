@@ -1,4 +1,5 @@
-"""Zones as numbers: offsets, the jumps of their clocks, and the assumption by which jumps are found."""
+"""Zones as numbers: offsets, the jumps of their clocks, and the assumption by which jumps are
+found."""
 
 import re
 import struct
@@ -19,7 +20,9 @@ def second(text: str) -> int:
 @pytest.mark.spec("C9")
 def test_the_jumps_of_a_year_are_found_to_the_second() -> None:
     berlin = get_zone("Europe/Berlin")
-    found = berlin.transitions_between(second("2026-01-01T00:00:00Z"), second("2027-01-01T00:00:00Z"))
+    found = berlin.transitions_between(
+        second("2026-01-01T00:00:00Z"), second("2027-01-01T00:00:00Z")
+    )
     assert found == [
         Transition(second("2026-03-29T01:00:00Z"), 3600, 7200),
         Transition(second("2026-10-25T01:00:00Z"), 7200, 3600),
@@ -30,7 +33,10 @@ def test_the_jumps_of_a_year_are_found_to_the_second() -> None:
 
 @pytest.mark.spec("C9")
 def test_offsets_of_history_have_seconds() -> None:
-    assert format_offset(get_zone("Africa/Monrovia").offset_at(second("1971-01-01T00:00:00Z"))) == "-00:44:30"
+    assert (
+        format_offset(get_zone("Africa/Monrovia").offset_at(second("1971-01-01T00:00:00Z")))
+        == "-00:44:30"
+    )
     assert format_offset(get_zone("Asia/Kathmandu").offset_at(0)) == "+05:30"
     assert format_offset(get_zone("-09:30").offset_at(0)) == "-09:30"
 
@@ -59,7 +65,10 @@ def read_jumps(data: bytes) -> list[int]:
     at += 44
     instants = struct.unpack(f">{times}q", data[at : at + 8 * times])
     kinds = data[at + 8 * times : at + 9 * times]
-    offsets = [struct.unpack(">l", data[i : i + 4])[0] for i in range(at + 9 * times, at + 9 * times + 6 * types, 6)]
+    offsets = [
+        struct.unpack(">l", data[i : i + 4])[0]
+        for i in range(at + 9 * times, at + 9 * times + 6 * types, 6)
+    ]
     found, before = [], offsets[0]
     for instant, kind in zip(instants, kinds, strict=True):
         if offsets[kind] != before:
@@ -74,15 +83,30 @@ def test_no_two_jumps_ever_lie_closer_than_the_step_they_are_looked_for_with() -
         data = resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
         closest = min((b - a for a, b in pairwise(read_jumps(data))), default=zones._PROBE_STEP + 1)
         assert closest > max(zones._PROBE_STEP, zones.MARGIN), (name, closest)
-        rule = data.rstrip(b"\n").rsplit(b"\n", 1)[1].decode()  # what holds after the last jump of the file
+        rule = (
+            data.rstrip(b"\n").rsplit(b"\n", 1)[1].decode()
+        )  # what holds after the last jump of the file
         months = [int(month) for month in re.findall(r",M(\d+)\.", rule)]
-        assert ("," not in rule and not months) or 2 <= abs(months[1] - months[0]) <= 10, (name, rule)
+        assert ("," not in rule and not months) or 2 <= abs(months[1] - months[0]) <= 10, (
+            name,
+            rule,
+        )
 
 
 @pytest.mark.spec("C9")
-@pytest.mark.parametrize("name", ["Europe/Berlin", "Africa/Casablanca", "Asia/Gaza", "America/Recife"])
+@pytest.mark.parametrize(
+    "name", ["Europe/Berlin", "Africa/Casablanca", "Asia/Gaza", "America/Recife"]
+)
 def test_all_jumps_of_the_zone_file_are_found(name: str) -> None:
-    instants = read_jumps(resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes())
-    wanted = [at for at in instants if second("1950-01-01T00:00:00Z") < at <= second("2037-12-31T00:00:00Z")]
-    found = get_zone(name).transitions_between(second("1950-01-01T00:00:00Z"), second("2037-12-31T00:00:00Z"))
+    instants = read_jumps(
+        resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
+    )
+    wanted = [
+        at
+        for at in instants
+        if second("1950-01-01T00:00:00Z") < at <= second("2037-12-31T00:00:00Z")
+    ]
+    found = get_zone(name).transitions_between(
+        second("1950-01-01T00:00:00Z"), second("2037-12-31T00:00:00Z")
+    )
     assert [jump.at for jump in found if jump.at <= instants[-1]] == wanted

@@ -10,16 +10,71 @@ from ksana.base.errors import SetupError
 from ksana.outbound.egress import EgressPolicy, unwrap
 
 ALWAYS = [
-    "169.254.0.1", "169.254.169.254", "169.254.170.2", "0.0.0.0", "0.1.2.3", "224.0.0.1", "239.255.255.255", "240.0.0.1",
-    "255.255.255.255", "100.100.100.200", "168.63.129.16", "192.0.0.192", "192.0.2.1", "198.51.100.7", "203.0.113.9",
-    "192.88.99.1", "::", "fe80::1", "fe80::1%eth0", "febf::1", "ff02::1", "fd00:ec2::254", "fd20:ce::254", "2001:db8::1",
-    "3fff::1", "5f00::1", "100::1", "::ffff:169.254.169.254", "::ffff:0:169.254.169.254", "::169.254.169.254",
-    "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1:a9fe:a9:fe00::", "2002:a9fe:a9fe::1",
-    "2001:0:a9fe:a9fe::1", "2001:0:4136:e378:8000:63bf:5601:5601", "nonsense", "",
-]  # fmt: skip
-PRIVATE = ["10.0.0.1", "100.64.0.1", "127.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1", "198.18.0.1", "::1",
-           "fc00::1", "fdff::1", "fec0::1", "::ffff:10.0.0.1", "::10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::"]  # fmt: skip
-PUBLIC = ["1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "64:ff9b::101:101", "2002:101:101::1", "::ffff:1.1.1.1"]
+    "169.254.0.1",
+    "169.254.169.254",
+    "169.254.170.2",
+    "0.0.0.0",
+    "0.1.2.3",
+    "224.0.0.1",
+    "239.255.255.255",
+    "240.0.0.1",
+    "255.255.255.255",
+    "100.100.100.200",
+    "168.63.129.16",
+    "192.0.0.192",
+    "192.0.2.1",
+    "198.51.100.7",
+    "203.0.113.9",
+    "192.88.99.1",
+    "::",
+    "fe80::1",
+    "fe80::1%eth0",
+    "febf::1",
+    "ff02::1",
+    "fd00:ec2::254",
+    "fd20:ce::254",
+    "2001:db8::1",
+    "3fff::1",
+    "5f00::1",
+    "100::1",
+    "::ffff:169.254.169.254",
+    "::ffff:0:169.254.169.254",
+    "::169.254.169.254",
+    "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1::a9fe:a9fe",
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "2002:a9fe:a9fe::1",
+    "2001:0:a9fe:a9fe::1",
+    "2001:0:4136:e378:8000:63bf:5601:5601",
+    "nonsense",
+    "",
+]
+PRIVATE = [
+    "10.0.0.1",
+    "100.64.0.1",
+    "127.0.0.1",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.168.1.1",
+    "198.18.0.1",
+    "::1",
+    "fc00::1",
+    "fdff::1",
+    "fec0::1",
+    "::ffff:10.0.0.1",
+    "::10.0.0.1",
+    "64:ff9b::a00:1",
+    "2002:a00:1::",
+]
+PUBLIC = [
+    "1.1.1.1",
+    "172.32.0.1",
+    "100.128.0.1",
+    "2606:4700::1111",
+    "64:ff9b::101:101",
+    "2002:101:101::1",
+    "::ffff:1.1.1.1",
+]
 
 
 @pytest.mark.spec("X20")
@@ -40,7 +95,10 @@ def test_private_addresses_are_open_by_default_and_can_be_closed_and_opened_agai
     inner = unwrap(ip_address(ip))[0]
     assert EgressPolicy(allow=[str(inner)], deny=["private"]).check_address(ip, 80) is None
     assert EgressPolicy(allow=[str(inner)], allow_private=False).check_address(ip, 80) is None
-    assert EgressPolicy(allow=["in.test"], allow_private=False).check_address(ip, 80, "in.test") is None
+    assert (
+        EgressPolicy(allow=["in.test"], allow_private=False).check_address(ip, 80, "in.test")
+        is None
+    )
 
 
 @pytest.mark.parametrize("ip", PUBLIC)
@@ -51,7 +109,9 @@ def test_public_addresses_are_open_unless_denied(ip: str) -> None:
 
 
 def test_the_narrowest_rule_decides_and_deny_wins_a_tie() -> None:
-    policy = EgressPolicy(allow=["10.1.0.0/16", "10.9.9.9"], deny=["10.0.0.0/8", "10.1.2.0/24", "10.9.9.9"])
+    policy = EgressPolicy(
+        allow=["10.1.0.0/16", "10.9.9.9"], deny=["10.0.0.0/8", "10.1.2.0/24", "10.9.9.9"]
+    )
     assert policy.check_address("10.1.5.5") is None
     assert policy.check_address("10.1.2.5") is not None
     assert policy.check_address("10.2.0.1") is not None
@@ -94,7 +154,9 @@ def test_an_early_word_about_a_literal() -> None:
     assert policy.check_target("yes.test", 80) is None
 
 
-@pytest.mark.parametrize("rule", ["10.0.0.0/33", "300.1.1.1", "a b", "http://x", "", "1.2.3", "a*b.test", "::g"])
+@pytest.mark.parametrize(
+    "rule", ["10.0.0.0/33", "300.1.1.1", "a b", "http://x", "", "1.2.3", "a*b.test", "::g"]
+)
 def test_a_rule_that_cannot_be_read_stops_the_start(rule: str) -> None:
     with pytest.raises(SetupError, match=r"egress\.deny"):
         EgressPolicy(deny=[rule])

@@ -1,4 +1,5 @@
-"""Explain as a pure function: facts in; verdict, reasons and words out. And no reason code without words."""
+"""Explain as a pure function: facts in; verdict, reasons and words out. And no reason code without
+words."""
 
 import ast
 import re
@@ -10,13 +11,19 @@ import pytest
 
 from ksana.base.instant import DAY, HOUR, LATEST, MINUTE, SECOND, Instant, format_instant
 from ksana.domain import explain
-from ksana.domain.tasks import records
 from ksana.domain.explain import EVENTS, PRESENT, RECORDED, WORDS, Fact, reason, tell
-from ksana.domain.tasks.explain_runs import RunFacts, explain_run
-from ksana.domain.tasks.explain_tasks import SlotRun, TaskExplanation, TaskFacts, explain_task, slot_in_question
-from ksana.domain.tasks.firing import Counts
 from ksana.domain.lifecycle import RUN
 from ksana.domain.schedule import Every, Once, make_cron
+from ksana.domain.tasks import records
+from ksana.domain.tasks.explain_runs import RunFacts, explain_run
+from ksana.domain.tasks.explain_tasks import (
+    SlotRun,
+    TaskExplanation,
+    TaskFacts,
+    explain_task,
+    slot_in_question,
+)
+from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Run, Task
 
 pytestmark = pytest.mark.spec("B1")
@@ -28,24 +35,51 @@ NOW = MADE + HOUR + 30 * SECOND
 EVERY_MINUTE = Every(MINUTE, MADE, False)
 
 WRITERS = [
-    "engine/firing.py", "engine/delivery.py", "engine/outcomes.py", "engine/waking.py", "engine/promotion.py",
-    "service/records.py", "service/runs.py", "service/callbacks.py", "domain/firing.py", "domain/outcome.py",
-]  # fmt: skip
+    "engine/tasks/firing.py",
+    "engine/tasks/delivery.py",
+    "engine/tasks/outcomes.py",
+    "engine/tasks/rescue.py",
+    "engine/tasks/promotion.py",
+    "service/tasks/definitions.py",
+    "service/tasks/runs.py",
+    "service/tasks/callbacks.py",
+    "domain/tasks/firing.py",
+    "domain/tasks/outcome.py",
+]
 """Everything that writes a reason."""
 
 OTHER_WORDS = {
-    *RUN.states, *get_args(records.ExecType), *get_args(records.ConcurrencyPolicy), *get_args(records.MisfirePolicy),
-    "ENABLED", "DISABLED", "TASK", "RUN", "LOST", "IGNORED", "RECEIVED", "ALREADY_EXISTS", "VERSION_CONFLICT",
+    *RUN.states,
+    *get_args(records.ExecType),
+    *get_args(records.ConcurrencyPolicy),
+    *get_args(records.MisfirePolicy),
+    "ENABLED",
+    "DISABLED",
+    "TASK",
+    "RUN",
+    "LOST",
+    "IGNORED",
+    "RECEIVED",
+    "ALREADY_EXISTS",
+    "VERSION_CONFLICT",
     "ILLEGAL_TRANSITION",
-}  # fmt: skip
+}
 """Words in capitals that are no reasons: states, policies, entities, error codes."""
 
 
 def literals(path: Path) -> set[str]:
     """Every literal in capitals; of one put together from pieces, the first piece."""
     tree = ast.parse(path.read_text())
-    found = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return {text for text in found if re.fullmatch(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*_?", text) and len(text) > 2}
+    found = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {
+        text
+        for text in found
+        if re.fullmatch(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*_?", text) and len(text) > 2
+    }
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -65,7 +99,9 @@ def test_every_misfire_policy_and_every_end_of_a_run_has_words() -> None:
 
 
 def test_every_code_that_explain_adds_is_used_and_is_no_recorded_one() -> None:
-    used = set().union(*(literals(SOURCE / "domain" / f"explaining_{name}.py") for name in ("tasks", "runs")))
+    used = set().union(
+        *(literals(SOURCE / "domain" / f"explaining_{name}.py") for name in ("tasks", "runs"))
+    )
     assert set(PRESENT) <= used
     assert not set(PRESENT) & set(RECORDED)
 
@@ -85,40 +121,82 @@ def test_a_code_nobody_knows_is_told_as_it_is() -> None:
     assert tell(Fact(1, MADE, "RUN_ODD", {"reason": "SOMETHING_NEW"})) == "RUN_ODD: SOMETHING_NEW"
 
 
-# -- builders -------------------------------------------------------------------------------------------------------------
+# -- builders --------------------------------------------------------------------------------------
 
 
 def a_task(schedule: Any = EVERY_MINUTE, **members: Any) -> Task:
     options = members.pop("options", Options())
-    definition = {name: members.pop(name) for name in list(members) if name in Definition.__struct_fields__}
+    definition = {
+        name: members.pop(name) for name in list(members) if name in Definition.__struct_fields__
+    }
     given: dict[str, Any] = {
-        "id": 7, "job_id": "j", "dialect": "C", "status": "ENABLED", "version": 1, "created_at": MADE, "updated_at": MADE,
-        "is_deleted": False, "next_slot_at": MADE + HOUR + MINUTE, "fire_at": MADE + HOUR + MINUTE, "runs_fired": 60,
-        "last_run_at": None, "last_status": "", "last_error": "", **members,
-    }  # fmt: skip
+        "id": 7,
+        "job_id": "j",
+        "dialect": "C",
+        "status": "ENABLED",
+        "version": 1,
+        "created_at": MADE,
+        "updated_at": MADE,
+        "is_deleted": False,
+        "next_slot_at": MADE + HOUR + MINUTE,
+        "fire_at": MADE + HOUR + MINUTE,
+        "runs_fired": 60,
+        "last_run_at": None,
+        "last_status": "",
+        "last_error": "",
+        **members,
+    }
     return Task(definition=Definition("t", "", schedule, options=options, **definition), **given)
 
 
 def a_run(**members: Any) -> Run:
     given: dict[str, Any] = {
-        "id": 60, "uid": "a" * 32, "task_id": 7, "slot_at": MADE + HOUR, "scheduled_time": MADE + HOUR,
-        "start_time": MADE + HOUR, "end_time": MADE + HOUR, "status": "SUCCESS", "attempt": 1, "trigger": "schedule",
-        "exec_type": "SYNC", "is_counted": True, "token": 1, "response_truncated": False, "reason": "ANSWERED_2XX",
-        "trace_id": "t", "attempts": "[]", "created_at": MADE + HOUR, "updated_at": MADE + HOUR, **members,
-    }  # fmt: skip
+        "id": 60,
+        "uid": "a" * 32,
+        "task_id": 7,
+        "slot_at": MADE + HOUR,
+        "scheduled_time": MADE + HOUR,
+        "start_time": MADE + HOUR,
+        "end_time": MADE + HOUR,
+        "status": "SUCCESS",
+        "attempt": 1,
+        "trigger": "schedule",
+        "exec_type": "SYNC",
+        "is_counted": True,
+        "token": 1,
+        "response_truncated": False,
+        "reason": "ANSWERED_2XX",
+        "trace_id": "t",
+        "attempts": "[]",
+        "created_at": MADE + HOUR,
+        "updated_at": MADE + HOUR,
+        **members,
+    }
     return Run(**{name: given.get(name) for name in Run.__struct_fields__})
 
 
 def started(code: str = "BELOW_LIMIT", kind: str = "RUN_STARTED", event_id: int = 90) -> Fact:
-    data = {"task_id": 7, "slot": format_instant(MADE + HOUR), "trigger": "schedule", "reason": code}
+    data = {
+        "task_id": 7,
+        "slot": format_instant(MADE + HOUR),
+        "trigger": "schedule",
+        "reason": code,
+    }
     return Fact(event_id, MADE + HOUR, kind, data)
 
 
-def ask(task: Task, at: Instant = NOW, now: Instant = NOW, run: SlotRun | None = None, **members: Any) -> TaskExplanation:
+def ask(
+    task: Task, at: Instant = NOW, now: Instant = NOW, run: SlotRun | None = None, **members: Any
+) -> TaskExplanation:
     given: dict[str, Any] = {
-        "before": (Fact(1, MADE, "TASK_CREATED", {}),), "after": (), "last_by_hand": None, "counts": Counts(),
-        "outages": (), "is_anybody_alive": True, **members,
-    }  # fmt: skip
+        "before": (Fact(1, MADE, "TASK_CREATED", {}),),
+        "after": (),
+        "last_by_hand": None,
+        "counts": Counts(),
+        "outages": (),
+        "is_anybody_alive": True,
+        **members,
+    }
     slot = slot_in_question(task, min(at, now))
     return explain_task(TaskFacts(task=task, at=at, now=now, slot=slot, slot_run=run, **given))
 
@@ -127,7 +205,7 @@ def codes(explained: Any) -> list[str]:
     return [one.code for one in explained.reasons]
 
 
-# -- tasks ----------------------------------------------------------------------------------------------------------------
+# -- tasks -----------------------------------------------------------------------------------------
 
 
 def test_a_slot_that_ran_is_told_with_the_decision_that_was_recorded() -> None:
@@ -142,9 +220,18 @@ def test_a_slot_that_ran_is_told_with_the_decision_that_was_recorded() -> None:
 
 @pytest.mark.parametrize(
     ("status", "verdict"),
-    [("RUNNING", "running"), ("RETRYING", "running"), ("CALLBACK_PENDING", "running"), ("SCHEDULED", "waiting"),
-     ("CANCELED", "canceled"), ("FAILED", "ran"), ("TIMEOUT", "ran"), ("FAILED_TIMEOUT", "ran"), ("SKIPPED", "skipped")],
-)  # fmt: skip
+    [
+        ("RUNNING", "running"),
+        ("RETRYING", "running"),
+        ("CALLBACK_PENDING", "running"),
+        ("SCHEDULED", "waiting"),
+        ("CANCELED", "canceled"),
+        ("FAILED", "ran"),
+        ("TIMEOUT", "ran"),
+        ("FAILED_TIMEOUT", "ran"),
+        ("SKIPPED", "skipped"),
+    ],
+)
 def test_the_verdict_follows_the_state_of_the_slots_run(status: str, verdict: str) -> None:
     assert ask(a_task(), run=SlotRun(a_run(status=status), started())).verdict == verdict
 
@@ -184,10 +271,20 @@ def test_a_disabled_task_says_since_when() -> None:
 
 
 def test_a_past_instant_is_judged_by_what_held_then() -> None:
-    off, on = Fact(5, MADE + 10 * MINUTE, "TASK_DISABLED", {}), Fact(6, MADE + 20 * MINUTE, "TASK_ENABLED", {})
-    then = ask(a_task(), at=MADE + 15 * MINUTE, before=(off, Fact(1, MADE, "TASK_CREATED", {})), after=(on,))
+    off, on = (
+        Fact(5, MADE + 10 * MINUTE, "TASK_DISABLED", {}),
+        Fact(6, MADE + 20 * MINUTE, "TASK_ENABLED", {}),
+    )
+    then = ask(
+        a_task(),
+        at=MADE + 15 * MINUTE,
+        before=(off, Fact(1, MADE, "TASK_CREATED", {})),
+        after=(on,),
+    )
     assert (then.verdict, then.reasons[0].event_id) == ("disabled", 5)
-    made_off = ask(a_task(), at=MADE + 15 * MINUTE, before=(Fact(1, MADE, "TASK_CREATED", {}),), after=(on,))
+    made_off = ask(
+        a_task(), at=MADE + 15 * MINUTE, before=(Fact(1, MADE, "TASK_CREATED", {}),), after=(on,)
+    )
     assert made_off.verdict == "disabled", "it was enabled only later"
 
 
@@ -198,9 +295,11 @@ def test_before_it_was_made_there_was_no_task() -> None:
 @pytest.mark.parametrize("policy", ["SKIP", "FIRE_NOW", "CATCH_UP_LIMITED"])
 def test_a_missed_slot_names_the_outage_and_the_policy(policy: str) -> None:
     data = {
-        "first": format_instant(MADE + 5 * MINUTE), "last": format_instant(MADE + 20 * MINUTE), "count": 16,
+        "first": format_instant(MADE + 5 * MINUTE),
+        "last": format_instant(MADE + 20 * MINUTE),
+        "count": 16,
         "policy": policy,
-    }  # fmt: skip
+    }
     misfire = Fact(8, MADE + 21 * MINUTE, "TASK_MISFIRED", data)
     explained = ask(a_task(misfire_policy=policy), at=MADE + 10 * MINUTE, after=(misfire,))
     assert (explained.verdict, codes(explained)[0]) == ("missed", f"MISFIRE_{policy}")
@@ -241,19 +340,31 @@ def test_used_up_runs_end_a_task() -> None:
 def test_what_is_not_recorded_is_said_to_be_unknown() -> None:
     changed = Fact(9, NOW, "TASK_CHANGED", {"version": 2, "status": "ENABLED"})
     explained = ask(a_task(), at=MADE + 10 * MINUTE, after=(changed,))
-    assert (explained.verdict, codes(explained)[:2]) == ("unknown", ["NOT_RECORDED", "CHANGED_SINCE"])
+    assert (explained.verdict, codes(explained)[:2]) == (
+        "unknown",
+        ["NOT_RECORDED", "CHANGED_SINCE"],
+    )
 
 
 @pytest.mark.parametrize(
     ("policy", "counts", "would"),
-    [("QUEUE", Counts(0, 0), "WOULD_START"), ("QUEUE", Counts(1, 2), "WOULD_WAIT"), ("SKIP", Counts(1, 0), "WOULD_SKIP")],
+    [
+        ("QUEUE", Counts(0, 0), "WOULD_START"),
+        ("QUEUE", Counts(1, 2), "WOULD_WAIT"),
+        ("SKIP", Counts(1, 0), "WOULD_SKIP"),
+    ],
 )
-def test_an_instant_to_come_counts_its_slots_and_replays_the_decision(policy: str, counts: Counts, would: str) -> None:
+def test_an_instant_to_come_counts_its_slots_and_replays_the_decision(
+    policy: str, counts: Counts, would: str
+) -> None:
     explained = ask(a_task(concurrency_policy=policy), at=NOW + 10 * MINUTE, counts=counts)
     assert (explained.verdict, codes(explained)) == ("will_run", ["SLOTS_TO_COME", would])
     assert explained.reasons[0].data["count"] == 10
     assert explained.decision is not None
-    assert explained.decision.action == {"WOULD_START": "start", "WOULD_WAIT": "wait", "WOULD_SKIP": "skip"}[would]
+    assert (
+        explained.decision.action
+        == {"WOULD_START": "start", "WOULD_WAIT": "wait", "WOULD_SKIP": "skip"}[would]
+    )
 
 
 def test_an_instant_to_come_before_the_next_slot_or_without_one() -> None:
@@ -264,20 +375,27 @@ def test_an_instant_to_come_before_the_next_slot_or_without_one() -> None:
     assert codes(ask(used_up, at=NOW + SECOND)) == ["MAX_RUNS_REACHED"]
 
 
-@pytest.mark.parametrize("schedule", [EVERY_MINUTE, make_cron("* * * * * *", "Europe/Paris"), Once(MADE + HOUR)])
+@pytest.mark.parametrize(
+    "schedule", [EVERY_MINUTE, make_cron("* * * * * *", "Europe/Paris"), Once(MADE + HOUR)]
+)
 def test_the_end_of_time_can_be_asked_about(schedule: Any) -> None:
     explained = ask(a_task(schedule), at=LATEST)
     assert (explained.verdict, explained.reasons[0].code) == ("will_run", "SLOTS_TO_COME")
     assert ask(a_task(schedule), at=0).verdict == "not_created"
 
 
-# -- runs -----------------------------------------------------------------------------------------------------------------
+# -- runs ------------------------------------------------------------------------------------------
 
 
 def ask_run(run: Run, task: Task | None = None, **members: Any) -> Any:
     given: dict[str, Any] = {
-        "events": (), "counts": Counts(1, 3), "ahead": 0, "is_ahead_cut": False, "holder_lease_until": None, **members,
-    }  # fmt: skip
+        "events": (),
+        "counts": Counts(1, 3),
+        "ahead": 0,
+        "is_ahead_cut": False,
+        "holder_lease_until": None,
+        **members,
+    }
     return explain_run(RunFacts(run=run, task=task or a_task(), now=NOW, **given))
 
 
@@ -286,44 +404,78 @@ def test_a_waiting_run_knows_its_place_in_line() -> None:
     explained = ask_run(run, ahead=2, events=(started("QUEUED_BEHIND_ACTIVE", "RUN_SCHEDULED"),))
     assert codes(explained) == ["QUEUED_BEHIND_ACTIVE", "WAITS_FOR_TURN"]
     assert (explained.waits_for.what, explained.waits_for.position) == ("turn", 3)
-    assert explained.reasons[1].words == "it is number 3 in line: 1 of 1 runs of the task are active"
+    assert (
+        explained.reasons[1].words == "it is number 3 in line: 1 of 1 runs of the task are active"
+    )
 
 
 def test_a_ready_run_waits_for_a_place_at_its_host() -> None:
-    explained = ask_run(a_run(status="SCHEDULED", ready_host="h:80"), ahead=10_000, is_ahead_cut=True)
+    explained = ask_run(
+        a_run(status="SCHEDULED", ready_host="h:80"), ahead=10_000, is_ahead_cut=True
+    )
     assert (explained.waits_for.what, explained.waits_for.host) == ("place", "h:80")
     assert "10000 or more" in explained.reasons[-1].words
 
 
-@pytest.mark.parametrize(("lease", "code"), [(NOW + SECOND, "HELD"), (NOW, "HOLDER_LOST"), (None, "HOLDER_LOST")])
-def test_a_running_run_names_its_holder_and_whether_it_lives(lease: Instant | None, code: str) -> None:
-    explained = ask_run(a_run(status="RUNNING", held_by="i1", end_time=None), holder_lease_until=lease)
+@pytest.mark.parametrize(
+    ("lease", "code"), [(NOW + SECOND, "HELD"), (NOW, "HOLDER_LOST"), (None, "HOLDER_LOST")]
+)
+def test_a_running_run_names_its_holder_and_whether_it_lives(
+    lease: Instant | None, code: str
+) -> None:
+    explained = ask_run(
+        a_run(status="RUNNING", held_by="i1", end_time=None), holder_lease_until=lease
+    )
     assert codes(explained)[-1] == code
     assert explained.waits_for.instance == "i1"
 
 
 def test_a_retry_and_a_callback_say_until_when() -> None:
-    retrying = ask_run(a_run(status="RETRYING", reason="RETRY_LEFT", next_retry_time=NOW + 5 * SECOND))
-    assert (codes(retrying), retrying.waits_for.what) == (["RETRY_LEFT", "WAITS_FOR_RETRY"], "retry")
+    retrying = ask_run(
+        a_run(status="RETRYING", reason="RETRY_LEFT", next_retry_time=NOW + 5 * SECOND)
+    )
+    assert (codes(retrying), retrying.waits_for.what) == (
+        ["RETRY_LEFT", "WAITS_FOR_RETRY"],
+        "retry",
+    )
     assert retrying.reasons[1].data["rest"] == "5s"
-    pending = ask_run(a_run(status="CALLBACK_PENDING", reason="ACCEPTED", callback_deadline=NOW + MINUTE))
-    assert (codes(pending), pending.waits_for.what) == (["ACCEPTED", "WAITS_FOR_CALLBACK"], "callback")
+    pending = ask_run(
+        a_run(status="CALLBACK_PENDING", reason="ACCEPTED", callback_deadline=NOW + MINUTE)
+    )
+    assert (codes(pending), pending.waits_for.what) == (
+        ["ACCEPTED", "WAITS_FOR_CALLBACK"],
+        "callback",
+    )
     late = ask_run(a_run(status="CALLBACK_PENDING", callback_deadline=NOW - MINUTE))
     assert codes(late)[-1] == "OVERDUE"
     assert codes(ask_run(a_run(status="RETRYING", next_retry_time=NOW)))[-1] == "OVERDUE"
 
 
 def test_a_finished_run_waits_for_nothing_and_sums_up_its_attempts() -> None:
-    attempts = '[{"attempt":1,"status":"RETRYING","response_code":503,"error":"HTTP 503","timing":{}},'
-    attempts += '{"attempt":2,"status":"FAILED","response_code":500,"error":"HTTP 500","timing":{}}]'
+    attempts = (
+        '[{"attempt":1,"status":"RETRYING","response_code":503,"error":"HTTP 503","timing":{}},'
+    )
+    attempts += (
+        '{"attempt":2,"status":"FAILED","response_code":500,"error":"HTTP 500","timing":{}}]'
+    )
     end = Fact(91, NOW, "RUN_FAILED", {"reason": "RETRIES_USED_UP", "error": "HTTP 500"})
     run = a_run(status="FAILED", reason="RETRIES_USED_UP", attempt=2, attempts=attempts)
     explained = ask_run(run, a_task(retry=RetryPolicy(max_retries=1)), events=(started(), end))
     assert explained.waits_for is None
     assert codes(explained) == ["RETRIES_USED_UP", "BELOW_LIMIT"]
-    assert explained.attempts["words"] == "2 of 2 attempts are over; the last one ended with: HTTP 500"
-    assert explained.attempts["list"][0] == {"attempt": 1, "status": "RETRYING", "response_code": 503, "error": "HTTP 503"}
-    assert explained.timeline[1].words == "the run failed: every try the retry policy allows was made (HTTP 500)"
+    assert (
+        explained.attempts["words"] == "2 of 2 attempts are over; the last one ended with: HTTP 500"
+    )
+    assert explained.attempts["list"][0] == {
+        "attempt": 1,
+        "status": "RETRYING",
+        "response_code": 503,
+        "error": "HTTP 503",
+    }
+    assert (
+        explained.timeline[1].words
+        == "the run failed: every try the retry policy allows was made (HTTP 500)"
+    )
 
 
 @pytest.mark.spec("X16")
@@ -331,9 +483,12 @@ def test_a_callback_token_never_shows() -> None:
     token = "f" * 32
     error = f"no route to http://ksana/{token}"
     run = a_run(
-        status="FAILED", reason="NO_RETRIES", callback_token=token, error_message=error,
+        status="FAILED",
+        reason="NO_RETRIES",
+        callback_token=token,
+        error_message=error,
         attempts=f'[{{"attempt":1,"error":"{error}"}}]',
-    )  # fmt: skip
+    )
     for events in ((), (Fact(1, NOW, "RUN_FAILED", {"reason": "NO_RETRIES", "error": error}),)):
         explained = ask_run(run, events=events)
         assert token not in repr(explained)
@@ -341,5 +496,9 @@ def test_a_callback_token_never_shows() -> None:
 
 
 def test_a_run_of_a_deleted_task_says_so() -> None:
-    explained = ask_run(a_run(status="RUNNING", held_by="i"), a_task(is_deleted=True), holder_lease_until=NOW + SECOND)
+    explained = ask_run(
+        a_run(status="RUNNING", held_by="i"),
+        a_task(is_deleted=True),
+        holder_lease_until=NOW + SECOND,
+    )
     assert codes(explained)[-1] == "TASK_DELETED"

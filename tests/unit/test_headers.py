@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksana.base.errors import InvalidError
-from ksana.domain.tasks.headers import METHODS, check_headers, check_method, check_url, find_url_fault, split_url
+from ksana.domain.tasks.headers import (
+    METHODS,
+    check_headers,
+    check_method,
+    check_url,
+    find_url_fault,
+    split_url,
+)
 
 
 @pytest.mark.spec("T9")
@@ -21,12 +28,24 @@ def test_methods() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "http://example.com", "https://example.com:8443/a?b=c#d", "HTTP://Example.COM/", "http://[::1]:8080/x", "http://127.0.0.1",
-        "http://a_b.test/", "http://localhost:9000", "http://刹那.example/路径", "http://x/{{run_id}}?t={{ scheduled_at }}",
-        "http://{{host}}:{{port}}/", "http://x/{not-a-placeholder}", "http://x./", "http://x:/", "http://x/a@b", "http://x?u=a@b:c",
+        "http://example.com",
+        "https://example.com:8443/a?b=c#d",
+        "HTTP://Example.COM/",
+        "http://[::1]:8080/x",
+        "http://127.0.0.1",
+        "http://a_b.test/",
+        "http://localhost:9000",
+        "http://刹那.example/路径",
+        "http://x/{{run_id}}?t={{ scheduled_at }}",
+        "http://{{host}}:{{port}}/",
+        "http://x/{not-a-placeholder}",
+        "http://x./",
+        "http://x:/",
+        "http://x/a@b",
+        "http://x?u=a@b:c",
         "http://x/" + "a" * (2048 - 9),
     ],
-)  # fmt: skip
+)
 def test_good_urls(url: str) -> None:
     check_url(url)
 
@@ -35,13 +54,43 @@ def test_good_urls(url: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "", "example.com", "/path", "ftp://x/", "file:///etc/passwd", "javascript:alert(1)", "http:/x", "http:x", "http://", "http:///x",
-        "http://user@x/", "http://user:pw@x/", "http://@x/", "http://x:0/", "http://x:65536/", "http://x:abc/", "http://x:8 0/",
-        "http://x/a b", "http://x/a\r\nb", "http://x/\x00", "http://x\t/", "http://a\\b/", "http://good.test\\@evil.test/", "http://[::1/",
-        "http://[zz]/", "http://[fe80::1%25eth0]/", "http://./", "http://x/" + "a" * 2048, "{{scheme}}://x/", " http://x/", "http://x/\ud800",
-        "http://a<b/", "http://" + "a" * 300 + "/", "http://::1/", "http://x/\u2028",
+        "",
+        "example.com",
+        "/path",
+        "ftp://x/",
+        "file:///etc/passwd",
+        "javascript:alert(1)",
+        "http:/x",
+        "http:x",
+        "http://",
+        "http:///x",
+        "http://user@x/",
+        "http://user:pw@x/",
+        "http://@x/",
+        "http://x:0/",
+        "http://x:65536/",
+        "http://x:abc/",
+        "http://x:8 0/",
+        "http://x/a b",
+        "http://x/a\r\nb",
+        "http://x/\x00",
+        "http://x\t/",
+        "http://a\\b/",
+        "http://good.test\\@evil.test/",
+        "http://[::1/",
+        "http://[zz]/",
+        "http://[fe80::1%25eth0]/",
+        "http://./",
+        "http://x/" + "a" * 2048,
+        "{{scheme}}://x/",
+        " http://x/",
+        "http://x/\ud800",
+        "http://a<b/",
+        "http://" + "a" * 300 + "/",
+        "http://::1/",
+        "http://x/\u2028",
     ],
-)  # fmt: skip
+)
 def test_bad_urls_name_the_field(url: str) -> None:
     with pytest.raises(InvalidError) as caught:
         check_url(url, field="url")
@@ -49,9 +98,18 @@ def test_bad_urls_name_the_field(url: str) -> None:
 
 
 def test_a_url_is_taken_apart() -> None:
-    assert split_url("HTTPS://Example.COM.:8443/A?b") == ("https", "example.com", 8443, "https://example.com:8443/A?b")
+    assert split_url("HTTPS://Example.COM.:8443/A?b") == (
+        "https",
+        "example.com",
+        8443,
+        "https://example.com:8443/A?b",
+    )
     assert split_url("http://[::1]/")[:3] == ("http", "::1", 80)
-    assert split_url("http://刹那.test/é?q=%20")[1:] == ("xn--0crp53m.test", 80, "http://xn--0crp53m.test/%C3%A9?q=%20")
+    assert split_url("http://刹那.test/é?q=%20")[1:] == (
+        "xn--0crp53m.test",
+        80,
+        "http://xn--0crp53m.test/%C3%A9?q=%20",
+    )
 
 
 @given(st.text(max_size=60))
@@ -63,10 +121,27 @@ def test_no_text_breaks_the_url_check(text: str) -> None:
 @pytest.mark.spec("T18", "X20")
 @pytest.mark.parametrize(
     "name",
-    ["Host", "host", "Content-Length", "Transfer-Encoding", "Connection", "Proxy-Authorization", "proxy-connection",
-     "X-Ksana-Run-Id", "x-ksana-anything", "webhook-id", "Webhook-Signature", "", "a b", "a:b", "a\r\nb", "ä", "a\x00",
-     "x" * 300],
-)  # fmt: skip
+    [
+        "Host",
+        "host",
+        "Content-Length",
+        "Transfer-Encoding",
+        "Connection",
+        "Proxy-Authorization",
+        "proxy-connection",
+        "X-Ksana-Run-Id",
+        "x-ksana-anything",
+        "webhook-id",
+        "Webhook-Signature",
+        "",
+        "a b",
+        "a:b",
+        "a\r\nb",
+        "ä",
+        "a\x00",
+        "x" * 300,
+    ],
+)
 def test_forbidden_and_impossible_header_names(name: str) -> None:
     with pytest.raises(InvalidError) as caught:
         check_headers({name: "v"})
@@ -74,7 +149,9 @@ def test_forbidden_and_impossible_header_names(name: str) -> None:
 
 
 @pytest.mark.spec("T18")
-@pytest.mark.parametrize("value", ["a\rb", "a\nb", "a\r\nX-Evil: 1", "a\x00b", "\x1b[0m", "\x7f", "\ud800"])
+@pytest.mark.parametrize(
+    "value", ["a\rb", "a\nb", "a\r\nX-Evil: 1", "a\x00b", "\x1b[0m", "\x7f", "\ud800"]
+)
 def test_no_control_byte_in_a_value(value: str) -> None:
     with pytest.raises(InvalidError):
         check_headers({"X-A": value})

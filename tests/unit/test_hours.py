@@ -9,7 +9,12 @@ from ksana.domain import histogram
 from ksana.store.sql.core import hours
 
 HOUR_AT = 491_000 * HOUR
-SPAN = histogram.pack({3: 1, 17: 2}), histogram.pack({55: 2**40}), histogram.pack({0: 7, 1: 200}), histogram.pack({2: 1})
+SPAN = (
+    histogram.pack({3: 1, 17: 2}),
+    histogram.pack({55: 2**40}),
+    histogram.pack({0: 7, 1: 200}),
+    histogram.pack({2: 1}),
+)
 COUNTS = st.one_of(
     st.lists(counts, min_size=hours.MINUTES, max_size=hours.MINUTES)
     for counts in (st.integers(-3, 3), st.integers(-(2**50), 2**50), st.sampled_from((0, *SPAN)))
@@ -37,7 +42,9 @@ def test_stretches_have_the_sums_of_the_minutes_that_begin_in_them(
             wanted[at - at % width_us] = wanted.get(at - at % width_us, 0) + count
     found = {7: 7}
     hours.add_stretches(found, HOUR_AT, hours.pack(counts), since, until, width_us)
-    assert {at: count for at, count in found.items() if count} == {at: count for at, count in wanted.items() if count}
+    assert {at: count for at, count in found.items() if count} == {
+        at: count for at, count in wanted.items() if count
+    }
 
 
 def test_an_hour_takes_the_room_of_the_buckets_it_has() -> None:

@@ -25,7 +25,12 @@ def test_each_kind_has_its_form() -> None:
 def test_no_two_are_the_same_whoever_asks_and_however_many() -> None:
     def draw(round_: int) -> list[object]:
         few = [ids.new_uid() for _ in range(200)]
-        return [*few, *ids.new_run_uids(AT, round_ * 37 + 1), *ids.new_ordered_uuids(AT, 900), *ids.new_tokens(1500)]
+        return [
+            *few,
+            *ids.new_run_uids(AT, round_ * 37 + 1),
+            *ids.new_ordered_uuids(AT, 900),
+            *ids.new_tokens(1500),
+        ]
 
     with ThreadPoolExecutor(8) as pool:
         drawn = [one for part in pool.map(draw, range(40)) for one in part]

@@ -46,20 +46,26 @@ def test_nothing_is_proved_about_another_machine_or_a_configured_name(dead_pid: 
     assert not is_dead(msgspec.structs.replace(instance(dead_pid), id="scheduler-a"), HERE)
 
 
-def test_an_instance_id_tells_the_configured_name_and_the_process_and_differs_in_each_life() -> None:
+def test_an_instance_id_tells_the_configured_name_and_the_process_and_differs_in_each_life() -> (
+    None
+):
     assert make_instance_id("scheduler-a").startswith(f"scheduler-a-{os.getpid()}-")
     assert make_instance_id("scheduler-a") != make_instance_id("scheduler-a")
     assert make_instance_id("auto").split("-")[-2] == str(os.getpid())
 
 
 @pytest.mark.spec("C10", "X4")
-async def test_a_restart_ends_the_lease_of_the_dead_and_records_the_gap(tmp_path: Path, clock: VirtualClock) -> None:
+async def test_a_restart_ends_the_lease_of_the_dead_and_records_the_gap(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/ksana.db", clock, inline=True)
     network = _NotSole(store)
     await Membership(network, clock, "one", "host", "0").join()
     died_at = clock.now()
     await clock.advance(3 * SECOND)
-    await Membership(network, clock, "two", "host", "0", is_dead=lambda other: other.id == "one").join()
+    await Membership(
+        network, clock, "two", "host", "0", is_dead=lambda other: other.id == "one"
+    ).join()
     instances = {one.id: one for one in await store.read(lambda tx: tx.instances.list_instances())}
     assert instances["one"].lease_until == died_at
     assert await store.read(lambda tx: tx.instances.list_outages(0)) == [(died_at, clock.now())]

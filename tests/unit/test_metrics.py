@@ -30,7 +30,11 @@ def test_labels_beyond_the_cap_are_folded_into_other(metrics: Metrics) -> None:
     for task_id in range(250):
         family.child(task_id).inc()
     family.child(7).inc()
-    found = {labels[0]: value for (name, labels), value in samples(metrics).items() if name == "cronjob_run_retries_total"}
+    found = {
+        labels[0]: value
+        for (name, labels), value in samples(metrics).items()
+        if name == "cronjob_run_retries_total"
+    }
     assert len(found) == 201
     assert (found["7"], found["199"], found["other"]) == (2, 1, 50)
     assert "200" not in found
@@ -47,7 +51,12 @@ def test_a_value_counts_in_every_bucket_at_or_above_it(metrics: Metrics) -> None
     for value in (0.1, 0.5, 0.6, 1.0, 3.0):
         family.child("x").observe(value)
     found = {key: value for key, value in samples(metrics).items() if key[0].startswith("h_")}
-    assert [found["h_bucket", ("x", bound)] for bound in ("0.5", "1.0", "2.5", "+Inf")] == [2, 4, 4, 5]
+    assert [found["h_bucket", ("x", bound)] for bound in ("0.5", "1.0", "2.5", "+Inf")] == [
+        2,
+        4,
+        4,
+        5,
+    ]
     assert (found["h_count", ("x",)], found["h_sum", ("x",)]) == (5, pytest.approx(5.2))
 
 

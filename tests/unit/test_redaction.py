@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from ksana.base.clock import VirtualClock
 from ksana.boot.logs import start_logging
-from ksana.boot.redaction import escape_controls, mask_url, redact_headers, redact_member, redact_text
+from ksana.boot.redaction import (
+    escape_controls,
+    mask_url,
+    redact_headers,
+    redact_member,
+    redact_text,
+)
 
 pytestmark = pytest.mark.spec("X16")
 
@@ -62,7 +68,14 @@ def test_keys_and_callback_tokens_are_masked_wherever_they_stand() -> None:
 
 
 def test_plain_text_is_left_alone() -> None:
-    for text in ("basic training", "mail a@b.c", "http://h/p?x=1#y", "ksana_store_up", "bearer of news", "key=1"):
+    for text in (
+        "basic training",
+        "mail a@b.c",
+        "http://h/p?x=1#y",
+        "ksana_store_up",
+        "bearer of news",
+        "key=1",
+    ):
         assert redact_text(text) == text
 
 
@@ -83,7 +96,11 @@ def test_urls_lose_their_login(url: str, masked: str) -> None:
 
 
 def test_members_with_secret_names_are_masked_at_any_depth() -> None:
-    value = {"a": [{"Authorization": HIDDEN}], "headers": [("X-API-Key", HIDDEN), ("X-Mine", "open")], "ok": 1}
+    value = {
+        "a": [{"Authorization": HIDDEN}],
+        "headers": [("X-API-Key", HIDDEN), ("X-Mine", "open")],
+        "ok": 1,
+    }
     clean = redact_member("request", value)
     assert HIDDEN not in json.dumps(clean)
     assert clean["headers"][1] == ["X-Mine", "open"]
@@ -91,7 +108,9 @@ def test_members_with_secret_names_are_masked_at_any_depth() -> None:
 
 
 def test_the_headers_a_task_calls_secret_are_masked() -> None:
-    clean = redact_headers([("X-Vault", HIDDEN), ("Accept", "a/b"), ("authorization", HIDDEN)], ["x-vault"])
+    clean = redact_headers(
+        [("X-Vault", HIDDEN), ("Accept", "a/b"), ("authorization", HIDDEN)], ["x-vault"]
+    )
     assert clean == [("X-Vault", "***"), ("Accept", "a/b"), ("authorization", "***")]
 
 
@@ -113,13 +132,21 @@ def test_every_event_is_one_line_without_terminal_tricks(lines: io.StringIO, for
 def test_a_json_line_has_its_members_in_order_and_masked(lines: io.StringIO) -> None:
     clock = VirtualClock()
     start_logging("info", "json", clock, lines)
-    structlog.get_logger().warning("sent", zeta=1, target_url=f"http://u:{HIDDEN}@h/", token=TOKEN, run_id=7, task_id=3)
+    structlog.get_logger().warning(
+        "sent", zeta=1, target_url=f"http://u:{HIDDEN}@h/", token=TOKEN, run_id=7, task_id=3
+    )
     (line,) = read(lines)
     assert list(line)[:6] == ["ts", "level", "msg", "task_id", "run_id", "target_url"]
     assert line == {
-        "ts": "2026-01-01T00:00:00Z", "level": "warning", "msg": "sent", "task_id": 3, "run_id": 7,
-        "target_url": "http://***@h/", "zeta": 1, "token": "***",
-    }  # fmt: skip
+        "ts": "2026-01-01T00:00:00Z",
+        "level": "warning",
+        "msg": "sent",
+        "task_id": 3,
+        "run_id": 7,
+        "target_url": "http://***@h/",
+        "zeta": 1,
+        "token": "***",
+    }
 
 
 def test_a_fault_is_told_with_its_stack_masked(lines: io.StringIO) -> None:
@@ -145,7 +172,11 @@ def test_the_standard_library_logs_the_same_way(lines: io.StringIO) -> None:
     start_logging("info", "json", VirtualClock(), lines)
     logging.getLogger("uvicorn.error").error("broken %s", f"Bearer {HIDDEN}")
     (line,) = read(lines)
-    assert (line["level"], line["msg"], line["logger"]) == ("error", "broken Bearer ***", "uvicorn.error")
+    assert (line["level"], line["msg"], line["logger"]) == (
+        "error",
+        "broken Bearer ***",
+        "uvicorn.error",
+    )
 
 
 def test_endless_text_is_cut(lines: io.StringIO) -> None:

@@ -1,4 +1,5 @@
-"""Once, every and cron: which slots there are, counted and found by arithmetic, and the jitter of their firing."""
+"""Once, every and cron: which slots there are, counted and found by arithmetic, and the jitter of
+their firing."""
 
 import time
 
@@ -113,7 +114,9 @@ def test_jitter_must_stay_below_the_interval() -> None:
         Every(HOUR, T0 - 7 * HOUR, False, 0, T0 + 90 * MINUTE, T0 + 5 * HOUR + 1),
     ],
 )
-def test_start_and_end_bound_every_question_and_belong_to_the_span(wanted: schedule.Schedule) -> None:
+def test_start_and_end_bound_every_question_and_belong_to_the_span(
+    wanted: schedule.Schedule,
+) -> None:
     inside = [T0 + k * HOUR for k in (2, 3, 4, 5)]
     assert take(wanted, T0 - DAY, 10) == inside
     assert schedule.latest_at_or_before(wanted, T0 + DAY) == inside[-1]
@@ -153,7 +156,9 @@ def test_an_outage_of_years_is_counted_in_milliseconds(zone: str) -> None:
     every_second, workdays = make_cron("* * * * * *", zone), make_cron("30 6-16/4 * * 1-5", zone)
     begun = time.process_time()
     assert schedule.count_between(every_second, T0, until) == (until - T0) // SECOND
-    assert schedule.count_between(workdays, T0, until) == pytest.approx(3 * 5 / 7 * 175 * 365, rel=0.001)
+    assert schedule.count_between(workdays, T0, until) == pytest.approx(
+        3 * 5 / 7 * 175 * 365, rel=0.001
+    )
     newest = schedule.latest_n(workdays, until, 1000, T0)
     assert len(newest) == 1000 and newest == sorted(set(newest))
     assert schedule.next_after(workdays, newest[-2]) == newest[-1]
@@ -164,24 +169,54 @@ def test_an_outage_of_years_is_counted_in_milliseconds(zone: str) -> None:
 @pytest.mark.parametrize(
     ("gap", "expr", "slots"),
     [
-        (None, "30 2 * * *", ["2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"]),
+        (
+            None,
+            "30 2 * * *",
+            ["2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:30:00Z"],
+        ),
         (
             "next",
             "*/30 2 * * *",
-            ["2026-03-28T01:00:00Z", "2026-03-28T01:30:00Z", "2026-03-29T01:00:00Z", "2026-03-30T00:00:00Z"],
+            [
+                "2026-03-28T01:00:00Z",
+                "2026-03-28T01:30:00Z",
+                "2026-03-29T01:00:00Z",
+                "2026-03-30T00:00:00Z",
+            ],
         ),
         ("skip", "30 2 * * *", ["2026-03-28T01:30:00Z", "2026-03-30T00:30:00Z"]),
-        ("shift", "30 2 * * *", ["2026-03-28T01:30:00Z", "2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"]),
+        (
+            "shift",
+            "30 2 * * *",
+            ["2026-03-28T01:30:00Z", "2026-03-29T01:30:00Z", "2026-03-30T00:30:00Z"],
+        ),
         (None, "0,20,40 2 * * 0", ["2026-03-29T01:00:00Z", "2026-04-05T00:00:00Z"]),
-        (None, "30 2,3 29 3 *", ["2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z", "2027-03-29T00:30:00Z"]),
+        (
+            None,
+            "30 2,3 29 3 *",
+            ["2026-03-29T01:00:00Z", "2026-03-29T01:30:00Z", "2027-03-29T00:30:00Z"],
+        ),
         (None, "0 2,3 29 3 *", ["2026-03-29T01:00:00Z", "2027-03-29T00:00:00Z"]),
         (None, "*/30 2 28-29 3 *", ["2026-03-28T01:00:00Z", "2026-03-28T01:30:00Z"]),
-        (None, "*/10 30 2 29 3 *", ["2026-03-29T01:00:00Z", "2027-03-29T00:30:00Z", "2027-03-29T00:30:10Z"]),
+        (
+            None,
+            "*/10 30 2 29 3 *",
+            ["2026-03-29T01:00:00Z", "2027-03-29T00:30:00Z", "2027-03-29T00:30:10Z"],
+        ),
     ],
 )
-def test_a_time_inside_the_gap_of_berlin(gap: schedule.DstGap | None, expr: str, slots: list[str]) -> None:
+def test_a_time_inside_the_gap_of_berlin(
+    gap: schedule.DstGap | None, expr: str, slots: list[str]
+) -> None:
     assert (
-        shown(take(make_cron(expr, "Europe/Berlin", dst_gap=gap), parse_instant("2026-03-28T00:30:00Z"), len(slots))) == slots
+        shown(
+            take(
+                make_cron(expr, "Europe/Berlin", dst_gap=gap),
+                parse_instant("2026-03-28T00:30:00Z"),
+                len(slots),
+            )
+        )
+        == slots
     )
 
 
@@ -192,12 +227,22 @@ def test_a_time_inside_the_gap_of_berlin(gap: schedule.DstGap | None, expr: str,
         (None, "30 2 * * *", ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]),
         ("first", "30 2 * * *", ["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"]),
         ("second", "30 2 * * *", ["2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"]),
-        ("both", "30 2 * * *", ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"]),
-        (None, "30 * * * *", ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"]),
+        (
+            "both",
+            "30 2 * * *",
+            ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"],
+        ),
+        (
+            None,
+            "30 * * * *",
+            ["2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z", "2026-10-25T02:30:00Z"],
+        ),
         ("first", "30 * * * *", ["2026-10-25T00:30:00Z", "2026-10-25T02:30:00Z"]),
     ],
 )
-def test_a_time_that_comes_twice_in_berlin(overlap: schedule.DstOverlap | None, expr: str, slots: list[str]) -> None:
+def test_a_time_that_comes_twice_in_berlin(
+    overlap: schedule.DstOverlap | None, expr: str, slots: list[str]
+) -> None:
     wanted = make_cron(expr, "Europe/Berlin", dst_overlap=overlap)
     assert shown(take(wanted, parse_instant("2026-10-25T00:00:00Z"), len(slots))) == slots
 
@@ -206,18 +251,50 @@ def test_a_time_that_comes_twice_in_berlin(overlap: schedule.DstOverlap | None, 
 @pytest.mark.parametrize(
     ("zone", "expr", "after", "slots"),
     [
-        ("America/Santiago", "0 0 * * *", "2026-09-05T12:00:00Z", ["2026-09-06T04:00:00Z", "2026-09-07T03:00:00Z"]),
-        ("Africa/Cairo", "30 0 * * FRI", "2026-04-20T00:00:00Z", ["2026-04-23T22:00:00Z", "2026-04-30T21:30:00Z"]),
-        ("Europe/Lisbon", "0 1 30 3 *", "2025-01-01T00:00:00Z", ["2025-03-30T01:00:00Z", "2026-03-30T00:00:00Z"]),
-        ("Australia/Lord_Howe", "15 2 * * *", "2026-10-02T16:00:00Z", ["2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"]),
-        ("Pacific/Apia", "0 12 30 12 *", "2011-01-01T00:00:00Z", ["2011-12-30T10:00:00Z", "2012-12-29T22:00:00Z"]),
-        ("Asia/Pyongyang", "45 23 * * *", "2018-05-04T00:00:00Z", ["2018-05-04T15:00:00Z", "2018-05-05T14:45:00Z"]),
+        (
+            "America/Santiago",
+            "0 0 * * *",
+            "2026-09-05T12:00:00Z",
+            ["2026-09-06T04:00:00Z", "2026-09-07T03:00:00Z"],
+        ),
+        (
+            "Africa/Cairo",
+            "30 0 * * FRI",
+            "2026-04-20T00:00:00Z",
+            ["2026-04-23T22:00:00Z", "2026-04-30T21:30:00Z"],
+        ),
+        (
+            "Europe/Lisbon",
+            "0 1 30 3 *",
+            "2025-01-01T00:00:00Z",
+            ["2025-03-30T01:00:00Z", "2026-03-30T00:00:00Z"],
+        ),
+        (
+            "Australia/Lord_Howe",
+            "15 2 * * *",
+            "2026-10-02T16:00:00Z",
+            ["2026-10-03T15:30:00Z", "2026-10-04T15:15:00Z"],
+        ),
+        (
+            "Pacific/Apia",
+            "0 12 30 12 *",
+            "2011-01-01T00:00:00Z",
+            ["2011-12-30T10:00:00Z", "2012-12-29T22:00:00Z"],
+        ),
+        (
+            "Asia/Pyongyang",
+            "45 23 * * *",
+            "2018-05-04T00:00:00Z",
+            ["2018-05-04T15:00:00Z", "2018-05-05T14:45:00Z"],
+        ),
         ("+08:00", "0 9 * * *", "2026-01-01T00:00:00Z", ["2026-01-01T01:00:00Z"]),
         ("-03:30", "0 9 * * *", "2026-01-01T00:00:00Z", ["2026-01-01T12:30:00Z"]),
         ("Asia/Kathmandu", "0 9 * * *", "2026-01-01T00:00:00Z", ["2026-01-01T03:15:00Z"]),
     ],
 )
-def test_clocks_that_jump_in_their_own_way(zone: str, expr: str, after: str, slots: list[str]) -> None:
+def test_clocks_that_jump_in_their_own_way(
+    zone: str, expr: str, after: str, slots: list[str]
+) -> None:
     assert shown(take(make_cron(expr, zone), parse_instant(after), len(slots))) == slots
 
 
@@ -233,7 +310,18 @@ def test_a_time_that_lies_in_a_skipped_gap_for_ever_is_answered_with_none() -> N
 
 @pytest.mark.spec("C9")
 @pytest.mark.parametrize(
-    "zone", ["Mars/Olympus", "", "europe/berlin", "+25:00", "+08:60", "../etc/passwd", "Europe/", "x" * 5000, "tzdata"]
+    "zone",
+    [
+        "Mars/Olympus",
+        "",
+        "europe/berlin",
+        "+25:00",
+        "+08:60",
+        "../etc/passwd",
+        "Europe/",
+        "x" * 5000,
+        "tzdata",
+    ],
 )
 def test_an_unknown_zone_is_refused(zone: str) -> None:
     with pytest.raises(InvalidError) as refused:
@@ -249,7 +337,8 @@ def test_a_misspelt_zone_is_met_with_the_right_name() -> None:
 
 @pytest.mark.spec("C9")
 @pytest.mark.parametrize(
-    ("given", "kept"), [("+8", "+08:00"), ("UTC+8", "+08:00"), ("-0330", "-03:30"), ("Z", "UTC"), ("UTC", "UTC")]
+    ("given", "kept"),
+    [("+8", "+08:00"), ("UTC+8", "+08:00"), ("-0330", "-03:30"), ("Z", "UTC"), ("UTC", "UTC")],
 )
 def test_offsets_are_kept_in_one_form(given: str, kept: str) -> None:
     assert make_cron("* * * * *", given).timezone == kept
@@ -264,7 +353,11 @@ def test_schedules_are_equal_by_value_also_after_use() -> None:
 
 
 def test_schedules_survive_being_stored_as_json_also_after_use() -> None:
-    for wanted in (Once(T0), make_every(HOUR, now=T0, jitter_us=5), make_cron("0 9 * * *", "Europe/Berlin", dst_gap="skip")):
+    for wanted in (
+        Once(T0),
+        make_every(HOUR, now=T0, jitter_us=5),
+        make_cron("0 9 * * *", "Europe/Berlin", dst_gap="skip"),
+    ):
         schedule.next_after(wanted, T0)
         stored = msgspec.json.encode(wanted)
         assert b"timetable" not in stored

@@ -18,7 +18,10 @@ NOW = parse_instant("2026-01-01T00:00:00Z")
     ("members", "read"),
     [
         ({"kind": "once", "run_at": "2026-01-02T08:00:00+08:00"}, Once(NOW + DAY)),
-        ({"kind": "every", "every": "5m", "start_at": "", "jitter": "5s"}, Every(5 * MINUTE, NOW, False, 5 * SECOND)),
+        (
+            {"kind": "every", "every": "5m", "start_at": "", "jitter": "5s"},
+            Every(5 * MINUTE, NOW, False, 5 * SECOND),
+        ),
         ({"kind": "every", "every": "PT5M"}, Every(5 * MINUTE, NOW, False)),
         ({"kind": "every", "every": 1.5, "max_runs": 3}, Every(1_500_000, NOW, False)),
         (
@@ -27,12 +30,19 @@ NOW = parse_instant("2026-01-01T00:00:00Z")
         ),
         ({"kind": "cron", "expr": "*/5 * * * *"}, Cron("0 */5 * * * *", "UTC")),
         (
-            {"kind": "cron", "expr": "@daily", "timezone": "Asia/Shanghai", "end_at": "2026-01-02T00:00:00Z"},
+            {
+                "kind": "cron",
+                "expr": "@daily",
+                "timezone": "Asia/Shanghai",
+                "end_at": "2026-01-02T00:00:00Z",
+            },
             Cron("0 0 0 * * *", "Asia/Shanghai", end_at=NOW + DAY),
         ),
     ],
 )
-def test_every_kind_is_read_and_comes_back_the_same(members: dict[str, Any], read: schedule.Schedule) -> None:
+def test_every_kind_is_read_and_comes_back_the_same(
+    members: dict[str, Any], read: schedule.Schedule
+) -> None:
     assert read_schedule(members, NOW) == read
     assert read_schedule(write_schedule(read), NOW) == read
 
@@ -64,7 +74,9 @@ def test_every_kind_is_read_and_comes_back_the_same(members: dict[str, Any], rea
         ({"kind": "cron", "expr": "* * * * *", "colour": "red"}, "schedule.colour"),
     ],
 )
-def test_a_bad_schedule_is_refused_by_the_name_of_its_member(members: dict[str, Any], field: str) -> None:
+def test_a_bad_schedule_is_refused_by_the_name_of_its_member(
+    members: dict[str, Any], field: str
+) -> None:
     with pytest.raises(InvalidError) as refused:
         read_schedule(members, NOW)
     assert refused.value.field == field

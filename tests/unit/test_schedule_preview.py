@@ -30,7 +30,10 @@ T0 = parse_instant("2026-01-01T00:00:00Z")
         ("30 6-16/4 * * 1-5", "at 06:30, 10:30 and 14:30 on Monday to Friday"),
         ("0 0 L * *", "at 00:00 on the last day of the month"),
         ("0 0 LW * *", "at 00:00 on the last working day (Monday to Friday) of the month"),
-        ("0 0 15W * *", "at 00:00 on the working day (Monday to Friday) nearest to day 15 of the month"),
+        (
+            "0 0 15W * *",
+            "at 00:00 on the working day (Monday to Friday) nearest to day 15 of the month",
+        ),
         ("0 0 13 * 5", "at 00:00 on day 13 of the month or on Friday"),
         ("0 0 1-7 * */7", "at 00:00 on days 1 to 7 of the month if that is Sunday"),
         ("0 12 * * MON#2", "at 12:00 on the second Monday of the month"),
@@ -46,8 +49,14 @@ def test_a_cron_schedule_reads_as_a_sentence(expr: str, words: str) -> None:
 @pytest.mark.spec("B3")
 def test_other_kinds_bounds_and_rules_read_as_a_sentence_too() -> None:
     assert describe(Once(T0)) == "once at 2026-01-01T00:00:00Z"
-    assert describe(make_every(5 * MINUTE, now=T0, jitter_us=5 * SECOND)) == "every 5m, each up to 5s later"
-    assert describe(make_every(90 * MINUTE, now=T0, start_at=T0)) == "every 1h30m, from 2026-01-01T00:00:00Z"
+    assert (
+        describe(make_every(5 * MINUTE, now=T0, jitter_us=5 * SECOND))
+        == "every 5m, each up to 5s later"
+    )
+    assert (
+        describe(make_every(90 * MINUTE, now=T0, start_at=T0))
+        == "every 1h30m, from 2026-01-01T00:00:00Z"
+    )
     wanted = make_cron("0 9 * * *", "Asia/Shanghai", end_at=T0, dst_gap="skip", dst_overlap="both")
     assert describe(wanted) == (
         "at 09:00 every day, Asia/Shanghai time, until 2026-01-01T00:00:00Z "
@@ -72,7 +81,9 @@ def test_a_preview_shows_instant_local_time_and_offset() -> None:
 def test_a_preview_ends_with_its_schedule() -> None:
     assert [firing.at for firing in preview(Once(T0 + HOUR), T0, 5)] == [T0 + HOUR]
     assert len(preview(make_every(HOUR, now=T0, end_at=T0 + DAY), T0, 100)) == 24
-    assert preview(make_every(1_500_000, now=T0), T0, 1)[0].local == "2026-01-01T00:00:01.500000+00:00"
+    assert (
+        preview(make_every(1_500_000, now=T0), T0, 1)[0].local == "2026-01-01T00:00:01.500000+00:00"
+    )
 
 
 @pytest.mark.spec("B3", "C9")
@@ -83,19 +94,28 @@ def test_a_preview_ends_with_its_schedule() -> None:
             "30 2 * * *",
             {},
             "2026-03-28T12:00:00Z",
-            ["2026-03-29 02:30 does not exist (clocks go from +01:00 to +02:00): fires right after the gap", None],
+            [
+                "2026-03-29 02:30 does not exist (clocks go from +01:00 to +02:00): fires right after the gap",
+                None,
+            ],
         ),
         (
             "30 2 * * *",
             {"dst_gap": "skip"},
             "2026-03-28T12:00:00Z",
-            ["2026-03-29 02:30 does not exist (clocks go from +01:00 to +02:00) and is skipped", None],
+            [
+                "2026-03-29 02:30 does not exist (clocks go from +01:00 to +02:00) and is skipped",
+                None,
+            ],
         ),
         (
             "30 2 * * *",
             {"dst_gap": "shift"},
             "2026-03-28T12:00:00Z",
-            ["2026-03-29 02:30 does not exist (clocks go from +01:00 to +02:00): fires 1h later", None],
+            [
+                "2026-03-29 02:30 does not exist (clocks go from +01:00 to +02:00): fires 1h later",
+                None,
+            ],
         ),
         (
             "30 2 * * *",
@@ -117,7 +137,12 @@ def test_a_preview_ends_with_its_schedule() -> None:
                 None,
             ],
         ),
-        ("0 9 * * *", {}, "2026-03-28T12:00:00Z", ["clocks go from +01:00 to +02:00 before this firing", None]),
+        (
+            "0 9 * * *",
+            {},
+            "2026-03-28T12:00:00Z",
+            ["clocks go from +01:00 to +02:00 before this firing", None],
+        ),
     ],
 )
 def test_a_preview_says_where_the_clock_shapes_a_firing(

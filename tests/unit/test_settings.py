@@ -7,8 +7,8 @@ import pytest
 from ksana.base.errors import SetupError
 from ksana.base.instant import DAY, SECOND
 from ksana.boot.settings import reference
-from ksana.boot.settings.table import TABLE, Settings
 from ksana.boot.settings.sources import Loaded, load
+from ksana.boot.settings.table import TABLE, Settings
 from ksana.boot.settings.values import sqlite_url, url_of_go_dsn
 
 pytestmark = pytest.mark.spec("X15")
@@ -46,7 +46,10 @@ def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults() 
     write("[server]\nport = 1\nhost = '127.0.0.3'\ngraceful_timeout = '3s'\n")
     loaded = load({"server.port": "3"}, {"PORT": "2", "KSANA_HOST": "127.0.0.2"})
     assert (loaded.settings.server.port, origin(loaded, "server.port")) == (3, "flag --port")
-    assert (loaded.settings.server.host, origin(loaded, "server.host")) == ("127.0.0.2", "environment KSANA_HOST")
+    assert (loaded.settings.server.host, origin(loaded, "server.host")) == (
+        "127.0.0.2",
+        "environment KSANA_HOST",
+    )
     assert loaded.settings.server.graceful_timeout_us == 3 * SECOND
     assert origin(loaded, "server.graceful_timeout") == "file ksana.toml"
     assert origin(loaded, "tasks.workers") == "default"
@@ -65,11 +68,21 @@ def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults() 
         ("RETRY_BACKOFF", "500ms", "timers.retry_backoff", SECOND // 2),
         ("LOG_LEVEL", "DEBUG", "logging.level", "debug"),
         ("KSANA_STORE", "postgres://db/x", "store.url", "postgresql://db/x"),
-        ("KSANA_COORDINATION", "redis+cluster://a:1,b:2", "coordination.url", "redis+cluster://a:1,b:2"),
+        (
+            "KSANA_COORDINATION",
+            "redis+cluster://a:1,b:2",
+            "coordination.url",
+            "redis+cluster://a:1,b:2",
+        ),
         ("KSANA_RETENTION", "P7D", "store.retention", 7 * DAY),
         ("KSANA_AUDIT_RETENTION", "2d", "store.audit_retention", 2 * DAY),
         ("KSANA_TASKS_RESPONSE_LIMIT", "128KiB", "tasks.response_limit", 128 * 1024),
-        ("KSANA_EGRESS_DENY", "10.0.0.0/8, 192.168.0.0/16", "egress.deny", ("10.0.0.0/8", "192.168.0.0/16")),
+        (
+            "KSANA_EGRESS_DENY",
+            "10.0.0.0/8, 192.168.0.0/16",
+            "egress.deny",
+            ("10.0.0.0/8", "192.168.0.0/16"),
+        ),
         ("KSANA_CAPACITY_SHARES", "a=40,b=2", "capacity.shares", (("a", 40), ("b", 2))),
         ("KSANA_CALLBACK_IDENTITY_MODE", "off", "callback.identity_mode", False),
         ("KSANA_GOVERNANCE_WORKER_ENABLED", "true", "governance.worker.enabled", True),
@@ -94,7 +107,9 @@ def test_every_setting_has_a_variable_of_its_own_name() -> None:
 
 
 def test_the_newer_name_of_the_data_folder_wins() -> None:
-    assert load({}, {"DATA_DIR": "a", "KSANA_DATA": "b"}).settings.store.url == "sqlite:///b/ksana.db"
+    assert (
+        load({}, {"DATA_DIR": "a", "KSANA_DATA": "b"}).settings.store.url == "sqlite:///b/ksana.db"
+    )
 
 
 def test_an_empty_variable_counts_as_unset() -> None:
@@ -103,7 +118,11 @@ def test_an_empty_variable_counts_as_unset() -> None:
 
 @pytest.mark.parametrize(
     ("folder", "url"),
-    [("./data", "sqlite:///data/ksana.db"), ("/srv/k/", "sqlite:////srv/k/ksana.db"), (".", "sqlite:///ksana.db")],
+    [
+        ("./data", "sqlite:///data/ksana.db"),
+        ("/srv/k/", "sqlite:////srv/k/ksana.db"),
+        (".", "sqlite:///ksana.db"),
+    ],
 )
 def test_the_default_store_lies_in_the_data_folder(folder: str, url: str) -> None:
     assert sqlite_url(folder) == url
@@ -158,14 +177,18 @@ def test_service_links_of_kubernetes_are_ignored() -> None:
         ({"KSANA_METRICS_ENABLED": "perhaps"}, ("metrics.enabled", "true or false")),
     ],
 )
-def test_a_bad_value_stops_the_start_naming_itself_and_its_source(environ: dict[str, str], words: tuple[str, ...]) -> None:
+def test_a_bad_value_stops_the_start_naming_itself_and_its_source(
+    environ: dict[str, str], words: tuple[str, ...]
+) -> None:
     with pytest.raises(SetupError) as caught:
         load({}, environ)
     assert all(word in str(caught.value) for word in words)
     assert "hidden" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["port = = 1", "a = 'é".encode("latin-1").decode("latin-1") + "", "[server]\nport='x'"])
+@pytest.mark.parametrize(
+    "text", ["port = = 1", "a = 'é".encode("latin-1").decode("latin-1") + "", "[server]\nport='x'"]
+)
 def test_a_broken_file_stops_the_start_and_is_named(text: str) -> None:
     write(text)
     with pytest.raises(SetupError, match=r"ksana\.toml"):
@@ -227,7 +250,11 @@ def test_the_keys_of_the_cron_design_work_in_the_file() -> None:
     settings = loaded.settings
     assert settings.store.url == "mysql://user:pa%40ss@127.0.0.1:3306/cronjob"
     assert (settings.tasks.workers, settings.tasks.request_timeout_us) == (16, 15 * SECOND)
-    assert (settings.tasks.poll_interval_us, settings.tasks.ahead_us, settings.tasks.batch_limit) == (SECOND, 30 * SECOND, 200)
+    assert (
+        settings.tasks.poll_interval_us,
+        settings.tasks.ahead_us,
+        settings.tasks.batch_limit,
+    ) == (SECOND, 30 * SECOND, 200)
     assert settings.callback.base_url == "http://cronjob.internal"
     assert origin(loaded, "tasks.workers") == "file ksana.toml (executor.worker_pool_size)"
     assert len(loaded.warnings) == 4, "keys without effect are told"
@@ -260,7 +287,10 @@ def test_the_keys_of_the_node_design_work_in_the_file() -> None:
     settings = load({}, {}).settings
     assert settings.coordination.url == "redis+cluster://a:7000,b:7001"
     assert (settings.coordination.instance_id, settings.coordination.key_prefix) == ("a1", "lab")
-    assert (settings.nodes.owner_ttl_us, settings.nodes.stream_block_us) == (30 * SECOND, SECOND // 2)
+    assert (settings.nodes.owner_ttl_us, settings.nodes.stream_block_us) == (
+        30 * SECOND,
+        SECOND // 2,
+    )
     assert (settings.nodes.dlq_enabled, settings.nodes.dlq_min_idle_us) == (False, 5 * SECOND // 2)
     assert settings.nodes.remove_stale_after_us == 90 * SECOND
 
@@ -293,7 +323,9 @@ def test_a_go_dsn_becomes_a_store_url(dsn: str, url: str) -> None:
 def test_what_is_shown_can_be_read_back() -> None:
     for setting in TABLE.values():
         if setting.default not in ("", ()):
-            assert setting.about.kind.read(setting.show(setting.default)) == setting.default, setting.name
+            assert setting.about.kind.read(setting.show(setting.default)) == setting.default, (
+                setting.name
+            )
 
 
 def test_the_tree_is_frozen() -> None:
@@ -303,4 +335,6 @@ def test_the_tree_is_frozen() -> None:
 
 def test_the_reference_page_is_current() -> None:
     page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
-    assert page == reference.render(), "run: python -m ksana.boot.settings_doc > docs/reference/settings.md"
+    assert page == reference.render(), (
+        "run: python -m ksana.boot.settings_doc > docs/reference/settings.md"
+    )

@@ -37,7 +37,14 @@ def test_two_keys_sign_side_by_side_while_one_is_replaced(now: int) -> None:
 
 
 def test_a_known_signature() -> None:
-    headers = dict(sign(SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330 * SECOND + 999, b'{"test": 2432232314}'))
+    headers = dict(
+        sign(
+            SECRET,
+            "msg_p5jXN8AQM9LWM0D4loKWxJek",
+            1_614_265_330 * SECOND + 999,
+            b'{"test": 2432232314}',
+        )
+    )
     assert headers == {
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
         "webhook-timestamp": "1614265330",

@@ -1,1 +1,2 @@
-"""The edges: parse, one service call, render. Knows status codes, JSON shapes and frames, not how things are done."""
+"""The edges: parse, one service call, render. Knows status codes, JSON shapes and frames, not how
+things are done."""

@@ -1,8 +1,8 @@
 """The one clock. All code takes time from it and waits only through it.
 
-`SystemClock` is the real one. `VirtualClock` stands still until `advance` (or `run_until_idle`) moves it from one
-deadline to the next, in order, letting every woken task run before time moves on: a year passes in a second, and the
-same test gives the same trace every time.
+`SystemClock` is the real one. `VirtualClock` stands still until `advance` (or `run_until_idle`)
+moves it from one deadline to the next, in order, letting every woken task run before time moves on:
+a year passes in a second, and the same test gives the same trace every time.
 """
 
 import asyncio
@@ -14,11 +14,13 @@ from typing import Protocol
 from ksana.base.instant import Instant, Micros
 
 SETTLE_TURNS = 25
-"""Turns of the event loop the virtual clock gives woken tasks before it believes that nothing more will happen."""
+"""Turns of the event loop the virtual clock gives woken tasks before it believes that nothing more
+will happen."""
 
 
 NAP: Micros = 5_000_000
-"""Longest sleep on one reading of the wall clock: a step is noticed within seconds, and idle loops cost next to nothing."""
+"""Longest sleep on one reading of the wall clock: a step is noticed within seconds, and idle loops
+cost next to nothing."""
 
 
 class Clock(Protocol):
@@ -33,14 +35,16 @@ class Clock(Protocol):
         ...
 
     async def sleep_until(self, at: Instant) -> None:
-        """Wait as long as it is until `at` by the wall clock as known now. A step of the clock meanwhile is not seen."""
+        """Wait as long as it is until `at` by the wall clock as known now. A step of the clock
+        meanwhile is not seen."""
         ...
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> bool:
         """Wait for the event or the instant, whichever is first; tell whether the event came.
 
-        A clock stepped forward past `until` ends the wait within seconds; one stepped back does not lengthen it. So the
-        wait may end before the wall clock shows `until`: look again, and wait again.
+        A clock stepped forward past `until` ends the wait within seconds; one stepped back does not
+        lengthen it. So the wait may end before the wall clock shows `until`: look again, and wait
+        again.
         """
         ...
 

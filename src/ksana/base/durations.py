@@ -1,4 +1,5 @@
-"""Durations as people write them: Go style (`1h30m`, `500ms`, also `2d`), plain seconds, or ISO 8601 (`P7D`).
+"""Durations as people write them: Go style (`1h30m`, `500ms`, also `2d`), plain seconds, or ISO
+8601 (`P7D`).
 
 Read into whole microseconds, printed in the shortest Go form.
 """
@@ -13,9 +14,15 @@ MAX_DURATION: Final[Micros] = 36_525 * DAY
 """A hundred years: longer is a mistake, and sums of such durations still fit 64 bits."""
 
 _UNITS: Final = {
-    "us": MICROSECOND, "µs": MICROSECOND, "μs": MICROSECOND, "ms": MILLISECOND,
-    "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY,
-}  # fmt: skip
+    "us": MICROSECOND,
+    "µs": MICROSECOND,
+    "μs": MICROSECOND,
+    "ms": MILLISECOND,
+    "s": SECOND,
+    "m": MINUTE,
+    "h": HOUR,
+    "d": DAY,
+}
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|µs|μs|ms|s|m|h|d)", re.ASCII)
 _ISO = re.compile(
     r"P(?!\Z)(?:(\d+(?:\.\d+)?)W)?(?:(\d+(?:\.\d+)?)D)?"
@@ -54,9 +61,11 @@ def format_duration(span: Micros) -> str:
         return _trim(span, unit) + name
     hours, rest = divmod(span, HOUR)
     minutes, rest = divmod(rest, MINUTE)
-    return (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes else "") + (
-        _trim(rest, SECOND) + "s" if rest else ""
-    )  # fmt: skip
+    return (
+        (f"{hours}h" if hours else "")
+        + (f"{minutes}m" if minutes else "")
+        + (_trim(rest, SECOND) + "s" if rest else "")
+    )
 
 
 def _parse_go(text: str) -> Micros:
@@ -73,8 +82,13 @@ def _parse_go(text: str) -> Micros:
 def _parse_iso(text: str) -> Micros:
     match = _ISO.match(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a duration (years and months have no fixed length): {_ALLOWED}")
-    total = sum((Decimal(n) * unit for n, unit in zip(match.groups(), _ISO_UNITS, strict=True) if n), Decimal(0))
+        raise ValueError(
+            f"{text!r} is not a duration (years and months have no fixed length): {_ALLOWED}"
+        )
+    total = sum(
+        (Decimal(n) * unit for n, unit in zip(match.groups(), _ISO_UNITS, strict=True) if n),
+        Decimal(0),
+    )
     return _bounded(total, text)
 
 

@@ -1,30 +1,27 @@
 """Every error a caller can see, with its stable code and HTTP status.
 
-    KsanaError
-    ├── InvalidError              400  INVALID_ARGUMENT (carries the field), INVALID_JSON, INVALID_ID
-    ├── UnauthenticatedError      401  UNAUTHENTICATED
-    ├── ForbiddenError            403  FORBIDDEN
-    ├── NotFoundError             404  NOT_FOUND
-    ├── MethodError               405  METHOD_NOT_ALLOWED
-    ├── ConflictError             409  ALREADY_EXISTS, VERSION_CONFLICT, CONCURRENCY_LIMIT, QUEUE_FULL, ILLEGAL_TRANSITION,
-    │                                  DUPLICATE_REQUEST, IDEMPOTENCY_MISMATCH, CLAIM_LOST, LEASE_LOST (carries `current`)
-    ├── TooLargeError             413  TOO_LARGE
-    ├── MediaTypeError            415  UNSUPPORTED_MEDIA_TYPE
-    ├── RateLimitedError          429  RATE_LIMITED
-    └── UnavailableError          503  with Retry-After
-        ├── StoreDownError             STORE_DOWN
-        └── DependencyDownError        SCHEDULER_DEPENDENCY_DOWN
+KsanaError ├── InvalidError              400  INVALID_ARGUMENT (carries the field), INVALID_JSON,
+INVALID_ID ├── UnauthenticatedError      401  UNAUTHENTICATED ├── ForbiddenError            403
+FORBIDDEN ├── NotFoundError             404  NOT_FOUND ├── MethodError               405
+METHOD_NOT_ALLOWED ├── ConflictError             409  ALREADY_EXISTS, VERSION_CONFLICT,
+CONCURRENCY_LIMIT, QUEUE_FULL, ILLEGAL_TRANSITION, │
+DUPLICATE_REQUEST, IDEMPOTENCY_MISMATCH, CLAIM_LOST, LEASE_LOST (carries `current`) ├──
+TooLargeError             413  TOO_LARGE ├── MediaTypeError            415  UNSUPPORTED_MEDIA_TYPE
+├── RateLimitedError          429  RATE_LIMITED └── UnavailableError          503  with Retry-After
+├── StoreDownError             STORE_DOWN └── DependencyDownError        SCHEDULER_DEPENDENCY_DOWN
 
-A lost race is a return value, never an exception: guarded writes answer a bool. Anything that is not a KsanaError is a
-bug of ours and becomes 500 INTERNAL at the edge, without its text. Setup mistakes (a bad setting, a foreign database
-file) are `SetupError`: they stop the start with a sentence for the operator and never reach HTTP.
+A lost race is a return value, never an exception: guarded writes answer a bool. Anything that is
+not a KsanaError is a bug of ours and becomes 500 INTERNAL at the edge, without its text. Setup
+mistakes (a bad setting, a foreign database file) are `SetupError`: they stop the start with a
+sentence for the operator and never reach HTTP.
 """
 
 from typing import Any, ClassVar
 
 
 class KsanaError(Exception):
-    """The root: a stable `code`, a `status`, a message that says what is allowed, and extra members of the answer."""
+    """The root: a stable `code`, a `status`, a message that says what is allowed, and extra members
+    of the answer."""
 
     status: ClassVar[int] = 500
     default_code: ClassVar[str] = "INTERNAL"
@@ -42,7 +39,9 @@ class InvalidError(KsanaError):
     status = 400
     default_code = "INVALID_ARGUMENT"
 
-    def __init__(self, message: str, *, field: str | None = None, code: str | None = None, **extra: Any) -> None:
+    def __init__(
+        self, message: str, *, field: str | None = None, code: str | None = None, **extra: Any
+    ) -> None:
         if field is not None:
             extra["field"] = field
         super().__init__(message, code=code, **extra)
@@ -116,7 +115,9 @@ class UnavailableError(KsanaError):
     status = 503
     default_code = "SCHEDULER_DEPENDENCY_DOWN"
 
-    def __init__(self, message: str, *, retry_after_sec: int = 1, code: str | None = None, **extra: Any) -> None:
+    def __init__(
+        self, message: str, *, retry_after_sec: int = 1, code: str | None = None, **extra: Any
+    ) -> None:
         super().__init__(message, code=code, **extra)
         self.retry_after_sec = retry_after_sec
 

@@ -1,4 +1,5 @@
-"""Ids and tokens. Chance is from a secure source; nothing derives from the machine, and time only where it is handed in."""
+"""Ids and tokens. Chance is from a secure source; nothing derives from the machine, and time only
+where it is handed in."""
 
 import os
 import re
@@ -18,8 +19,8 @@ _UID = re.compile(r"[0-9a-f]{32}\Z", re.ASCII)
 
 
 class _Pool(threading.local):
-    """Random bytes drawn ahead, by thread. A question to the system gives the interpreter's lock away: on a busy event loop one
-    for every id costs more than all the rest of the id."""
+    """Random bytes drawn ahead, by thread. A question to the system gives the interpreter's lock
+    away: on a busy event loop one for every id costs more than all the rest of the id."""
 
     drawn = b""
     place = 0
@@ -54,7 +55,8 @@ def new_uid() -> str:
 def new_run_uid(at: int) -> str:
     """Make a run's uid: 48 bits of milliseconds, then 80 random bits.
 
-    Uids that grow with time are written at one end of their index; random ones touch a page of their own each.
+    Uids that grow with time are written at one end of their index; random ones touch a page of
+    their own each.
     """
     return new_run_uids(at, 1)[0]
 
@@ -71,14 +73,17 @@ def new_uuid() -> str:
 
 
 def new_ordered_uuids(at: Instant, count: int) -> list[str]:
-    """Make UUIDs (version 7) that sort by the instant, with 74 random bits each: new rows then land side by side in an index
-    instead of all over it, which is most of the cost of a durable commit. They come in order, so that the rows of one batch
-    are appended one after the other and fill their pages."""
+    """Make UUIDs (version 7) that sort by the instant, with 74 random bits each: new rows then land
+    side by side in an index instead of all over it, which is most of the cost of a durable commit.
+    They come in order, so that the rows of one batch are appended one after the other and fill
+    their pages."""
     stamp = f"{at // 1000 & 0xFFFFFFFFFFFF:012x}"
     head = f"{stamp[:8]}-{stamp[8:]}-7"
     noise = _draw(10 * count).hex()
     parts = (noise[place : place + 20] for place in range(0, 20 * count, 20))
-    return sorted([f"{head}{part[:3]}-{_VARIANT[part[3]]}{part[4:7]}-{part[7:19]}" for part in parts])
+    return sorted(
+        [f"{head}{part[:3]}-{_VARIANT[part[3]]}{part[4:7]}-{part[7:19]}" for part in parts]
+    )
 
 
 def new_ordered_uuid(at: Instant) -> str:
@@ -88,7 +93,8 @@ def new_ordered_uuid(at: Instant) -> str:
 
 
 def new_token() -> int:
-    """Make a fencing token: 62 random bits, so that it fits a signed 64-bit column and never repeats in practice."""
+    """Make a fencing token: 62 random bits, so that it fits a signed 64-bit column and never
+    repeats in practice."""
     return new_tokens(1)[0]
 
 

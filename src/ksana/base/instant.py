@@ -1,7 +1,8 @@
 """Instants: whole microseconds since the Unix epoch, UTC, as plain integers.
 
-One type from the API's edge down to every store and Redis: the same order and arithmetic everywhere, no time zones,
-no rounding. RFC 3339 text exists at the edge only and is made and read here.
+One type from the API's edge down to every store and Redis: the same order and arithmetic
+everywhere, no time zones, no rounding. RFC 3339 text exists at the edge only and is made and read
+here.
 """
 
 import re
@@ -22,13 +23,17 @@ MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 
-# Years 1..9999 is what datetime can hold; instants outside cannot be shown, so they are refused at the edge.
+# Years 1..9999 is what datetime can hold; instants outside cannot be shown, so they are refused at
+# the edge.
 EARLIEST: Final[Instant] = -62_135_596_800 * SECOND
 LATEST: Final[Instant] = 253_402_300_799 * SECOND + 999_999
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE_TEXTS: Final = tuple(f"T{minute // 60:02d}:{minute % 60:02d}:00Z" for minute in range(1440))
-_RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|z|[+-]\d\d:?\d\d)?\Z", re.ASCII)
+_RFC3339 = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9})\d*)?(Z|z|[+-]\d\d:?\d\d)?\Z",
+    re.ASCII,
+)
 
 
 def format_instant(at: Instant) -> str:
@@ -73,7 +78,13 @@ def parse_instant(text: str) -> Instant:
     leap = second == "60"
     try:
         moment = datetime(
-            int(year), int(month), int(day), int(hour), int(minute), 59 if leap else int(second), tzinfo=_offset(zone)
+            int(year),
+            int(month),
+            int(day),
+            int(hour),
+            int(minute),
+            59 if leap else int(second),
+            tzinfo=_offset(zone),
         )
         at = to_instant(moment) + micros + (SECOND if leap else 0)
     except (ValueError, OverflowError) as error:

@@ -59,5 +59,8 @@ def announce(address: str, store_url: str, stock: Stock) -> None:
 def _look_around(tx: Tx) -> tuple[dict[str, int], Instant | None]:
     instances = tx.instances.list_instances()
     signs = [instance.stopped_at or instance.alive_at for instance in instances]
-    counts = {"events": tx.events.latest_id(), "API keys": sum(key.revoked_at is None for key in tx.keys.list_keys())}
+    counts = {
+        "events": tx.events.latest_id(),
+        "API keys": sum(key.revoked_at is None for key in tx.keys.list_keys()),
+    }
     return counts, max(signs, default=None)

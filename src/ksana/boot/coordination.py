@@ -1,4 +1,5 @@
-"""What the operator is told about coordination (X3): what it does not do yet, and what several instances lack with `memory`.
+"""What the operator is told about coordination (X3): what it does not do yet, and what several
+instances lack with `memory`.
 
 Timers, tasks and the queue are coordinated by the store alone; nothing here is ever a failure.
 """
@@ -22,7 +23,11 @@ class CoordinationNotes:
     def tell_start(self) -> None:
         """Say plainly that Redis was asked for and is not used."""
         if self._url != "memory":
-            _log.warning("the coordination that was configured is not used yet", url=mask_url(self._url), err=self._unused())
+            _log.warning(
+                "the coordination that was configured is not used yet",
+                url=mask_url(self._url),
+                err=self._unused(),
+            )
 
     def see_peers(self, count: int) -> None:
         """Take note of how many other instances live on our store."""
@@ -40,8 +45,16 @@ class CoordinationNotes:
         if self._url != "memory":
             return Check("coordination", True, self._unused())
         if self._peers:
-            others = "one other instance is" if self._peers == 1 else f"{self._peers} other instances are"
-            return Check("coordination", True, f"{others} on this store and it is memory: nodes need Redis for that")
+            others = (
+                "one other instance is"
+                if self._peers == 1
+                else f"{self._peers} other instances are"
+            )
+            return Check(
+                "coordination",
+                True,
+                f"{others} on this store and it is memory: nodes need Redis for that",
+            )
         return Check("coordination", True)
 
     def _unused(self) -> str:

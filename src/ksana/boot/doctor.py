@@ -1,4 +1,5 @@
-"""What `ksana doctor` looks at: each check answers one line, good or bad, and none changes anything."""
+"""What `ksana doctor` looks at: each check answers one line, good or bad, and none changes
+anything."""
 
 import asyncio
 import os
@@ -91,7 +92,9 @@ async def _look_at_disk(settings: Settings) -> str:
         raise SetupError(f"{folder} cannot be written by this user")
     free = shutil.disk_usage(folder).free
     if free < LEAST_FREE:
-        raise SetupError(f"{folder} has {free >> 20} MiB free; at least {LEAST_FREE >> 20} are wanted")
+        raise SetupError(
+            f"{folder} has {free >> 20} MiB free; at least {LEAST_FREE >> 20} are wanted"
+        )
     return f"{folder} has {free >> 20} MiB free"
 
 
@@ -99,7 +102,9 @@ async def _look_at_sqlite(settings: Settings, clock: Clock) -> str:
     if sqlite3.sqlite_version_info < _LEAST_SQLITE:
         raise SetupError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or newer is needed")
     words = f"SQLite {sqlite3.sqlite_version}"
-    path = Path(sqlite_path(settings.store.url)) if settings.store.url.startswith("sqlite:") else None
+    path = (
+        Path(sqlite_path(settings.store.url)) if settings.store.url.startswith("sqlite:") else None
+    )
     if path is None or not path.exists():
         return words
     connection = sqlite_file.connect(str(path), clock, read_only=True)
@@ -111,7 +116,9 @@ async def _look_at_sqlite(settings: Settings, clock: Clock) -> str:
     finally:
         connection.close()
     if mode != "wal" or level < 2:
-        raise SetupError(f"{path} would lose acknowledged writes: journal_mode={mode}, synchronous={level}")
+        raise SetupError(
+            f"{path} would lose acknowledged writes: journal_mode={mode}, synchronous={level}"
+        )
     return f"{words}, {path.name} in WAL mode with synchronous=FULL"
 
 
@@ -134,7 +141,9 @@ async def _look_at_clocks(settings: Settings, clock: Clock) -> str:
     finally:
         await store.close()
     if abs(skew_us) > SKEW_TOLERANCE:
-        raise SetupError(f"the store's clock is {skew_us / SECOND:+.3f} s from ours: set both by NTP")
+        raise SetupError(
+            f"the store's clock is {skew_us / SECOND:+.3f} s from ours: set both by NTP"
+        )
     return f"the store's clock is {skew_us / SECOND:+.3f} s from ours"
 
 
@@ -144,9 +153,13 @@ async def _look_at_coordination(settings: Settings) -> str:
         return "memory: one instance only for nodes"
     answers = []
     for place in urlsplit(url).netloc.rpartition("@")[2].split(","):
-        host, _, port = place.rpartition(":") if place.rpartition(":")[2].isdigit() else (place, "", "6379")
+        host, _, port = (
+            place.rpartition(":") if place.rpartition(":")[2].isdigit() else (place, "", "6379")
+        )
         async with asyncio.timeout(_ANSWER_WITHIN_SEC):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), family=socket.AF_UNSPEC)
+            _, writer = await asyncio.open_connection(
+                host.strip("[]"), int(port), family=socket.AF_UNSPEC
+            )
         writer.close()
         answers.append(f"{host}:{port}")
     return f"{', '.join(answers)} can be reached"

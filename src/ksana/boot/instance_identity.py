@@ -1,7 +1,9 @@
-"""Which machine and process this is, and whether a process that claims to be on the same one is dead.
+"""Which machine and process this is, and whether a process that claims to be on the same one is
+dead.
 
-A host name alone proves nothing: two machines may share one, and containers hide each other's processes. The boot id and the
-process namespace together name one table of processes; only inside the same table is a missing process id a proof.
+A host name alone proves nothing: two machines may share one, and containers hide each other's
+processes. The boot id and the process namespace together name one table of processes; only inside
+the same table is a missing process id a proof.
 """
 
 import hashlib
@@ -28,11 +30,15 @@ def find_host() -> str:
 
 
 def make_instance_id(configured: str) -> str:
-    """The name of this life of the process: the configured name or the host's, the process id, and chance.
+    """The name of this life of the process: the configured name or the host's, the process id, and
+    chance.
 
-    Never the configured name alone: what a former life held must not look as if it were held by this one.
+    Never the configured name alone: what a former life held must not look as if it were held by
+    this one.
     """
-    host = "".join(char if char.isalnum() or char in "._-" else "-" for char in socket.gethostname())[:60]
+    host = "".join(
+        char if char.isalnum() or char in "._-" else "-" for char in socket.gethostname()
+    )[:60]
     name = configured if configured != "auto" else host or "host"
     return f"{name}-{os.getpid()}-{new_uid()[:6]}"
 
@@ -56,6 +62,9 @@ def is_dead(instance: Instance, host: str) -> bool:
 
 def _is_zombie(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[0] == "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[0]
+            == "Z"
+        )
     except (OSError, IndexError):
         return False

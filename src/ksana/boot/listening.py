@@ -1,4 +1,5 @@
-"""The listening socket: bound before anything else starts, so that a taken port is the first thing said."""
+"""The listening socket: bound before anything else starts, so that a taken port is the first thing
+said."""
 
 import contextlib
 import errno
@@ -17,7 +18,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise SetupError(f"The address {host!r} cannot be found: {error.strerror or error}.") from None
+        raise SetupError(
+            f"The address {host!r} cannot be found: {error.strerror or error}."
+        ) from None
     # IPv4 first where a name has both, as most clients of a local server try it.
     family, kind, protocol, _, address = min(infos, key=lambda info: info[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
@@ -43,7 +46,8 @@ def describe_address(host: str, listener: socket.socket) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address. A name other than localhost is taken as reachable."""
+    """Whether only this machine can reach the address. A name other than localhost is taken as
+    reachable."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,7 +1,8 @@
-"""Logs: one line per event, JSON or console, secrets masked, control characters escaped. Set up once, at the start.
+"""Logs: one line per event, JSON or console, secrets masked, control characters escaped. Set up
+once, at the start.
 
-Code anywhere writes `structlog.get_logger().info("words", key=value)`. A level that is off costs a call and nothing more.
-What the standard library logs (the HTTP server) goes the same way.
+Code anywhere writes `structlog.get_logger().info("words", key=value)`. A level that is off costs a
+call and nothing more. What the standard library logs (the HTTP server) goes the same way.
 """
 
 import logging
@@ -24,15 +25,30 @@ _LEVELS: Final = {
     "error": logging.ERROR,
 }
 _FIRST_KEYS: Final = (
-    "trace_id", "job_id", "task_id", "run_id", "attempt", "status", "err", "latency_ms", "target_url",
-)  # fmt: skip
+    "trace_id",
+    "job_id",
+    "task_id",
+    "run_id",
+    "attempt",
+    "status",
+    "err",
+    "latency_ms",
+    "target_url",
+)
 _encode = msgspec.json.Encoder(enc_hook=str).encode
-_COLOURS: Final = {"debug": "\x1b[2m", "info": "", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
+_COLOURS: Final = {
+    "debug": "\x1b[2m",
+    "info": "",
+    "warning": "\x1b[33m",
+    "error": "\x1b[31m",
+    "critical": "\x1b[31m",
+}
 _MAX_STACK: Final = 4 * MAX_TEXT
 
 
 def start_logging(level: str, form: str, clock: Clock, stream: TextIO | None = None) -> None:
-    """Send everything that is logged to the stream (stderr), from this level on, as JSON or console lines."""
+    """Send everything that is logged to the stream (stderr), from this level on, as JSON or console
+    lines."""
     out = sys.stderr if stream is None else stream
     if form == "auto":
         form = "console" if out.isatty() else "json"
@@ -100,7 +116,9 @@ def _render_json(line: dict[str, Any]) -> str:
     if text.isascii() and "\x7f" not in text:
         return text
     # Inside JSON only strings can hold these, so their JSON escapes keep the line valid.
-    return "".join(char if char.isprintable() or char == " " else _json_escape(char) for char in text)
+    return "".join(
+        char if char.isprintable() or char == " " else _json_escape(char) for char in text
+    )
 
 
 def _json_escape(char: str) -> str:
@@ -129,7 +147,9 @@ class _Console:
         clock, level, words = line.pop("ts"), line.pop("level"), line.pop("msg")
         stack = line.pop("stack", None)
         colour = _COLOURS.get(level, "") if self._is_coloured else ""
-        members = "".join(f" {escape_controls(key)}={_console_value(value)}" for key, value in line.items())
+        members = "".join(
+            f" {escape_controls(key)}={_console_value(value)}" for key, value in line.items()
+        )
         text = f"{clock} {level.upper():<7} {escape_controls(words)}{members}"
         if stack is not None:
             text += "".join(f"\n    {escape_controls(row)}" for row in stack.splitlines())
@@ -139,7 +159,11 @@ class _Console:
 def _console_value(value: Any) -> str:
     if isinstance(value, str):
         safe = escape_controls(value)
-        return safe if safe and not any(char in ' "=' for char in safe) else '"' + safe.replace('"', '\\"') + '"'
+        return (
+            safe
+            if safe and not any(char in ' "=' for char in safe)
+            else '"' + safe.replace('"', '\\"') + '"'
+        )
     return escape_controls(_encode(_tidy(value)).decode())
 
 
@@ -151,7 +175,15 @@ class _Bridge(logging.Handler):
             words = record.getMessage()
         except Exception:
             words = str(record.msg)
-        level = "error" if record.levelno >= logging.ERROR else "warning" if record.levelno >= logging.WARNING else "info"
+        level = (
+            "error"
+            if record.levelno >= logging.ERROR
+            else "warning"
+            if record.levelno >= logging.WARNING
+            else "info"
+        )
         if record.levelno < logging.INFO:
             level = "debug"
-        getattr(structlog.get_logger(), level)(words, logger=record.name, exc_info=record.exc_info or None)
+        getattr(structlog.get_logger(), level)(
+            words, logger=record.name, exc_info=record.exc_info or None
+        )

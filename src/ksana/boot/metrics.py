@@ -1,7 +1,9 @@
-"""Metrics: our own registry, families whose labels are capped, and what describes the whole process.
+"""Metrics: our own registry, families whose labels are capped, and what describes the whole
+process.
 
-Hot paths pay one addition: the library's own counters take a lock and several microseconds, so ours are plain numbers that
-become the library's families when /metrics is asked for. What can be read on demand is read then too.
+Hot paths pay one addition: the library's own counters take a lock and several microseconds, so ours
+are plain numbers that become the library's families when /metrics is asked for. What can be read on
+demand is read then too.
 """
 
 import platform
@@ -65,7 +67,8 @@ class Spread:
 
 
 class Capped(Generic[Child]):
-    """Series by label of which only the first `cap` combinations are kept apart; later ones are folded together."""
+    """Series by label of which only the first `cap` combinations are kept apart; later ones are
+    folded together."""
 
     def __init__(self, make: Callable[[tuple[str, ...]], Child], labels: int, cap: int) -> None:
         self._make = make
@@ -105,18 +108,33 @@ class Metrics:
         build = self.gauge("ksana_build_info", "What runs.", ("version", "python"))
         build.child(version, platform.python_version()).set(1)
         self.on_scrape(
-            lambda: [_gauge("ksana_uptime_seconds", "Time since the start.", (clock.monotonic() - started_mono) / SECOND)]
+            lambda: [
+                _gauge(
+                    "ksana_uptime_seconds",
+                    "Time since the start.",
+                    (clock.monotonic() - started_mono) / SECOND,
+                )
+            ]
         )
         lag = Histogram(
-            "ksana_event_loop_lag_seconds", "How late the event loop wakes.", buckets=_LAG_BUCKETS, registry=self.registry
+            "ksana_event_loop_lag_seconds",
+            "How late the event loop wakes.",
+            buckets=_LAG_BUCKETS,
+            registry=self.registry,
         )
-        steps = self.counter("ksana_clock_steps_total", "CoroutineDriver of the wall clock.", ("direction",))
+        steps = self.counter(
+            "ksana_clock_steps_total", "CoroutineDriver of the wall clock.", ("direction",)
+        )
         self._step_children = (steps.child("back"), steps.child("forward"))
-        self._skew = Gauge("ksana_clock_skew_seconds", "The store's clock minus ours.", registry=self.registry)
+        self._skew = Gauge(
+            "ksana_clock_skew_seconds", "The store's clock minus ours.", registry=self.registry
+        )
         self._restarts = self.counter("ksana_loop_restarts_total", "Restarts of a loop.", ("loop",))
         self._observe_lag = lag.observe
 
-    def counter(self, name: str, text: str, labels: tuple[str, ...], cap: int = LABEL_CAP) -> Capped[Count]:
+    def counter(
+        self, name: str, text: str, labels: tuple[str, ...], cap: int = LABEL_CAP
+    ) -> Capped[Count]:
         """Make a counter with labels."""
         series = Capped(lambda _: Count(), len(labels), cap)
 
@@ -129,13 +147,20 @@ class Metrics:
         self.on_scrape(collect)
         return series
 
-    def gauge(self, name: str, text: str, labels: tuple[str, ...], cap: int = LABEL_CAP) -> Capped[Gauge]:
+    def gauge(
+        self, name: str, text: str, labels: tuple[str, ...], cap: int = LABEL_CAP
+    ) -> Capped[Gauge]:
         """Make a gauge with labels."""
         family = Gauge(name, text, labels, registry=self.registry)
         return Capped(lambda key: family.labels(*key), len(labels), cap)
 
     def histogram(
-        self, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...], cap: int = LABEL_CAP
+        self,
+        name: str,
+        text: str,
+        labels: tuple[str, ...],
+        buckets: tuple[float, ...],
+        cap: int = LABEL_CAP,
     ) -> Capped[Spread]:
         """Make a histogram with labels."""
         series = Capped(lambda _: Spread(buckets), len(labels), cap)
@@ -198,8 +223,14 @@ def _store_families(health: StoreHealth) -> list[Any]:
     return [
         _gauge("ksana_store_up", "Whether the store answers.", float(health.ok)),
         _counter("ksana_store_commits", "Commits made.", health.commits),
-        _counter("ksana_store_transactions", "Transaction functions committed.", health.transactions),
-        _counter("ksana_store_retries", "Transactions run again after a deadlock or a lost connection.", health.retries),
+        _counter(
+            "ksana_store_transactions", "Transaction functions committed.", health.transactions
+        ),
+        _counter(
+            "ksana_store_retries",
+            "Transactions run again after a deadlock or a lost connection.",
+            health.retries,
+        ),
     ]
 
 

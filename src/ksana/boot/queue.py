@@ -7,12 +7,12 @@ from prometheus_client.core import GaugeMetricFamily
 
 from ksana.api.queue.routes import Queue
 from ksana.boot.surfaces import CoreServices, Surface
-from ksana.engine.queue.chores import QueueChores
 from ksana.engine.core.supervisor import Loop
-from ksana.ports.store import Tx
-from ksana.service.queue.service import QueueService
+from ksana.engine.queue.chores import QueueChores
+from ksana.ports.queue.tables import QueueTx
 from ksana.service.queue.explain import QueueExplainer
 from ksana.service.queue.jobs import Limits
+from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats, Snapshot
 
 
@@ -25,8 +25,12 @@ def queue_surface(core: CoreServices) -> Surface:
     figures = Figures(stats)
     core.metrics.on_scrape(figures.collect)
     chores = QueueChores(
-        core.store, core.clock, core.membership.instance_id, settings.store.retention_us, figures.sample
-    )  # fmt: skip
+        core.store,
+        core.clock,
+        core.membership.instance_id,
+        settings.store.retention_us,
+        figures.sample,
+    )
 
     async def drain() -> None:
         service.arrivals.close()
@@ -45,7 +49,7 @@ def queue_surface(core: CoreServices) -> Surface:
     )
 
 
-def find_jobs(tx: Tx) -> dict[str, int]:
+def find_jobs(tx: QueueTx) -> dict[str, int]:
     """What lies in the queue, from its gauges."""
     queue: Any = tx
     gauges = queue.queue.gauges()
@@ -68,10 +72,18 @@ class Figures:
         latest = self._latest
         if latest is None:
             return []
-        units = GaugeMetricFamily("ksana_queue_capacity_units", "Units of capacity.", labels=("kind",))
+        units = GaugeMetricFamily(
+            "ksana_queue_capacity_units", "Units of capacity.", labels=("kind",)
+        )
         for kind, value in latest.capacity.items():
             units.add_metric((kind,), value)
         jobs = GaugeMetricFamily("ksana_queue_jobs", "Jobs that have not ended.", labels=("state",))
         for state in ("queued", "running"):
             jobs.add_metric((state,), latest.jobs[state])
-        return [units, jobs, GaugeMetricFamily("ksana_queue_leases_active", "Active leases.", value=latest.leases["active"])]
+        return [
+            units,
+            jobs,
+            GaugeMetricFamily(
+                "ksana_queue_leases_active", "Active leases.", value=latest.leases["active"]
+            ),
+        ]

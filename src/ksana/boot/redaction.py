@@ -1,4 +1,5 @@
-"""What must never be read by a stranger: secrets become `***`, control and bidi characters become their escapes.
+"""What must never be read by a stranger: secrets become `***`, control and bidi characters become
+their escapes.
 
 Pure text in, pure text out. Used by the logs and by whatever prints settings.
 """
@@ -9,11 +10,30 @@ from typing import Any, Final
 
 MASK: Final = "***"
 
-_SECRET_KEYS: Final = frozenset({
-    "authorization", "proxy_authorization", "cookie", "set_cookie", "x_api_key", "api_key", "apikey", "password",
-    "passwd", "secret", "signing_secret", "client_secret", "private_key", "credentials", "token", "callback_token",
-    "x_callback_token", "access_token", "refresh_token", "lease_token",
-})  # fmt: skip
+_SECRET_KEYS: Final = frozenset(
+    {
+        "authorization",
+        "proxy_authorization",
+        "cookie",
+        "set_cookie",
+        "x_api_key",
+        "api_key",
+        "apikey",
+        "password",
+        "passwd",
+        "secret",
+        "signing_secret",
+        "client_secret",
+        "private_key",
+        "credentials",
+        "token",
+        "callback_token",
+        "x_callback_token",
+        "access_token",
+        "refresh_token",
+        "lease_token",
+    }
+)
 
 # Each alternative keeps what tells the reader where the secret stood and drops the secret itself.
 _SECRETS: Final = re.compile(
@@ -42,8 +62,11 @@ def redact_text(text: str) -> str:
     return _SECRETS.sub(_masked, text)
 
 
-def redact_member(name: str, value: Any, secret_names: frozenset[str] = frozenset(), depth: int = 0) -> Any:
-    """Mask the value of a member whose name says that it is secret; look into containers and text otherwise."""
+def redact_member(
+    name: str, value: Any, secret_names: frozenset[str] = frozenset(), depth: int = 0
+) -> Any:
+    """Mask the value of a member whose name says that it is secret; look into containers and text
+    otherwise."""
     key = name.lower().replace("-", "_")
     if (key in _SECRET_KEYS or key in secret_names) and value is not None:
         return MASK
@@ -65,17 +88,22 @@ def redact_member(name: str, value: Any, secret_names: frozenset[str] = frozense
     return redact_text(str(value)[:MAX_TEXT])
 
 
-def redact_headers(headers: Iterable[tuple[str, str]], secret_headers: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """Mask the values of the headers that carry secrets by rule, and of those the task calls secret."""
+def redact_headers(
+    headers: Iterable[tuple[str, str]], secret_headers: Iterable[str] = ()
+) -> list[tuple[str, str]]:
+    """Mask the values of the headers that carry secrets by rule, and of those the task calls
+    secret."""
     secret_names = frozenset(name.lower().replace("-", "_") for name in secret_headers)
     return [(name, str(redact_member(name, value, secret_names))) for name, value in headers]
 
 
 def mask_url(url: str) -> str:
-    """Mask the login and secret parameters of a URL, also where the password was not percent-encoded."""
+    """Mask the login and secret parameters of a URL, also where the password was not
+    percent-encoded."""
     scheme, sep, rest = url.partition("://")
     if sep and scheme.lower() not in {"http", "https"}:
-        # The last @ of all ends the login: whoever wrote an unescaped /, ? or # into a password must not see it shown.
+        # The last @ of all ends the login: whoever wrote an unescaped /, ? or # into a password
+        # must not see it shown.
         login, _, place = rest.rpartition("@")
         rest = f"{MASK}@{place}" if login else rest
         return redact_text(f"{scheme}{sep}{rest}")

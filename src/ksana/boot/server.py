@@ -1,7 +1,8 @@
 """The composition root: from settings to a running server, and back down in order.
 
-Up: listen → open the store (or wait for it, answering probes) → enter ourselves among the instances → start the loops.
-Down (X14): stop taking work and wait for what runs, up to the grace → stop listening → stop the loops → leave → flush.
+Up: listen → open the store (or wait for it, answering probes) → enter ourselves among the instances
+→ start the loops. Down (X14): stop taking work and wait for what runs, up to the grace → stop
+listening → stop the loops → leave → flush.
 """
 
 import asyncio
@@ -26,28 +27,28 @@ from ksana.api.core.services import ApiSettings, Check
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND, Micros
-from ksana.boot import banner
-from ksana.boot import instance_identity
+from ksana.boot import banner, instance_identity
 from ksana.boot.coordination import CoordinationNotes
-from ksana.boot.unopened_store import UnopenedStore
 from ksana.boot.listening import describe_address, is_loopback, listen
 from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
-from ksana.boot.surface_list import SURFACES
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import Jobs, wait_for_store
+from ksana.boot.surface_list import SURFACES
 from ksana.boot.surfaces import CoreServices, Surface
 from ksana.boot.tracing import FLUSH_WITHIN, start_tracing
+from ksana.boot.unopened_store import UnopenedStore
 from ksana.domain.tasks.timer_document import TimerDefaults
-from ksana.engine.core.retention import Retention, add_core_rows
 from ksana.engine.core.clock_watch import ClockWatch, watch_loop_lag
 from ksana.engine.core.membership import RENEW_EVERY, Membership
+from ksana.engine.core.retention import Retention, add_core_rows
 from ksana.engine.core.supervisor import Loop, Supervisor
 from ksana.service.core.events import EventLog
 from ksana.service.core.keys import KeyRing
 
 LOCAL_RENEW_EVERY: Final[Micros] = SECOND
-"""On a store of our own a sign of life each second dates an outage to it; the whole idle server took 0.13 % of a core."""
+"""On a store of our own a sign of life each second dates an outage to it; the whole idle server
+took 0.13 % of a core."""
 
 _STOP_WITHIN: Final[Micros] = 5 * SECOND
 """For loops to end after the grace: they only have to notice that they are cancelled."""
@@ -74,7 +75,9 @@ class Seen(msgspec.Struct, frozen=True):
 class KsanaServer:
     """One running server. `run` is its whole life; `begin_stop` asks for its end."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None, random: Random | None = None) -> None:
+    def __init__(
+        self, settings: Settings, clock: Clock | None = None, random: Random | None = None
+    ) -> None:
         self._settings = settings
         self._clock = clock = clock or SystemClock()
         self._random = random = random or Random()
@@ -107,36 +110,62 @@ class KsanaServer:
             lambda other: instance_identity.is_dead(other, here),
             self._coordination.see_peers,
         )
-        self._spans = start_tracing(settings.tracing, os.environ, clock, self._membership.instance_id)
+        self._spans = start_tracing(
+            settings.tracing, os.environ, clock, self._membership.instance_id
+        )
         self._retention = Retention(self._store, clock, self._membership.instance_id)
         add_core_rows(self._retention, settings.store.retention_us)
         self._core = CoreServices(
-            settings, api_settings, clock, random, self._store, metrics, self._membership, self._retention, self._events,
-            self._keys, self._spans,
-        )  # fmt: skip
+            settings,
+            api_settings,
+            clock,
+            random,
+            self._store,
+            metrics,
+            self._membership,
+            self._retention,
+            self._events,
+            self._keys,
+            self._spans,
+        )
         self._surfaces: tuple[Surface, ...] = tuple(make(self._core) for make in SURFACES)
         stats = StatsSections()
         for surface in self._surfaces:
             if surface.stats is not None:
                 stats.add(surface.name, surface.stats)
-        seen = Seen(self._store, clock, api_settings, metrics.registry, self._keys, self._events, self)
-        app = create_app(seen, *(surface.routes for surface in self._surfaces), stats=stats, spans=self._spans)
+        seen = Seen(
+            self._store, clock, api_settings, metrics.registry, self._keys, self._events, self
+        )
+        app = create_app(
+            seen, *(surface.routes for surface in self._surfaces), stats=stats, spans=self._spans
+        )
         grace_sec = -(-settings.server.graceful_timeout_us // SECOND)
-        self._http = Server(make_config(app, host, settings.server.port, graceful_sec=grace_sec), self._events.close)
+        self._http = Server(
+            make_config(app, host, settings.server.port, graceful_sec=grace_sec), self._events.close
+        )
 
     def begin_stop(self) -> None:
         """Ask for an orderly end."""
         self._stop_asked.set()
 
     def readiness(self) -> list[Check]:
-        """Tell how the store, the lease, the loops and the surfaces fare, without waiting for any of them."""
+        """Tell how the store, the lease, the loops and the surfaces fare, without waiting for any
+        of them."""
         health = self._store.health()
         checks = [Check("store", health.ok, health.reason), self._coordination.check()]
         if self._store.is_open:
             is_held = self._membership.is_held()
-            checks.append(Check("lease", is_held, None if is_held else "the lease of this instance has run out"))
+            checks.append(
+                Check(
+                    "lease", is_held, None if is_held else "the lease of this instance has run out"
+                )
+            )
         for report in self._supervisor.readiness():
-            problem = None if report.ok else f"{report.state} after {report.restarts} restarts: {report.last_error}"
+            problem = (
+                None
+                if report.ok
+                else f"{report.state} after {report.restarts} restarts: {report.last_error}"
+            )
             checks.append(Check(f"loop {report.name}", report.ok, problem))
         for surface in self._surfaces:
             checks += surface.readiness() if surface.readiness is not None else []
@@ -194,7 +223,10 @@ class KsanaServer:
         start = self._supervisor.start
         start(Loop("membership", self._membership.run))
         watch = ClockWatch(
-            clock, self._metrics.clock_stepped, None if store.sole else self._store_now, self._metrics.clock_skewed
+            clock,
+            self._metrics.clock_stepped,
+            None if store.sole else self._store_now,
+            self._metrics.clock_skewed,
         )
         start(Loop("clock-watch", watch.run))
         start(Loop("loop-lag", lambda: watch_loop_lag(clock, self._metrics.loop_lag)))
@@ -216,13 +248,16 @@ class KsanaServer:
         return await self._store.read(lambda tx: int(tx.now))
 
     async def _drain(self) -> None:
-        """Stop taking work, wait for what runs; what is left after the grace is for the orphan rule."""
+        """Stop taking work, wait for what runs; what is left after the grace is for the orphan
+        rule."""
         _log.info("stopping", grace_ms=self._settings.server.graceful_timeout_us // 1000)
         drains = [surface.drain for surface in self._surfaces if surface.drain is not None]
         if not drains:
             return
         tasks = [asyncio.ensure_future(drain()) for drain in drains]
-        done, late = await asyncio.wait(tasks, timeout=self._settings.server.graceful_timeout_us / SECOND)
+        done, late = await asyncio.wait(
+            tasks, timeout=self._settings.server.graceful_timeout_us / SECOND
+        )
         for task in done:
             if not task.cancelled() and (error := task.exception()) is not None:
                 _log.error("a surface failed to drain", exc_info=error)
@@ -251,15 +286,17 @@ def _jobs(settings: Settings) -> Jobs:
 
 
 def _calm_collector() -> None:
-    """What was loaded at the start lives as long as the process: the collector need not look at it again, and what runs make
-    is freed by counting. Measured: a seventh of the CPU of a burst of firings."""
+    """What was loaded at the start lives as long as the process: the collector need not look at it
+    again, and what runs make is freed by counting. Measured: a seventh of the CPU of a burst of
+    firings."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
 async def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; a second signal ends the process at once. Answer the exit code."""
+    """Serve until SIGTERM or SIGINT; a second signal ends the process at once. Answer the exit
+    code."""
     server = KsanaServer(settings)
     loop = asyncio.get_running_loop()
     signals: list[int] = []
@@ -284,7 +321,10 @@ async def serve(settings: Settings) -> int:
                 loop.remove_signal_handler(number)
 
 
-async def _cancelled(task: "asyncio.Future[None] | asyncio.Task[bool] | asyncio.Task[None]") -> None:
-    """Cancel a task and wait for its end; what it raised was seen already or does not matter any more."""
+async def _cancelled(
+    task: "asyncio.Future[None] | asyncio.Task[bool] | asyncio.Task[None]",
+) -> None:
+    """Cancel a task and wait for its end; what it raised was seen already or does not matter any
+    more."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,5 @@
-"""Which store a URL means, and how it is opened: the one place of the server that names a store's implementation."""
+"""Which store a URL means, and how it is opened: the one place of the server that names a store's
+implementation."""
 
 from pathlib import Path
 from random import Random
@@ -10,8 +11,8 @@ import structlog
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.base.instant import MILLISECOND, SECOND, Micros
-from ksana.boot.unopened_store import UnopenedStore
 from ksana.boot.redaction import mask_url
+from ksana.boot.unopened_store import UnopenedStore
 from ksana.domain.tasks.timer_document import DEFAULTS, TimerDefaults
 from ksana.ports.store import Store
 from ksana.store import jsonfile, sql
@@ -26,7 +27,8 @@ _log = structlog.get_logger("ksana.boot")
 
 
 class Jobs(msgspec.Struct, frozen=True):
-    """What the stores must know about `jobs.json`: what its jobs may leave out, and which one a new SQLite store takes over."""
+    """What the stores must know about `jobs.json`: what its jobs may leave out, and which one a new
+    SQLite store takes over."""
 
     defaults: TimerDefaults = DEFAULTS
     import_from: Path | None = None
@@ -36,18 +38,33 @@ NO_IMPORT: Final = Jobs()
 
 
 async def open_store(
-    url: str, clock: Clock, *, migrate: bool, serve: bool, jobs: Jobs = NO_IMPORT, durability: Durability = "warn"
+    url: str,
+    clock: Clock,
+    *,
+    migrate: bool,
+    serve: bool,
+    jobs: Jobs = NO_IMPORT,
+    durability: Durability = "warn",
 ) -> Store:
-    """Open the store of a URL. Raise SetupError if it can never work, StoreDownError if it may later."""
+    """Open the store of a URL. Raise SetupError if it can never work, StoreDownError if it may
+    later."""
     try:
         if is_json(url):
-            opened: sql.SqlStore = await jsonfile.open_store(url, clock, serve=serve, defaults=jobs.defaults)
+            opened: sql.SqlStore = await jsonfile.open_store(
+                url, clock, serve=serve, defaults=jobs.defaults
+            )
         else:
-            opened = await sql.open_store(url, clock, migrate=migrate, serve=serve, durability=durability)
+            opened = await sql.open_store(
+                url, clock, migrate=migrate, serve=serve, durability=durability
+            )
             if serve and opened.sole and jobs.import_from is not None:
-                opened.warnings += await _import_jobs(opened, clock, jobs.import_from, jobs.defaults)
+                opened.warnings += await _import_jobs(
+                    opened, clock, jobs.import_from, jobs.defaults
+                )
     except OSError as error:
-        raise SetupError(f"The store {mask_url(url)} cannot be used: {error.strerror or error}.") from None
+        raise SetupError(
+            f"The store {mask_url(url)} cannot be used: {error.strerror or error}."
+        ) from None
     if serve:
         for warning in opened.warnings:
             _log.warning("the store needs a look", err=warning)
@@ -55,7 +72,8 @@ async def open_store(
 
 
 def list_notes(store: Store) -> list[str]:
-    """What the start should tell about an open store, in sentences: what it is not, what it found, what it left."""
+    """What the start should tell about an open store, in sentences: what it is not, what it found,
+    what it left."""
     notes = list(store.notes) if isinstance(store, jsonfile.JsonStore) else []
     return notes + (list(store.warnings) if isinstance(store, sql.SqlStore) else [])
 
@@ -65,15 +83,21 @@ def is_json(url: str) -> bool:
     return url.split(":", 1)[0] == "json"
 
 
-async def _import_jobs(store: sql.SqlStore, clock: Clock, path: Path, defaults: TimerDefaults) -> list[str]:
-    """Let a store nobody has served yet take over the jobs of a JSON file (T23); answer what to tell."""
+async def _import_jobs(
+    store: sql.SqlStore, clock: Clock, path: Path, defaults: TimerDefaults
+) -> list[str]:
+    """Let a store nobody has served yet take over the jobs of a JSON file (T23); answer what to
+    tell."""
     document, warnings = jsonfile.find_import(path, clock.now(), defaults)
     if document is None:
         return warnings if await store.read(jsonfile.is_unused) else []
     count = await store.transact(jsonfile.import_document, document, str(path))
     if not count:
         return [] if count is None else warnings
-    return [f"{count} jobs were taken over from {path}, once; the file is not read again", *warnings]
+    return [
+        f"{count} jobs were taken over from {path}, once; the file is not read again",
+        *warnings,
+    ]
 
 
 async def migrate_store(url: str, clock: Clock) -> MigrationReport:
@@ -83,7 +107,9 @@ async def migrate_store(url: str, clock: Clock) -> MigrationReport:
             return await check_store(url, clock)
         return await sql.migrate(url, clock)
     except OSError as error:
-        raise SetupError(f"The store {mask_url(url)} cannot be used: {error.strerror or error}.") from None
+        raise SetupError(
+            f"The store {mask_url(url)} cannot be used: {error.strerror or error}."
+        ) from None
 
 
 async def check_store(url: str, clock: Clock) -> MigrationReport:
@@ -113,10 +139,14 @@ async def wait_for_store(
     failures = 0
     while True:
         try:
-            return await open_store(url, clock, migrate=migrate, serve=True, jobs=jobs, durability=durability)
+            return await open_store(
+                url, clock, migrate=migrate, serve=True, jobs=jobs, durability=durability
+            )
         except StoreDownError as error:
             late.problem = error.message
-            wait_us = int(min(_WAIT_LEAST << min(failures, 10), _WAIT_MOST) * (0.5 + random.random() / 2))
+            wait_us = int(
+                min(_WAIT_LEAST << min(failures, 10), _WAIT_MOST) * (0.5 + random.random() / 2)
+            )
             failures += 1
             if failures == 1 or failures % 12 == 0:
                 _log.warning("waiting for the store", err=error.message, tries=failures)

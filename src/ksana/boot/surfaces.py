@@ -1,7 +1,8 @@
-"""How a surface is plugged in: what it brings to the core, as one frozen value. The list of all is in `served`.
+"""How a surface is plugged in: what it brings to the core, as one frozen value. The list of all is
+in `served`.
 
-A surface is made before the store answers: it may keep references, it must not wait for anything. Its loops start once the
-store is open.
+A surface is made before the store answers: it may keep references, it must not wait for anything.
+Its loops start once the store is open.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,10 +17,10 @@ from ksana.base.clock import Clock
 from ksana.boot.metrics import Metrics
 from ksana.boot.settings.table import Settings
 from ksana.boot.tracing import Spans
-from ksana.engine.core.retention import Retention
 from ksana.engine.core.membership import Membership
+from ksana.engine.core.retention import Retention
 from ksana.engine.core.supervisor import Loop
-from ksana.ports.store import Store, Tx
+from ksana.ports.store import Store
 from ksana.service.core.events import EventLog
 from ksana.service.core.keys import KeyRing
 
@@ -43,18 +44,20 @@ class CoreServices(msgspec.Struct, frozen=True):
 
 
 class Surface(msgspec.Struct, frozen=True):
-    """One surface: its routes, its loops, and how it answers the questions of start, probes and shutdown."""
+    """One surface: its routes, its loops, and how it answers the questions of start, probes and
+    shutdown."""
 
     name: str
     routes: tuple[AnyRoute, ...] = ()
     loops: tuple[Loop, ...] = ()
     """Started in this order once the store is open, stopped in the reverse order."""
-    found: Callable[[Tx], dict[str, int]] | None = None
-    """A read function: what lies in the store, by name, for the lines printed at the start. Must not scan history."""
+    found: Callable[[Any], dict[str, int]] | None = None
+    """A read function: what lies in the store, by name, for the lines printed at the start. Must
+    not scan history."""
     readiness: Callable[[], list[Check]] | None = None
     """Checks of its own for /readyz, beside its loops. Must not wait."""
     stats: Callable[[], Awaitable[Any]] | None = None
     """Its section of /api/v1/stats."""
     drain: Callable[[], Awaitable[None]] | None = None
-    """Stop taking work at once, then wait for what runs. Cancelled when the grace is over; what is left then is for the
-    orphan rule."""
+    """Stop taking work at once, then wait for what runs. Cancelled when the grace is over; what is
+    left then is for the orphan rule."""

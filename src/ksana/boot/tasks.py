@@ -9,30 +9,31 @@ from prometheus_client.core import GaugeMetricFamily
 
 from ksana import __version__
 from ksana.api.tasks import callbacks as callbacks_api
+from ksana.api.tasks import definitions as tasks_api
 from ksana.api.tasks import explain as explain_api
 from ksana.api.tasks import runs as runs_api
 from ksana.api.tasks import schedules as schedules_api
-from ksana.api.tasks import definitions as tasks_api
 from ksana.api.tasks import timers as timers_api
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.boot.surfaces import CoreServices, Surface
 from ksana.domain.tasks.records import Task
+from ksana.engine.core.pump import Pump
+from ksana.engine.core.supervisor import Loop
+from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.delivery import Delivery
 from ksana.engine.tasks.firing import FiringEngine
-from ksana.engine.tasks.claimed_run import AttemptOver
-from ksana.engine.core.pump import Pump
-from ksana.engine.tasks.run_history import RunHistory, add_run_history
-from ksana.engine.core.supervisor import Loop
 from ksana.engine.tasks.rescue import RescueEngine
-from ksana.outbound.egress import EgressPolicy
+from ksana.engine.tasks.run_history import RunHistory, add_run_history
 from ksana.outbound.by_scheme import HttpCaller
-from ksana.ports.store import Store, Tx
+from ksana.outbound.egress import EgressPolicy
+from ksana.ports.store import Store
+from ksana.ports.tasks.tables import TasksTx
 from ksana.service.tasks.callbacks import CallbackService
+from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.explain import ExplainService
 from ksana.service.tasks.runs import RunService
-from ksana.service.tasks.definitions import TaskService
 
 _DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SCANS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
@@ -49,12 +50,21 @@ class TaskMetrics:
     def __init__(self, core: CoreServices) -> None:
         metrics = core.metrics
         self._runs = metrics.counter("cronjob_run_total", "Runs by final status.", ("status",))
-        self._durations = metrics.histogram("cronjob_run_duration_seconds", "Length of attempts.", ("task_id",), _DURATIONS)
+        self._durations = metrics.histogram(
+            "cronjob_run_duration_seconds", "Length of attempts.", ("task_id",), _DURATIONS
+        )
         self._retries = metrics.counter("cronjob_run_retries_total", "Retries.", ("task_id",))
-        self._requests = metrics.counter("cronjob_http_request_total", "Calls to targets.", ("method", "code"))
-        self._misfires = metrics.counter("cronjob_misfire_total", "Slots that fell due while nobody ran.", ("task_id",))
+        self._requests = metrics.counter(
+            "cronjob_http_request_total", "Calls to targets.", ("method", "code")
+        )
+        self._misfires = metrics.counter(
+            "cronjob_misfire_total", "Slots that fell due while nobody ran.", ("task_id",)
+        )
         self._scan = Histogram(
-            "cronjob_scheduler_scan_latency", "Length of one firing pass.", buckets=_SCANS, registry=metrics.registry
+            "cronjob_scheduler_scan_latency",
+            "Length of one firing pass.",
+            buckets=_SCANS,
+            registry=metrics.registry,
         )
         self._fired = metrics.plain_counter("ksana_tasks_fired_total", "Tasks fired.")
         self.on_success: Callable[[int, int], None] = lambda task_id, keep: None
@@ -81,41 +91,62 @@ class TaskMetrics:
             self._retries.child(task_id).inc()
         elif status != "CALLBACK_PENDING":
             self._runs.child(status).inc()
-        if status in ("SUCCESS", "CALLBACK_PENDING"):  # what is accepted mostly succeeds, and is told elsewhere
+        if status in (
+            "SUCCESS",
+            "CALLBACK_PENDING",
+        ):  # what is accepted mostly succeeds, and is told elsewhere
             self.on_success(task_id, over.held.task.definition.options.history_limit)
         if over.reply.kind != "answered" or status in ("FAILED", "TIMEOUT"):
             _log.warning(
-                "attempt failed", run_id=over.held.run_id, task_id=task_id, job_id=over.held.task.job_id,
-                attempt=over.held.attempt, status=status, err=over.reply.error or f"HTTP {over.reply.status}",
-                latency_ms=over.reply.timing.total_ms, target_url=over.held.task.definition.target_url,
+                "attempt failed",
+                run_id=over.held.run_id,
+                task_id=task_id,
+                job_id=over.held.task.job_id,
+                attempt=over.held.attempt,
+                status=status,
+                err=over.reply.error or f"HTTP {over.reply.status}",
+                latency_ms=over.reply.timing.total_ms,
+                target_url=over.held.task.definition.target_url,
                 trace_id=over.held.trace_id,
-            )  # fmt: skip
+            )
 
 
 class TaskFigures:
-    """The gauges of seed 004, read now and then and shown from memory: a scrape never waits for the store."""
+    """The gauges of seed 004, read now and then and shown from memory: a scrape never waits for the
+    store."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._latest: tuple[dict[str, int], int] | None = None
-        self.pump = Pump("task-figures", clock, self.sample, HOUR)  # it tells itself when to look again
+        self.pump = Pump(
+            "task-figures", clock, self.sample, HOUR
+        )  # it tells itself when to look again
 
     async def sample(self) -> Instant | None:
         """Read both; tell when to read again."""
         began = self._clock.monotonic()
         self._latest = await self._store.read(_figures)
-        return self._clock.now() + max(FIGURES_EVERY, (self._clock.monotonic() - began) * FIGURES_SHARE)
+        return self._clock.now() + max(
+            FIGURES_EVERY, (self._clock.monotonic() - began) * FIGURES_SHARE
+        )
 
     def collect(self) -> Iterable[Any]:
         """Show what was read last; nothing before the first time."""
         if self._latest is None:
             return []
         by_status, pending = self._latest
-        tasks = GaugeMetricFamily("cronjob_task_total", "Living tasks by status.", labels=("status",))
+        tasks = GaugeMetricFamily(
+            "cronjob_task_total", "Living tasks by status.", labels=("status",)
+        )
         for status in ("ENABLED", "DISABLED"):
             tasks.add_metric((status,), by_status.get(status, 0))
-        return [tasks, GaugeMetricFamily("cronjob_callback_pending", "Runs that wait for a callback.", value=pending)]
+        return [
+            tasks,
+            GaugeMetricFamily(
+                "cronjob_callback_pending", "Runs that wait for a callback.", value=pending
+            ),
+        ]
 
 
 class _Hints:
@@ -144,21 +175,36 @@ def tasks_surface(core: CoreServices) -> Surface:
     me, metrics = core.membership.instance_id, TaskMetrics(core)
     policy = EgressPolicy(allow=settings.egress.allow, deny=settings.egress.deny)
     delivery = Delivery(
-        store, clock, lambda: HttpCaller(policy, max_idle=max(256, settings.tasks.workers)), me, core.membership.is_held,
-        metrics, workers=settings.tasks.workers, per_host=settings.tasks.per_host, callback_base=_callback_base(core),
+        store,
+        clock,
+        lambda: HttpCaller(policy, max_idle=max(256, settings.tasks.workers)),
+        me,
+        core.membership.is_held,
+        metrics,
+        workers=settings.tasks.workers,
+        per_host=settings.tasks.per_host,
+        callback_base=_callback_base(core),
         agent=f"ksana/{__version__}",
-    )  # fmt: skip
+    )
     firing = FiringEngine(
-        store, clock, me, delivery.rooms, delivery.take, metrics, batch_limit=settings.tasks.batch_limit,
+        store,
+        clock,
+        me,
+        delivery.rooms,
+        delivery.take,
+        metrics,
+        batch_limit=settings.tasks.batch_limit,
         poll_us=settings.tasks.poll_interval_us,
-    )  # fmt: skip
+    )
     waking = RescueEngine(store, clock, me, delivery.ready, delivery.known_runs)
     delivery.on_wakes = waking.wakes.signal
     hints = _Hints(firing, delivery)
     surface = TaskSurface(
         tasks=TaskService(store, clock, hints, settings.timers.once_grace_us),
         runs=RunService(store, hints),
-        callbacks=CallbackService(store, clock, hints, settings.callback.token_ttl_us, settings.callback.identity_mode),
+        callbacks=CallbackService(
+            store, clock, hints, settings.callback.token_ttl_us, settings.callback.identity_mode
+        ),
         defaults=_defaults(core),
         clock=clock,
     )
@@ -177,9 +223,16 @@ def tasks_surface(core: CoreServices) -> Surface:
     modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
     routes = [route for module in modules for route in module.routes(surface)]
     pumps = (
-        delivery.outcomes, delivery.claims, delivery.cancels, waking.wakes, waking.rescue, waking.promote, firing.pump,
-        history.pump, figures.pump,
-    )  # fmt: skip
+        delivery.outcomes,
+        delivery.claims,
+        delivery.cancels,
+        waking.wakes,
+        waking.rescue,
+        waking.promote,
+        firing.pump,
+        history.pump,
+        figures.pump,
+    )
     return Surface(
         name="tasks",
         routes=(*routes, *explain_api.routes(ExplainService(store))),
@@ -194,34 +247,51 @@ def _callback_base(core: CoreServices) -> str:
     base = core.settings.callback.base_url.rstrip("/")
     if not base:
         server = core.settings.server
-        host = "127.0.0.1" if server.host in ("0.0.0.0", "") else "[::1]" if server.host == "::" else server.host
+        host = (
+            "127.0.0.1"
+            if server.host in ("0.0.0.0", "")
+            else "[::1]"
+            if server.host == "::"
+            else server.host
+        )
         base = f"http://{host}:{server.port}"
     return base if base.endswith("/callbacks") else f"{base}/api/v1/callbacks"
 
 
-def _found(tx: Tx) -> dict[str, int]:
+def _found(tx: TasksTx) -> dict[str, int]:
     return {"tasks": sum(tx.tasks.count_by_status().values())}
 
 
-def _figures(tx: Tx) -> tuple[dict[str, int], int]:
+def _figures(tx: TasksTx) -> tuple[dict[str, int], int]:
     return tx.tasks.count_by_status(), tx.runs.count_pending_callbacks()
 
 
-def _stats(tx: Tx) -> dict[str, object]:
-    return {"by_status": tx.tasks.count_by_status(), "callbacks_pending": tx.runs.count_pending_callbacks()}
+def _stats(tx: TasksTx) -> dict[str, object]:
+    return {
+        "by_status": tx.tasks.count_by_status(),
+        "callbacks_pending": tx.runs.count_pending_callbacks(),
+    }
 
 
 def _defaults(core: CoreServices) -> Defaults:
     timers, tasks = core.settings.timers, core.settings.tasks
     return Defaults(
-        timer_timeout_us=timers.default_timeout_us, timer_max_retries=timers.max_retries,
-        timer_retry_backoff_us=timers.retry_backoff_us, request_timeout_us=tasks.request_timeout_us,
-        max_retries=tasks.max_retries, misfire_grace_us=tasks.misfire_grace_us, max_queued=tasks.max_queued,
-        history_limit=tasks.history_limit, response_limit=tasks.response_limit or None,
-        follow_redirects=tasks.follow_redirects, on_orphan=tasks.on_orphan, delivery=tasks.delivery,
-        dst_gap=_dst(tasks.dst_gap), dst_overlap=_dst(tasks.dst_overlap),
+        timer_timeout_us=timers.default_timeout_us,
+        timer_max_retries=timers.max_retries,
+        timer_retry_backoff_us=timers.retry_backoff_us,
+        request_timeout_us=tasks.request_timeout_us,
+        max_retries=tasks.max_retries,
+        misfire_grace_us=tasks.misfire_grace_us,
+        max_queued=tasks.max_queued,
+        history_limit=tasks.history_limit,
+        response_limit=tasks.response_limit or None,
+        follow_redirects=tasks.follow_redirects,
+        on_orphan=tasks.on_orphan,
+        delivery=tasks.delivery,
+        dst_gap=_dst(tasks.dst_gap),
+        dst_overlap=_dst(tasks.dst_overlap),
         retry_on_callback_failure=tasks.retry_on_callback_failure,
-    )  # fmt: skip
+    )
 
 
 def _dst(choice: str) -> Any:

@@ -1,7 +1,9 @@
-"""OpenTelemetry spans, if an exporter is configured (X22): one for each attempt, one for each request to us.
+"""OpenTelemetry spans, if an exporter is configured (X22): one for each attempt, one for each
+request to us.
 
-A span is made after the fact, from what is known anyway, and handed to the SDK's own thread; a collector that is away costs
-spans and nothing else. The only place that names the SDK. Without an endpoint nothing of it is imported.
+A span is made after the fact, from what is known anyway, and handed to the SDK's own thread; a
+collector that is away costs spans and nothing else. The only place that names the SDK. Without an
+endpoint nothing of it is imported.
 """
 
 import asyncio
@@ -31,23 +33,33 @@ TELL_EVERY: Final[Micros] = 5 * MINUTE
 """How often trouble with the collector is logged at most."""
 
 FLUSH_WITHIN: Final[Micros] = 3 * SECOND
-"""How long the end waits for the last spans at most: a collector that is away must not hold up every restart."""
+"""How long the end waits for the last spans at most: a collector that is away must not hold up
+every restart."""
 
 _SPOKEN: Final = "http/protobuf"
 
 _log = structlog.get_logger("ksana.tracing")
 
 
-def start_tracing(settings: TracingSettings, environ: Mapping[str, str], clock: Clock, instance_id: str) -> "Spans | None":
-    """Start sending spans if the settings name a collector. Raise SetupError if the SDK is wanted and not installed."""
+def start_tracing(
+    settings: TracingSettings, environ: Mapping[str, str], clock: Clock, instance_id: str
+) -> "Spans | None":
+    """Start sending spans if the settings name a collector. Raise SetupError if the SDK is wanted
+    and not installed."""
     endpoint = settings.traces_endpoint
     if not endpoint and settings.endpoint:
         endpoint = settings.endpoint.rstrip("/") + "/v1/traces"
     if not endpoint or _is_switched_off(environ):
         return None
-    protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or _SPOKEN
+    protocol = (
+        environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL")
+        or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+        or _SPOKEN
+    )
     if protocol.strip() != _SPOKEN:
-        _log.warning("spans are sent as http/protobuf whatever the environment says", protocol=protocol)
+        _log.warning(
+            "spans are sent as http/protobuf whatever the environment says", protocol=protocol
+        )
     try:
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -61,17 +73,24 @@ def start_tracing(settings: TracingSettings, environ: Mapping[str, str], clock: 
         ) from None
     calm = _Calm(clock)
     _listen_to_sdk(calm)
-    resource = resources.Resource.create({"service.version": __version__, "service.instance.id": instance_id})
-    # The standard OTEL_RESOURCE_ATTRIBUTES may name the service too; only our own default gives way to it.
+    resource = resources.Resource.create(
+        {"service.version": __version__, "service.instance.id": instance_id}
+    )
+    # The standard OTEL_RESOURCE_ATTRIBUTES may name the service too; only our own default gives way
+    # to it.
     known = str(resource.attributes.get("service.name") or "unknown_service")
     if settings.service_name != DEFAULT_SERVICE or known.startswith("unknown_service"):
         resource = resource.merge(resources.Resource({"service.name": settings.service_name}))
     processor: Any = export.BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
     scope = InstrumentationScope("ksana", __version__)
     _log.info("spans are sent", target_url=mask_url(endpoint))
-    return Spans(clock, processor, calm.tell, trace, lambda **parts: sdk.ReadableSpan(
-        **parts, resource=resource, instrumentation_scope=scope
-    ))  # fmt: skip
+    return Spans(
+        clock,
+        processor,
+        calm.tell,
+        trace,
+        lambda **parts: sdk.ReadableSpan(**parts, resource=resource, instrumentation_scope=scope),
+    )
 
 
 def _is_switched_off(environ: Mapping[str, str]) -> bool:
@@ -82,8 +101,16 @@ def _is_switched_off(environ: Mapping[str, str]) -> bool:
 class Spans:
     """Makes spans and hands them on. Never waits, never raises for a collector's sake."""
 
-    def __init__(self, clock: Clock, processor: Any, tell: Callable[[str], None], trace: Any, make: Callable[..., Any]) -> None:
-        """`trace` is the API's module; `make` the SDK's finished span of these parts; `tell` hears of trouble."""
+    def __init__(
+        self,
+        clock: Clock,
+        processor: Any,
+        tell: Callable[[str], None],
+        trace: Any,
+        make: Callable[..., Any],
+    ) -> None:
+        """`trace` is the API's module; `make` the SDK's finished span of these parts; `tell` hears
+        of trouble."""
         self._clock = clock
         self._tell = tell
         self._processor = processor
@@ -91,7 +118,9 @@ class Spans:
         self._sampled = trace.TraceFlags(trace.TraceFlags.SAMPLED)
         self._client, self._server = trace.SpanKind.CLIENT, trace.SpanKind.SERVER
         self._fine = trace.Status(trace.StatusCode.UNSET)
-        self._failed: Callable[[str | None], Any] = lambda why: trace.Status(trace.StatusCode.ERROR, why)
+        self._failed: Callable[[str | None], Any] = lambda why: trace.Status(
+            trace.StatusCode.ERROR, why
+        )
         self._make = make
 
     def called(self, over: AttemptOver) -> None:
@@ -101,7 +130,15 @@ class Spans:
         except Exception as error:  # a span that cannot be made must not cost the outcome
             self._tell(f"{type(error).__name__}: {error}")
 
-    def served(self, method: str, route: str, status: int, spent_us: Micros, request_id: str, trace: Trace | None) -> None:
+    def served(
+        self,
+        method: str,
+        route: str,
+        status: int,
+        spent_us: Micros,
+        request_id: str,
+        trace: Trace | None,
+    ) -> None:
         """One answered request. Its path and query stay out: they may hold a callback token."""
         try:
             self._end_request(method, route, status, spent_us, request_id, trace)
@@ -115,10 +152,14 @@ class Spans:
         definition = held.task.definition
         method = definition.http_method
         attributes: dict[str, str | int] = {
-            "http.request.method": method, **_place_of(definition.target_url), "ksana.task_id": held.task.id,
-            "ksana.job_id": held.task.job_id, "ksana.run_id": held.run_id, "ksana.run_uid": held.uid,
+            "http.request.method": method,
+            **_place_of(definition.target_url),
+            "ksana.task_id": held.task.id,
+            "ksana.job_id": held.task.job_id,
+            "ksana.run_id": held.run_id,
+            "ksana.run_uid": held.uid,
             "ksana.attempt": held.attempt,
-        }  # fmt: skip
+        }
         if held.attempt > 1:
             attributes["http.request.resend_count"] = held.attempt - 1
         if reply.status is not None:
@@ -130,21 +171,47 @@ class Spans:
             if held.callback_token is not None:
                 why = why.replace(held.callback_token, MASK)
             status = self._failed(clip_error(why) or None)
-        context = self._context(int(held.trace_id, 16), int(span_id_of(held.uid, held.attempt), 16), False, self._sampled)
-        self._end("ksana attempt", context, None, self._client, attributes, status, over.started_at, over.ended_at)
+        context = self._context(
+            int(held.trace_id, 16),
+            int(span_id_of(held.uid, held.attempt), 16),
+            False,
+            self._sampled,
+        )
+        self._end(
+            "ksana attempt",
+            context,
+            None,
+            self._client,
+            attributes,
+            status,
+            over.started_at,
+            over.ended_at,
+        )
 
     def _end_request(
-        self, method: str, route: str, status: int, spent_us: Micros, request_id: str, trace: Trace | None
+        self,
+        method: str,
+        route: str,
+        status: int,
+        spent_us: Micros,
+        request_id: str,
+        trace: Trace | None,
     ) -> None:
         if trace is not None and not int(trace.flags, 16) & 1:
             return  # the caller chose not to have this trace recorded
         ended_at = self._clock.now()
         trace_id = int(new_uid() if trace is None else trace.trace_id, 16)
-        parent = None if trace is None else self._context(trace_id, int(trace.span_id, 16), True, self._sampled)
+        parent = (
+            None
+            if trace is None
+            else self._context(trace_id, int(trace.span_id, 16), True, self._sampled)
+        )
         context = self._context(trace_id, int(new_uid()[:16], 16), False, self._sampled)
         attributes: dict[str, str | int] = {
-            "http.request.method": method, "http.response.status_code": status, "ksana.request_id": request_id,
-        }  # fmt: skip
+            "http.request.method": method,
+            "http.response.status_code": status,
+            "ksana.request_id": request_id,
+        }
         name = method
         if route != "unknown":
             attributes["http.route"] = route
@@ -153,19 +220,37 @@ class Spans:
         if status >= 500:
             attributes["error.type"] = str(status)
             judged = self._failed(None)
-        self._end(name, context, parent, self._server, attributes, judged, ended_at - spent_us, ended_at)
+        self._end(
+            name, context, parent, self._server, attributes, judged, ended_at - spent_us, ended_at
+        )
 
     def _end(
-        self, name: str, context: Any, parent: Any, kind: Any, attributes: dict[str, str | int], status: Any,
-        started_at: Instant, ended_at: Instant,
-    ) -> None:  # fmt: skip
-        self._processor.on_end(self._make(
-            name=name, context=context, parent=parent, kind=kind, attributes=attributes, status=status,
-            start_time=started_at * 1000, end_time=ended_at * 1000,
-        ))  # fmt: skip
+        self,
+        name: str,
+        context: Any,
+        parent: Any,
+        kind: Any,
+        attributes: dict[str, str | int],
+        status: Any,
+        started_at: Instant,
+        ended_at: Instant,
+    ) -> None:
+        self._processor.on_end(
+            self._make(
+                name=name,
+                context=context,
+                parent=parent,
+                kind=kind,
+                attributes=attributes,
+                status=status,
+                start_time=started_at * 1000,
+                end_time=ended_at * 1000,
+            )
+        )
 
     async def close(self, within_us: Micros) -> None:
-        """Send what is left, for so long at most. The threads are daemons: what hangs ends with the process."""
+        """Send what is left, for so long at most. The threads are daemons: what hangs ends with the
+        process."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def shut() -> None:

@@ -1,6 +1,8 @@
-"""A store that may still be away: everything is built on it at once, and it comes alive when the real one is attached.
+"""A store that may still be away: everything is built on it at once, and it comes alive when the
+real one is attached.
 
-Until then every call raises StoreDownError, so the API answers 503 and the probes say what is missing.
+Until then every call raises StoreDownError, so the API answers 503 and the probes say what is
+missing.
 """
 
 from collections.abc import Callable
@@ -24,7 +26,8 @@ class UnopenedStore:
     def attach(self, real: Store) -> None:
         """Let calls through from now on."""
         self._real = real
-        # Bound on the instance, so that the hot path does not pass through an extra coroutine per call.
+        # Bound on the instance, so that the hot path does not pass through an extra coroutine per
+        # call.
         self.transact = real.transact  # type: ignore[method-assign]
         self.read = real.read  # type: ignore[method-assign]
         self.health = real.health  # type: ignore[method-assign]
@@ -42,10 +45,14 @@ class UnopenedStore:
     def sole(self) -> bool:
         return self._real is not None and self._real.sole
 
-    async def transact(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def transact(
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         raise StoreDownError(self.problem)
 
-    async def read(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read(
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         raise StoreDownError(self.problem)
 
     def health(self) -> StoreHealth:

@@ -21,11 +21,15 @@ def config(
     from ksana.boot.redaction import escape_controls
 
     tell_warnings(loaded)
-    values = [value for value in loaded.values if not changed or not value.origin.startswith("default")]
+    values = [
+        value for value in loaded.values if not changed or not value.origin.startswith("default")
+    ]
     if json:
         import msgspec
 
-        rows = {value.setting.name: {"value": value.shown, "origin": value.origin} for value in values}
+        rows = {
+            value.setting.name: {"value": value.shown, "origin": value.origin} for value in values
+        }
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())
         return
     if loaded.file is not None:

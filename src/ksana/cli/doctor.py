@@ -22,6 +22,8 @@ def doctor(loaded: Loaded) -> None:
     tell_warnings(loaded)
     findings = asyncio.run(examine(loaded.settings))
     for finding in findings:
-        print(f"{'ok ' if finding.ok else 'BAD'}  {finding.name:<12}  {escape_controls(finding.text)}")
+        print(
+            f"{'ok ' if finding.ok else 'BAD'}  {finding.name:<12}  {escape_controls(finding.text)}"
+        )
     if not all(finding.ok for finding in findings):
         raise typer.Exit(EXIT_FAILED)

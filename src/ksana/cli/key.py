@@ -1,4 +1,5 @@
-"""`ksana key create | list | revoke`: API keys, written to the store directly, beside a running server if there is one."""
+"""`ksana key create | list | revoke`: API keys, written to the store directly, beside a running
+server if there is one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +26,9 @@ def attach(app: typer.Typer) -> None:
 def create(
     loaded: Loaded,
     name: str = typer.Option(..., "--name", help="What the key is for."),
-    scope: list[str] = typer.Option(..., "--scope", help="surface:level, such as queue:write or *:read; repeatable."),
+    scope: list[str] = typer.Option(
+        ..., "--scope", help="surface:level, such as queue:write or *:read; repeatable."
+    ),
 ) -> None:
     """Make a key."""
     tell_warnings(loaded)
@@ -40,7 +43,11 @@ def list_keys(loaded: Loaded) -> None:
 
     tell_warnings(loaded)
     for key in _with_keys(loaded, lambda keys: keys.list_keys()):
-        used = "never used" if key.last_used_at is None else f"last used {format_instant(key.last_used_at)}"
+        used = (
+            "never used"
+            if key.last_used_at is None
+            else f"last used {format_instant(key.last_used_at)}"
+        )
         state = "live" if key.revoked_at is None else f"revoked {format_instant(key.revoked_at)}"
         print(
             f"{key.id}  {escape_controls(key.name)}  {','.join(key.scopes)}  "
@@ -48,7 +55,10 @@ def list_keys(loaded: Loaded) -> None:
         )
 
 
-def revoke(loaded: Loaded, key_id: str = typer.Argument(..., metavar="ID", help="The id that `ksana key list` shows.")) -> None:
+def revoke(
+    loaded: Loaded,
+    key_id: str = typer.Argument(..., metavar="ID", help="The id that `ksana key list` shows."),
+) -> None:
     """End a key."""
     tell_warnings(loaded)
     # The whole key is taken too: its owner may have nothing else at hand.
@@ -64,7 +74,9 @@ def _with_keys(loaded: Loaded, ask: Callable[[Any], Awaitable[T]]) -> T:
 
     async def ask_once() -> T:
         clock = SystemClock()
-        store = await open_store(loaded.settings.store.url, clock, migrate=loaded.settings.store.migrate, serve=False)
+        store = await open_store(
+            loaded.settings.store.url, clock, migrate=loaded.settings.store.migrate, serve=False
+        )
         keys = KeyRing(store, clock)
         try:
             return await ask(keys)

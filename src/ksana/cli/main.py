@@ -1,7 +1,8 @@
-"""The program `ksana`: the list of commands, and the one place where errors become sentences and exit codes.
+"""The program `ksana`: the list of commands, and the one place where errors become sentences and
+exit codes.
 
-Only the module of the command that was asked for is imported; the others are known by their name and sentence. That keeps
-`ksana --help` fast.
+Only the module of the command that was asked for is imported; the others are known by their name
+and sentence. That keeps `ksana --help` fast.
 """
 
 import sys

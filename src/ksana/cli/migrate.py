@@ -25,5 +25,9 @@ def migrate(loaded: Loaded) -> None:
     report = asyncio.run(migrate_store(url, SystemClock()))
     for name in report.applied:
         print(f"applied {name}")
-    state = "is up to date" if not report.applied else f"went from version {report.found} to {report.now}"
+    state = (
+        "is up to date"
+        if not report.applied
+        else f"went from version {report.found} to {report.now}"
+    )
     print(f"The schema of {mask_url(url)} {state} (version {report.now}).")

@@ -34,7 +34,9 @@ def serve(loaded: Loaded) -> None:
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
     """uvloop where there is one."""
     if sys.platform == "win32":
-        return asyncio.SelectorEventLoop  # the default one there cannot watch the sockets of libcurl
+        return (
+            asyncio.SelectorEventLoop
+        )  # the default one there cannot watch the sockets of libcurl
     try:
         import uvloop
     except ImportError:

@@ -1,4 +1,5 @@
-"""The Python SDK of the Queue surface: `QueueClient` for its endpoints, `Worker` for running its jobs.
+"""The Python SDK of the Queue surface: `QueueClient` for its endpoints, `Worker` for running its
+jobs.
 
 Knows the public API only. Everything a user needs is exported here; the modules inside may change.
 """

@@ -1,9 +1,11 @@
-"""How the worker comes by jobs: a claim for as many as slots are free, each a long poll. While claims come back full a second
-goes out beside the first, so that the server has one at hand while we read the answer to the other.
+"""How the worker comes by jobs: a claim for as many as slots are free, each a long poll. While
+claims come back full a second goes out beside the first, so that the server has one at hand while
+we read the answer to the other.
 
-A claim is the one call that cannot be repeated: the server may have handed out jobs in an answer that was lost. Such a
-claim leaves a doubt, and a doubt is settled by looking: which RUNNING jobs does the server think we hold that we do not
-know of? We look at once, and again when the long poll of the lost claim must be over on the server's side too.
+A claim is the one call that cannot be repeated: the server may have handed out jobs in an answer
+that was lost. Such a claim leaves a doubt, and a doubt is settled by looking: which RUNNING jobs
+does the server think we hold that we do not know of? We look at once, and again when the long poll
+of the lost claim must be over on the server's side too.
 """
 
 import asyncio
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from ksana.client.worker import Worker
 
 EARLY_EMPTY = Backoff(first_sec=0.02, most_sec=0.25)
-"""The pause after an empty answer that came long before the long poll should have ended: a server that does not wait."""
+"""The pause after an empty answer that came long before the long poll should have ended: a server
+that does not wait."""
 
 WORTH_A_SECOND = MAX_CLAIM // 2
 """Free slots that are worth a second claim."""
@@ -85,7 +88,8 @@ class Claims:
         return min(self._worker.count_free_slots() - self._asked, MAX_CLAIM)
 
     async def _claim_ahead(self) -> None:
-        """Keep a second claim under way while jobs abound. It never waits for jobs, and leaves recovery to the first."""
+        """Keep a second claim under way while jobs abound. It never waits for jobs, and leaves
+        recovery to the first."""
         worker = self._worker
         while not worker.is_stopping:
             await self._is_deep.wait()
@@ -110,7 +114,8 @@ class Claims:
             self._note_doubt(error)
 
     async def _wait_for_ahead(self) -> None:
-        """Wait until no second claim is under way: what it brings must not be taken for jobs of a lost answer."""
+        """Wait until no second claim is under way: what it brings must not be taken for jobs of a
+        lost answer."""
         if self._ahead is not None:
             await asyncio.wait((self._ahead,))
 
@@ -120,10 +125,17 @@ class Claims:
         sent_at = worker.clock.monotonic()
         try:
             jobs = await worker.client.claim(
-                worker.addon_id, worker.worker_id, limit=limit, wait_sec=wait_sec, lease=True, ttl_sec=worker.ttl_sec,
-                accept_job_types=list(worker.handlers), max_cost_units=worker.max_cost_units,
-                capabilities=worker.capabilities, tries=1,
-            )  # fmt: skip
+                worker.addon_id,
+                worker.worker_id,
+                limit=limit,
+                wait_sec=wait_sec,
+                lease=True,
+                ttl_sec=worker.ttl_sec,
+                accept_job_types=list(worker.handlers),
+                max_cost_units=worker.max_cost_units,
+                capabilities=worker.capabilities,
+                tries=1,
+            )
         finally:
             self._asked -= limit
             worker.has_room.set()  # for the other, who may wait for just these slots
@@ -143,12 +155,19 @@ class Claims:
 
     async def _recover(self, error: ClientError) -> None:
         """After a failed claim: give up on what will never pass, else remember the doubt and wait."""
-        if isinstance(error, ApiError) and error.code and error.status < 500 and error.status != 429:
+        if (
+            isinstance(error, ApiError)
+            and error.code
+            and error.status < 500
+            and error.status != 429
+        ):
             log.error("the server refuses our claims: %s", error)
             raise error
         self._note_doubt(error)
         self._failures += 1
-        pause_sec = self._backoff.pause(self._failures, error.retry_after_sec if isinstance(error, ApiError) else None)
+        pause_sec = self._backoff.pause(
+            self._failures, error.retry_after_sec if isinstance(error, ApiError) else None
+        )
         log.warning("claim failed, again in %.1f s: %s", pause_sec, error)
         await self._pause(pause_sec)
 
@@ -166,12 +185,20 @@ class Claims:
     async def _adopt(self) -> None:
         """Take up the jobs the server handed us in an answer that never came."""
         worker = self._worker
-        async for job in worker.client.list_jobs(state="RUNNING", addon_id=worker.addon_id, page_size=500):
-            if job.claimed_by != worker.worker_id or job.lease_id is None or job.lease_id in worker.held:
+        async for job in worker.client.list_jobs(
+            state="RUNNING", addon_id=worker.addon_id, page_size=500
+        ):
+            if (
+                job.claimed_by != worker.worker_id
+                or job.lease_id is None
+                or job.lease_id in worker.held
+            ):
                 continue
             sent_at = worker.clock.monotonic()
             try:
-                await worker.client.heartbeat(job.lease_id, job_id=job.job_id, worker_id=worker.worker_id)
+                await worker.client.heartbeat(
+                    job.lease_id, job_id=job.job_id, worker_id=worker.worker_id
+                )
             except (ConflictError, NotFoundError):
                 continue  # released or expired since the page was read
             log.info("job %s was handed out in a lost answer: taken up", job.job_id)

@@ -1,4 +1,5 @@
-"""One keep-alive HTTP/1.1 connection: a request, its answer, the next request. No pool, no retries, no JSON."""
+"""One keep-alive HTTP/1.1 connection: a request, its answer, the next request. No pool, no retries,
+no JSON."""
 
 import asyncio
 from typing import Any
@@ -16,7 +17,9 @@ class Reply:
 
     __slots__ = ("body", "received_at", "retry_after", "status")
 
-    def __init__(self, status: int, body: bytes, retry_after: str | None, received_at: float) -> None:
+    def __init__(
+        self, status: int, body: bytes, retry_after: str | None, received_at: float
+    ) -> None:
         self.status = status
         self.body = body
         self.retry_after = retry_after
@@ -40,8 +43,8 @@ class Connection(asyncio.Protocol):
         self.idle_since = loop.time()
 
     async def ask(self, request: bytes, deadline_sec: float) -> Reply:
-        """Send the request and wait for its answer. A caller that goes away closes the connection, for its answer may
-        still come and must not be taken for that of the next request."""
+        """Send the request and wait for its answer. A caller that goes away closes the connection,
+        for its answer may still come and must not be taken for that of the next request."""
         if not self.is_open or self._transport is None:
             raise TransportError("the connection is closed", is_outcome_unknown=False)
         waiter: asyncio.Future[Reply] = self._loop.create_future()
@@ -72,7 +75,11 @@ class Connection(asyncio.Protocol):
         self.is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(TransportError(f"the server closed the connection ({exc or 'no answer'})", is_outcome_unknown=True))
+        self._fail(
+            TransportError(
+                f"the server closed the connection ({exc or 'no answer'})", is_outcome_unknown=True
+            )
+        )
 
     def eof_received(self) -> bool:
         self.is_open = False
@@ -98,13 +105,19 @@ class Connection(asyncio.Protocol):
         self._chunks.append(chunk)
         self._size += len(chunk)
         if self._size > MAX_ANSWER_BYTES:
-            self._fail(TransportError(f"the answer passes {MAX_ANSWER_BYTES} bytes", is_outcome_unknown=True))
+            self._fail(
+                TransportError(
+                    f"the answer passes {MAX_ANSWER_BYTES} bytes", is_outcome_unknown=True
+                )
+            )
             self.close()
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
         parser, waiter = self._parser, self._waiter
-        if waiter is None or parser.get_status_code() < 200:  # 100 Continue and the like come before the answer
+        if (
+            waiter is None or parser.get_status_code() < 200
+        ):  # 100 Continue and the like come before the answer
             return
         self._waiter = None
         now = self._loop.time()

@@ -14,16 +14,18 @@ _making = threading.Lock()
 
 
 class Retry(Exception):
-    """Raised by a handler: this attempt failed; the server tries again with its backoff while attempts are left."""
+    """Raised by a handler: this attempt failed; the server tries again with its backoff while
+    attempts are left."""
 
 
 class Fail(Exception):
-    """Raised by a handler: the job failed and another attempt would not help. The job ends FAILED, or CANCELED with the
-    error when attempts were left: the API has no other word that ends them."""
+    """Raised by a handler: the job failed and another attempt would not help. The job ends FAILED,
+    or CANCELED with the error when attempts were left: the API has no other word that ends them."""
 
 
 class JobCancelled(Exception):
-    """Raised by `raise_if_cancelled`: the handler gives up because it was asked to. The job ends CANCELED."""
+    """Raised by `raise_if_cancelled`: the handler gives up because it was asked to. The job ends
+    CANCELED."""
 
 
 class CancelSignal:
@@ -48,7 +50,8 @@ class CancelSignal:
             await self._event.wait()
 
     def wait_in_thread(self, most_sec: float | None = None) -> bool:
-        """Wait, in a sync handler, until it should stop or the time is over; tell whether it should stop."""
+        """Wait, in a sync handler, until it should stop or the time is over; tell whether it should
+        stop."""
         with _making:
             if self.reason is not None:
                 return True
@@ -111,8 +114,8 @@ class JobContext:
             raise JobCancelled(self.cancelled.reason)
 
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
-        """Tell how far the job is, 0 to 1, with a word on it. Sent with the next heartbeat, at most about once a second;
-        only the latest counts. May be called from a thread."""
+        """Tell how far the job is, 0 to 1, with a word on it. Sent with the next heartbeat, at most
+        about once a second; only the latest counts. May be called from a thread."""
         if fraction is not None and not 0 <= fraction <= 1:
             raise ValueError(f"progress lies between 0 and 1, not {fraction}")
         self._report(fraction, message[:MAX_MESSAGE_CHARS] if message is not None else None)

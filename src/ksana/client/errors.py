@@ -23,7 +23,8 @@ class ClientError(Exception):
     """The root of everything this package raises for a call."""
 
     unknown_tries: int = 0
-    """Tries of this call that may have reached the server without an answer, the last one included."""
+    """Tries of this call that may have reached the server without an answer, the last one included.
+    """
 
 
 class TransportError(ClientError):
@@ -43,7 +44,12 @@ class ApiError(ClientError):
     """The server answered with an error."""
 
     def __init__(
-        self, status: int, code: str, message: str, extra: dict[str, Any] | None = None, retry_after_sec: float | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        extra: dict[str, Any] | None = None,
+        retry_after_sec: float | None = None,
     ) -> None:
         super().__init__(f"{status} {code}: {message}" if code else f"{status}: {message}")
         self.status = status
@@ -115,22 +121,42 @@ class BusyError(ApiError):
 
 
 _BY_CODE: dict[str, type[ApiError]] = {
-    "DUPLICATE_REQUEST": DuplicateRequestError, "CLAIM_LOST": ClaimLostError, "LEASE_LOST": LeaseLostError,
-}  # fmt: skip
+    "DUPLICATE_REQUEST": DuplicateRequestError,
+    "CLAIM_LOST": ClaimLostError,
+    "LEASE_LOST": LeaseLostError,
+}
 _BY_STATUS: dict[int, type[ApiError]] = {
-    400: InvalidRequestError, 413: InvalidRequestError, 415: InvalidRequestError,
-    401: AccessError, 403: AccessError, 404: NotFoundError, 409: ConflictError,
-    429: BusyError, 502: BusyError, 503: BusyError, 504: BusyError,
-}  # fmt: skip
+    400: InvalidRequestError,
+    413: InvalidRequestError,
+    415: InvalidRequestError,
+    401: AccessError,
+    403: AccessError,
+    404: NotFoundError,
+    409: ConflictError,
+    429: BusyError,
+    502: BusyError,
+    503: BusyError,
+    504: BusyError,
+}
 _STATUS_OF_CODE = {
-    "INVALID_ARGUMENT": 400, "INVALID_JSON": 400, "INVALID_ID": 400, "UNAUTHENTICATED": 401, "FORBIDDEN": 403, "NOT_FOUND": 404,
-    "TOO_LARGE": 413, "RATE_LIMITED": 429, "INTERNAL": 500, "STORE_DOWN": 503, "SCHEDULER_DEPENDENCY_DOWN": 503,
-}  # fmt: skip
+    "INVALID_ARGUMENT": 400,
+    "INVALID_JSON": 400,
+    "INVALID_ID": 400,
+    "UNAUTHENTICATED": 401,
+    "FORBIDDEN": 403,
+    "NOT_FOUND": 404,
+    "TOO_LARGE": 413,
+    "RATE_LIMITED": 429,
+    "INTERNAL": 500,
+    "STORE_DOWN": 503,
+    "SCHEDULER_DEPENDENCY_DOWN": 503,
+}
 """An item of a batch may carry its code only; every other code of the contract is a 409."""
 
 
 def from_answer(status: int, body: bytes, retry_after_sec: float | None = None) -> ApiError:
-    """Make the exception for an error answer. A body that is not ours (a proxy's page) gives an empty code."""
+    """Make the exception for an error answer. A body that is not ours (a proxy's page) gives an
+    empty code."""
     try:
         told = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -141,7 +167,9 @@ def from_answer(status: int, body: bytes, retry_after_sec: float | None = None) 
     return from_body(status, told, retry_after_sec)
 
 
-def from_body(status: int | None, told: dict[str, Any], retry_after_sec: float | None = None) -> ApiError:
+def from_body(
+    status: int | None, told: dict[str, Any], retry_after_sec: float | None = None
+) -> ApiError:
     """Make the exception for the error body of an answer, or of one item of a batch."""
     code = told["code"]
     if status is None:
@@ -149,5 +177,7 @@ def from_body(status: int | None, told: dict[str, Any], retry_after_sec: float |
         status = sent if isinstance(sent, int) else _STATUS_OF_CODE.get(code, 409)
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)
     message = told.get("message") or told.get("detail") or ""
-    extra = {name: value for name, value in told.items() if name not in {"code", "message", "detail"}}
+    extra = {
+        name: value for name, value in told.items() if name not in {"code", "message", "detail"}
+    }
     return kind(status, code, str(message), extra, retry_after_sec)

@@ -41,28 +41,53 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Registered:
     """A handler and how it wants to be run."""
 
-    __slots__ = ("deadline_sec", "handler", "is_async", "is_interrupted", "is_plain", "job_type", "payload_type")
+    __slots__ = (
+        "deadline_sec",
+        "handler",
+        "is_async",
+        "is_interrupted",
+        "is_plain",
+        "job_type",
+        "payload_type",
+    )
 
     def __init__(
-        self, job_type: str, handler: Handler, payload_type: Any, is_interrupted: bool, deadline_sec: float | None
+        self,
+        job_type: str,
+        handler: Handler,
+        payload_type: Any,
+        is_interrupted: bool,
+        deadline_sec: float | None,
     ) -> None:
         self.job_type = job_type
         self.handler = handler
-        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+            type(handler).__call__
+        )
         self.payload_type = payload_type
         self.is_interrupted = is_interrupted
         self.deadline_sec = deadline_sec
         self.is_plain = self.is_async and payload_type is None and deadline_sec is None
         if not self.is_async and deadline_sec is not None:
-            raise ValueError(f"{job_type!r}: a thread cannot be ended, so deadline_sec is for async handlers only")
+            raise ValueError(
+                f"{job_type!r}: a thread cannot be ended, so deadline_sec is for async handlers only"
+            )
 
     async def run(self, ctx: JobContext, executor: Executor | None) -> Outcome:
         """Run it to its end. Only CancelledError comes through: what it means, the caller knows."""
         try:
-            # The plain case without the frame in between: it is most jobs, and counted in microseconds.
-            return _succeeded(await (self.handler(ctx) if self.is_plain else self._call(ctx, executor)), ctx)
+            # The plain case without the frame in between: it is most jobs, and counted in
+            # microseconds.
+            return _succeeded(
+                await (self.handler(ctx) if self.is_plain else self._call(ctx, executor)), ctx
+            )
         except JobCancelled as error:
-            return Outcome(status="CANCELED", error=one_line(error), metrics=_sendable(ctx.metrics), is_given_up=True)
+            return Outcome(
+                status="CANCELED",
+                error=one_line(error),
+                metrics=_sendable(ctx.metrics),
+                is_given_up=True,
+            )
         except Retry as error:
             return _failed(ctx, one_line(error))
         except Fail as error:
@@ -70,7 +95,8 @@ class Registered:
         except msgspec.ValidationError as error:
             return _failed(ctx, f"ValidationError: {one_line(error)}")
         except _DeadlinePassed:
-            # TIMEOUT ends the job; with attempts left it is a failure, so that the next attempt is made.
+            # TIMEOUT ends the job; with attempts left it is a failure, so that the next attempt is
+            # made.
             told = f"ran longer than {self.deadline_sec:g} s"
             if not ctx.is_last_attempt:
                 return _failed(ctx, told)
@@ -122,11 +148,14 @@ def _succeeded(value: Any, ctx: JobContext) -> Outcome:
     if len(data) > MAX_RESULT_BYTES:
         told = f"the result has {len(data)} bytes, more than {MAX_RESULT_BYTES}: store it elsewhere and answer where"
         return _failed(ctx, told, is_final=True)
-    return Outcome(status="SUCCEEDED", result_data=msgspec.Raw(data), metrics=_sendable(ctx.metrics))
+    return Outcome(
+        status="SUCCEEDED", result_data=msgspec.Raw(data), metrics=_sendable(ctx.metrics)
+    )
 
 
 def _failed(ctx: JobContext, error: str, *, is_final: bool = False) -> Outcome:
-    """A failure. The API has no word for "failed, and do not try again": with attempts left CANCELED, with the error, is it."""
+    """A failure. The API has no word for "failed, and do not try again": with attempts left
+    CANCELED, with the error, is it."""
     status = "CANCELED" if is_final and not ctx.is_last_attempt else "FAILED"
     return Outcome(status=status, error=error, metrics=_sendable(ctx.metrics))
 

@@ -1,8 +1,10 @@
-"""Heartbeats for all jobs held, in batches, from a thread with an event loop and connections of its own.
+"""Heartbeats for all jobs held, in batches, from a thread with an event loop and connections of its
+own.
 
-A handler that blocks the worker's event loop, or a thread pool that is full, must not cost the lease (bullmq#3183). And a
-lease must not be believed in longer than the server does: `fence_at` is the moment, on the monotonic clock, when our own
-lease time is over, counted from when the last renewal *left*. From then on the job is lost to us, whatever happens.
+A handler that blocks the worker's event loop, or a thread pool that is full, must not cost the
+lease (bullmq#3183). And a lease must not be believed in longer than the server does: `fence_at` is
+the moment, on the monotonic clock, when our own lease time is over, counted from when the last
+renewal *left*. From then on the job is lost to us, whatever happens.
 
     worker's loop                        this thread
     ─────────────                        ───────────
@@ -57,7 +59,9 @@ class Heartbeats:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._main, name=f"ksana-heartbeats-{worker_id}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._main, name=f"ksana-heartbeats-{worker_id}", daemon=True
+        )
 
     def start(self) -> None:
         """Start the thread."""
@@ -90,7 +94,9 @@ class Heartbeats:
             while not self._is_stopping:
                 self._wake.clear()
                 now = self._clock.monotonic()
-                running = [held for held in list(self._held.values()) if held.phase is holding.RUNNING]
+                running = [
+                    held for held in list(self._held.values()) if held.phase is holding.RUNNING
+                ]
                 alive = [held for held in running if not self._is_fenced(held, now)]
                 due = [held for held in alive if self._due_at(held) <= now]
                 for start in range(0, len(due), MAX_LEASE_BATCH):
@@ -110,7 +116,9 @@ class Heartbeats:
 
     async def _sleep(self, alive: list[Holding]) -> None:
         now = self._clock.monotonic()
-        until = min([now + self._tick_us, *(min(self._due_at(held), held.fence_at) for held in alive)])
+        until = min(
+            [now + self._tick_us, *(min(self._due_at(held), held.fence_at) for held in alive)]
+        )
         assert self._wake is not None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0, until - now) / SECOND):
@@ -121,11 +129,14 @@ class Heartbeats:
         reported = [held.reported for held in due]
         items = [
             BeatItem(
-                lease_id=held.lease_id, job_id=held.job.job_id, worker_id=self._worker_id,
-                progress=held.progress, message=held.message,
+                lease_id=held.lease_id,
+                job_id=held.job.job_id,
+                worker_id=self._worker_id,
+                progress=held.progress,
+                message=held.message,
             )
             for held in due
-        ]  # fmt: skip
+        ]
         try:
             answers = await client.heartbeat_batch(items)
         except ClientError as error:
@@ -145,7 +156,8 @@ class Heartbeats:
                 self._postpone([held])
 
     def _postpone(self, due: list[Holding]) -> None:
-        """Beat again soon: a tenth of the lease's time, so that an outage of half of it is still survived."""
+        """Beat again soon: a tenth of the lease's time, so that an outage of half of it is still
+        survived."""
         again_at = self._clock.monotonic() + min(self._ttl_us // 10, 2 * SECOND)
         for held in due:
             held.beat_at = again_at

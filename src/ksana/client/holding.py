@@ -1,8 +1,9 @@
-"""A job this worker holds: what the claimer, the handler's task, the heartbeats and the release share about it.
+"""A job this worker holds: what the claimer, the handler's task, the heartbeats and the release
+share about it.
 
-Phases move one way: RUNNING, then FINISHED (its release is on the way) or LOST (nothing will be sent). They change on the
-worker's event loop only. `fence_at` and `beat_at` are written by the heartbeat thread, and single reads and writes of
-them are atomic in CPython.
+Phases move one way: RUNNING, then FINISHED (its release is on the way) or LOST (nothing will be
+sent). They change on the worker's event loop only. `fence_at` and `beat_at` are written by the
+heartbeat thread, and single reads and writes of them are atomic in CPython.
 """
 
 import asyncio
@@ -19,9 +20,20 @@ class Holding:
     """One job, one lease, one attempt."""
 
     __slots__ = (
-        "beat_at", "beaten_at", "cancelled", "cause", "fence_at", "job", "lease_id", "message", "phase", "progress", "reported",
-        "sent", "task",
-    )  # fmt: skip
+        "beat_at",
+        "beaten_at",
+        "cancelled",
+        "cause",
+        "fence_at",
+        "job",
+        "lease_id",
+        "message",
+        "phase",
+        "progress",
+        "reported",
+        "sent",
+        "task",
+    )
 
     def __init__(self, job: Job, lease_id: str, sent_at: Micros, ttl_us: Micros) -> None:
         self.job = job
@@ -41,7 +53,8 @@ class Holding:
         self.beat_at = sent_at + ttl_us // 3
 
     def renew(self, sent_at: Micros, ttl_us: Micros) -> None:
-        """Count the lease's time from when the heartbeat left: the server counted it from no earlier."""
+        """Count the lease's time from when the heartbeat left: the server counted it from no
+        earlier."""
         self.beaten_at = sent_at
         self.fence_at = sent_at + ttl_us
         self.beat_at = sent_at + ttl_us // 3

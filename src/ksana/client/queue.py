@@ -1,4 +1,5 @@
-"""The client of the Queue surface: one method per endpoint, typed answers, errors as exceptions. No loops, no threads."""
+"""The client of the Queue surface: one method per endpoint, typed answers, errors as exceptions. No
+loops, no threads."""
 
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -37,17 +38,25 @@ class QueueClient:
         headers: Mapping[str, str] | None = None,
         backoff: Backoff | None = None,
     ) -> None:
-        """`deadline_sec` bounds each call with all its repeats; `backoff` says how often and how soon it is repeated."""
+        """`deadline_sec` bounds each call with all its repeats; `backoff` says how often and how
+        soon it is repeated."""
         self._options: dict[str, Any] = {
-            "api_key": api_key, "max_connections": max_connections, "connect_sec": connect_sec,
-            "tls": tls, "headers": headers, "backoff": backoff,
-        }  # fmt: skip
+            "api_key": api_key,
+            "max_connections": max_connections,
+            "connect_sec": connect_sec,
+            "tls": tls,
+            "headers": headers,
+            "backoff": backoff,
+        }
         self.base_url = base_url
         self.deadline_sec = deadline_sec
         self._transport = Transport(base_url, **self._options)
 
-    def twin(self, *, deadline_sec: float | None = None, backoff: Backoff | None = None) -> "QueueClient":
-        """Make a client with the same settings, but for those given, and connections of its own, for another event loop."""
+    def twin(
+        self, *, deadline_sec: float | None = None, backoff: Backoff | None = None
+    ) -> "QueueClient":
+        """Make a client with the same settings, but for those given, and connections of its own,
+        for another event loop."""
         options = {**self._options, "backoff": backoff or self._options["backoff"]}
         return QueueClient(self.base_url, deadline_sec=deadline_sec or self.deadline_sec, **options)
 
@@ -77,8 +86,9 @@ class QueueClient:
         run_at: datetime | None = None,
         fairness_key: str | None = None,
     ) -> shapes.Job:
-        """Submit a job. It is sent under a request id, yours or a fresh one, so that a repeat after a lost answer finds
-        the job instead of making another. Raise DuplicateRequestError when the id was used before this call."""
+        """Submit a job. It is sent under a request id, yours or a fresh one, so that a repeat after
+        a lost answer finds the job instead of making another. Raise DuplicateRequestError when the
+        id was used before this call."""
         job = shapes.NewJob(
             addon_id=addon_id,
             job_type=job_type,
@@ -106,7 +116,8 @@ class QueueClient:
         try:
             return (await self._post("/jobs/submit-batch", {"jobs": named}, wire.JobsAnswer)).jobs
         except DuplicateRequestError as error:
-            # An id made here a moment ago can only be a duplicate of this very batch, whose answer was lost.
+            # An id made here a moment ago can only be a duplicate of this very batch, whose answer
+            # was lost.
             if error.unknown_tries and error.index in own:
                 return [await self._find_submitted(job) for job in named]
             raise
@@ -133,9 +144,10 @@ class QueueClient:
         capabilities: Mapping[str, bool] | None = None,
         tries: int | None = None,
     ) -> list[shapes.Job]:
-        """Claim up to `limit` jobs, waiting up to `wait_sec` for the first. With `lease` they come RUNNING, each with its
-        `lease_id`. A claim is never repeated after an unknown outcome: what it took shows in `list_jobs`. `tries=1` makes
-        it leave now or not at all, so that the caller knows from when a lease counts."""
+        """Claim up to `limit` jobs, waiting up to `wait_sec` for the first. With `lease` they come
+        RUNNING, each with its `lease_id`. A claim is never repeated after an unknown outcome: what
+        it took shows in `list_jobs`. `tries=1` makes it leave now or not at all, so that the caller
+        knows from when a lease counts."""
         body: dict[str, Any] = {"addon_id": addon_id, "worker_id": worker_id, "limit": limit}
         if wait_sec:
             body["wait_sec"] = int(wait_sec) if wait_sec == int(wait_sec) else wait_sec
@@ -151,10 +163,16 @@ class QueueClient:
             body["max_cost_units"] = max_cost_units
         if capabilities:
             body["constraints_capabilities"] = dict(capabilities)
-        # A silent server is found out soon after the long poll should have ended, not after the deadline of other calls.
+        # A silent server is found out soon after the long poll should have ended, not after the
+        # deadline of other calls.
         deadline_sec = max(wait_sec + WAIT_MARGIN_SEC, min(self.deadline_sec, WAIT_MARGIN_SEC))
         reply, _ = await self._transport.call(
-            "POST", f"{BASE}/jobs/claim", wire.encode(body), deadline_sec=deadline_sec, is_repeatable=False, tries=tries
+            "POST",
+            f"{BASE}/jobs/claim",
+            wire.encode(body),
+            deadline_sec=deadline_sec,
+            is_repeatable=False,
+            tries=tries,
         )
         if reply.status == 204 or not reply.body:
             return []
@@ -179,12 +197,18 @@ class QueueClient:
     ) -> AsyncIterator[shapes.Job]:
         """Go through all jobs that match, page after page."""
         query = {
-            "state": state, "addon_id": addon_id, "job_type": job_type, "limit": page_size,
-            "created_after": wire.to_rfc3339(created_after), "created_before": wire.to_rfc3339(created_before),
-        }  # fmt: skip
+            "state": state,
+            "addon_id": addon_id,
+            "job_type": job_type,
+            "limit": page_size,
+            "created_after": wire.to_rfc3339(created_after),
+            "created_before": wire.to_rfc3339(created_before),
+        }
         cursor: str | None = None
         while True:
-            page = await self._get(f"/jobs{wire.query_string({**query, 'cursor': cursor})}", shapes.JobPage)
+            page = await self._get(
+                f"/jobs{wire.query_string({**query, 'cursor': cursor})}", shapes.JobPage
+            )
             for job in page.jobs:
                 yield job
             cursor = page.next_cursor
@@ -192,18 +216,31 @@ class QueueClient:
                 return
 
     async def status(
-        self, job_id: str, state: str, *, note: str | None = None, progress: float | None = None, worker_id: str | None = None
+        self,
+        job_id: str,
+        state: str,
+        *,
+        note: str | None = None,
+        progress: float | None = None,
+        worker_id: str | None = None,
     ) -> shapes.Job:
-        """Tell that a claimed job is PREPARING or LEASE_PENDING, with a note or progress; extends the claim."""
-        body = wire.without_none({"state": state, "note": note, "progress": progress, "worker_id": worker_id})
-        return (await self._post(f"/jobs/{wire.path_part(job_id)}/status", body, wire.JobAnswer)).job
+        """Tell that a claimed job is PREPARING or LEASE_PENDING, with a note or progress; extends
+        the claim."""
+        body = wire.without_none(
+            {"state": state, "note": note, "progress": progress, "worker_id": worker_id}
+        )
+        return (
+            await self._post(f"/jobs/{wire.path_part(job_id)}/status", body, wire.JobAnswer)
+        ).job
 
     async def cancel(self, job_id: str, reason: str | None = None) -> shapes.Job:
         """Cancel a job: at once, or when it runs by asking its worker."""
         try:
             return (
                 await self._post(
-                    f"/jobs/{wire.path_part(job_id)}/cancel", wire.without_none({"reason": reason}), wire.JobAnswer
+                    f"/jobs/{wire.path_part(job_id)}/cancel",
+                    wire.without_none({"reason": reason}),
+                    wire.JobAnswer,
                 )
             ).job
         except ConflictError as error:
@@ -226,15 +263,24 @@ class QueueClient:
     async def request_lease(
         self, job_id: str, *, worker_id: str | None = None, ttl_sec: int | None = None
     ) -> shapes.LeaseDecision:
-        """Ask for a lease on a claimed job. A denial is an answer, not an error: see `approved`, `reason`."""
+        """Ask for a lease on a claimed job. A denial is an answer, not an error: see `approved`,
+        `reason`."""
         body = wire.without_none({"job_id": job_id, "worker_id": worker_id, "ttl_sec": ttl_sec})
         return await self._post("/lease/request", body, shapes.LeaseDecision)
 
     async def heartbeat(
-        self, lease_id: str, *, job_id: str, worker_id: str, progress: float | None = None, message: str | None = None
+        self,
+        lease_id: str,
+        *,
+        job_id: str,
+        worker_id: str,
+        progress: float | None = None,
+        message: str | None = None,
     ) -> shapes.Beat:
         """Keep a lease. Raise LeaseLostError when it is ours no longer."""
-        body = wire.without_none({"job_id": job_id, "worker_id": worker_id, "progress": progress, "message": message})
+        body = wire.without_none(
+            {"job_id": job_id, "worker_id": worker_id, "progress": progress, "message": message}
+        )
         return await self._post(f"/lease/{wire.path_part(lease_id)}/heartbeat", body, shapes.Beat)
 
     async def release(
@@ -257,30 +303,44 @@ class QueueClient:
         """Get a lease."""
         return (await self._get(f"/lease/{wire.path_part(lease_id)}", wire.LeaseAnswer)).lease
 
-    async def heartbeat_batch(self, items: Sequence[shapes.BeatItem]) -> list[shapes.Beat | ApiError]:
+    async def heartbeat_batch(
+        self, items: Sequence[shapes.BeatItem]
+    ) -> list[shapes.Beat | ApiError]:
         """Keep up to 500 leases; each item is answered on its own, in order."""
         return await self._batch("/lease/heartbeat-batch", items, shapes.Beat)
 
-    async def release_batch(self, items: Sequence[shapes.ReleaseItem]) -> list[shapes.Release | ApiError]:
+    async def release_batch(
+        self, items: Sequence[shapes.ReleaseItem]
+    ) -> list[shapes.Release | ApiError]:
         """Release up to 500 leases; each item is answered on its own, in order."""
         return await self._batch("/lease/release-batch", items, shapes.Release)
 
-    async def release_batch_briefly(self, items: Sequence[shapes.ReleaseItem]) -> list[ApiError | None]:
-        """Release up to 500 leases and learn only what was refused: cheaper where the jobs are not looked at again."""
+    async def release_batch_briefly(
+        self, items: Sequence[shapes.ReleaseItem]
+    ) -> list[ApiError | None]:
+        """Release up to 500 leases and learn only what was refused: cheaper where the jobs are not
+        looked at again."""
         wire.check_size(items, MAX_LEASE_BATCH)
         body = wire.encode({"items": items, "brief": True})
-        reply, _ = await self._transport.call("POST", f"{BASE}/lease/release-batch", body, deadline_sec=self.deadline_sec)
+        reply, _ = await self._transport.call(
+            "POST", f"{BASE}/lease/release-batch", body, deadline_sec=self.deadline_sec
+        )
         found = wire.decode(reply.body, wire.BriefAnswer).results
         wire.check_count(found, items)
         if all(item.code is None and not isinstance(item.error, dict) for item in found):
             return [None] * len(found)
-        return [wire.refusal_in(item) for item in wire.decode(reply.body, dict[str, Any])["results"]]
+        return [
+            wire.refusal_in(item) for item in wire.decode(reply.body, dict[str, Any])["results"]
+        ]
 
     async def _batch(self, path: str, items: Sequence[Any], kind: type[T]) -> list[T | ApiError]:
         wire.check_size(items, MAX_LEASE_BATCH)
         results = (await self._post(path, {"items": items}, wire.BatchAnswer)).results
         wire.check_count(results, items)
-        return [wire.refusal_in(wire.decode(raw, dict[str, Any])) or wire.decode(raw, kind) for raw in results]
+        return [
+            wire.refusal_in(wire.decode(raw, dict[str, Any])) or wire.decode(raw, kind)
+            for raw in results
+        ]
 
     # ----------------------------------------------------------------------------------------------- stats
 
@@ -288,16 +348,23 @@ class QueueClient:
         """Get capacity, jobs and leases as they are now."""
         return await self._get("/stats/snapshot", shapes.Snapshot)
 
-    async def timeseries(self, metric: str, *, bucket: str = "5m", span: str = "24h") -> shapes.Timeseries:
+    async def timeseries(
+        self, metric: str, *, bucket: str = "5m", span: str = "24h"
+    ) -> shapes.Timeseries:
         """Get a metric over time; `span` is the API's `range`."""
         return await self._get(
-            f"/stats/timeseries{wire.query_string({'metric': metric, 'bucket': bucket, 'range': span})}", shapes.Timeseries
+            f"/stats/timeseries{wire.query_string({'metric': metric, 'bucket': bucket, 'range': span})}",
+            shapes.Timeseries,
         )
 
     async def _get(self, path: str, kind: type[T]) -> T:
-        reply, _ = await self._transport.call("GET", f"{BASE}{path}", deadline_sec=self.deadline_sec)
+        reply, _ = await self._transport.call(
+            "GET", f"{BASE}{path}", deadline_sec=self.deadline_sec
+        )
         return wire.decode(reply.body, kind)
 
     async def _post(self, path: str, body: Any, kind: type[T]) -> T:
-        reply, _ = await self._transport.call("POST", f"{BASE}{path}", wire.encode(body), deadline_sec=self.deadline_sec)
+        reply, _ = await self._transport.call(
+            "POST", f"{BASE}{path}", wire.encode(body), deadline_sec=self.deadline_sec
+        )
         return wire.decode(reply.body, kind)

@@ -1,8 +1,10 @@
-"""The way of results to the server: what waits goes together, and each goes until the server has given its answer.
+"""The way of results to the server: what waits goes together, and each goes until the server has
+given its answer.
 
-A result is sent again and again until it is accepted or refused. That is safe, because the same release twice is answered
-the same, and a release of a lease that is ours no longer is refused; the server, not we, judges that. No result is held
-back to fill a batch: a batch is what came in while the last one was under way.
+A result is sent again and again until it is accepted or refused. That is safe, because the same
+release twice is answered the same, and a release of a lease that is ours no longer is refused; the
+server, not we, judges that. No result is held back to fill a batch: a batch is what came in while
+the last one was under way.
 """
 
 import asyncio
@@ -12,7 +14,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from ksana.client.errors import AccessError, ApiError, ClientError, ConflictError, InvalidRequestError, NotFoundError
+from ksana.client.errors import (
+    AccessError,
+    ApiError,
+    ClientError,
+    ConflictError,
+    InvalidRequestError,
+    NotFoundError,
+)
 from ksana.client.handlers import MAX_ERROR_CHARS, one_line
 from ksana.client.holding import Holding
 from ksana.client.queue import MAX_LEASE_BATCH, QueueClient
@@ -35,7 +44,9 @@ class Waiting:
 
     __slots__ = ("held", "is_substitute", "item", "size")
 
-    def __init__(self, held: Holding, item: ReleaseItem, size: int, *, is_substitute: bool = False) -> None:
+    def __init__(
+        self, held: Holding, item: ReleaseItem, size: int, *, is_substitute: bool = False
+    ) -> None:
         self.held = held
         self.item = item
         self.size = size
@@ -57,7 +68,8 @@ class Releases:
         self._waiting: deque[Waiting] = deque()
         self._flights: set[asyncio.Task[None]] = set()
         self._flying = 0
-        """Flights that will still look for what waits. A flight's task is done a turn later than its last look."""
+        """Flights that will still look for what waits. A flight's task is done a turn later than
+        its last look."""
         self._in_flight = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -66,8 +78,15 @@ class Releases:
         return len(self._waiting) + self._in_flight
 
     def add(self, held: Holding, item: ReleaseItem) -> None:
-        """Take a result. It leaves with what else ends in this turn of the event loop, or with the next batch."""
-        self._put(Waiting(held, item, ITEM_BYTES + (len(bytes(item.result_data)) if item.result_data is not None else 0)))
+        """Take a result. It leaves with what else ends in this turn of the event loop, or with the
+        next batch."""
+        self._put(
+            Waiting(
+                held,
+                item,
+                ITEM_BYTES + (len(bytes(item.result_data)) if item.result_data is not None else 0),
+            )
+        )
 
     async def drain(self, within_sec: float) -> bool:
         """Wait until all results have their verdict; tell whether they had it in time."""
@@ -124,7 +143,11 @@ class Releases:
     def _take(self) -> list[Waiting]:
         batch = [self._waiting.popleft()]
         size = batch[0].size
-        while self._waiting and len(batch) < MAX_LEASE_BATCH and size + self._waiting[0].size <= MAX_BATCH_BYTES:
+        while (
+            self._waiting
+            and len(batch) < MAX_LEASE_BATCH
+            and size + self._waiting[0].size <= MAX_BATCH_BYTES
+        ):
             batch.append(self._waiting.popleft())
             size += batch[-1].size
         return batch
@@ -135,7 +158,9 @@ class Releases:
         while batch:
             asked_sec: float | None = None
             try:
-                verdicts = await self._client.release_batch_briefly([waiting.item for waiting in batch])
+                verdicts = await self._client.release_batch_briefly(
+                    [waiting.item for waiting in batch]
+                )
             except ClientError as error:
                 if self._is_refused(error):
                     await self._deliver_smaller(batch, error)
@@ -178,12 +203,15 @@ class Releases:
             return
         log.error("the server refused the result of job %s: %s", waiting.item.job_id, error)
         told = f"the server refused the result: {one_line(error)}"[:MAX_ERROR_CHARS]
-        item = msgspec.structs.replace(waiting.item, status="FAILED", result_data=None, error=told, metrics=None)
+        item = msgspec.structs.replace(
+            waiting.item, status="FAILED", result_data=None, error=told, metrics=None
+        )
         self._put(Waiting(waiting.held, item, ITEM_BYTES, is_substitute=True))
 
     @staticmethod
     def _is_refused(error: ClientError) -> bool:
-        """Tell whether sending the same again is pointless. A refusal without a code is a proxy's, and may pass."""
+        """Tell whether sending the same again is pointless. A refusal without a code is a proxy's,
+        and may pass."""
         if not isinstance(error, ApiError) or not error.code or isinstance(error, AccessError):
             return False
         return isinstance(error, InvalidRequestError | ConflictError | NotFoundError)

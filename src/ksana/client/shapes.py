@@ -1,4 +1,5 @@
-"""What the Queue surface sends and answers, as typed frozen structs. Members the server adds later are passed over."""
+"""What the Queue surface sends and answers, as typed frozen structs. Members the server adds later
+are passed over."""
 
 from datetime import datetime
 from typing import Any
@@ -12,7 +13,8 @@ TERMINAL_STATES = frozenset({"DONE", "FAILED", "CANCELED", "TIMEOUT"})
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The root of all answers: unknown members are ignored. Trees from JSON hold no cycles, so the collector may pass over."""
+    """The root of all answers: unknown members are ignored. Trees from JSON hold no cycles, so the
+    collector may pass over."""
 
 
 class Job(Answer, frozen=True, kw_only=True, gc=False):

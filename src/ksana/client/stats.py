@@ -4,7 +4,16 @@
 class WorkerStats:
     """What a worker has done since its start."""
 
-    __slots__ = ("adopted", "cancelled", "claimed", "failed", "lost", "succeeded", "timed_out", "unsettled")
+    __slots__ = (
+        "adopted",
+        "cancelled",
+        "claimed",
+        "failed",
+        "lost",
+        "succeeded",
+        "timed_out",
+        "unsettled",
+    )
 
     def __init__(self) -> None:
         self.claimed = 0

@@ -41,19 +41,29 @@ class WorkerTester:
         cancel_on_report: int | None = None,
         job: Mapping[str, Any] | None = None,
     ) -> Tried:
-        """Run the handler of `job_type` once. The payload goes through JSON, as it would on its way.
+        """Run the handler of `job_type` once. The payload goes through JSON, as it would on its
+        way.
 
-        `cancel`: the job is cancelled before it starts. `cancel_on_report`: it is cancelled at its n-th progress report.
-        `job`: other members of the job.
+        `cancel`: the job is cancelled before it starts. `cancel_on_report`: it is cancelled at its
+        n-th progress report. `job`: other members of the job.
         """
         registered = self._worker.handlers.get(job_type)
         if registered is None:
-            raise ValueError(f"no handler for {job_type!r}; there are: {', '.join(sorted(self._worker.handlers)) or 'none'}")
+            raise ValueError(
+                f"no handler for {job_type!r}; there are: {', '.join(sorted(self._worker.handlers)) or 'none'}"
+            )
         made = {
-            "job_id": new_uuid(), "lease_id": new_uuid(), "addon_id": self._worker.addon_id, "job_type": job_type,
-            "state": "RUNNING", "claimed_by": self._worker.worker_id, "attempts": attempt, "max_attempts": max_attempts,
-            "payload": payload, **(job or {}),
-        }  # fmt: skip
+            "job_id": new_uuid(),
+            "lease_id": new_uuid(),
+            "addon_id": self._worker.addon_id,
+            "job_type": job_type,
+            "state": "RUNNING",
+            "claimed_by": self._worker.worker_id,
+            "attempts": attempt,
+            "max_attempts": max_attempts,
+            "payload": payload,
+            **(job or {}),
+        }
         told = msgspec.json.decode(msgspec.json.encode(made), type=Job)
         signal = CancelSignal()
         reports: list[tuple[float | None, str | None]] = []
@@ -86,5 +96,9 @@ class WorkerTester:
                     raise
                 outcome = Outcome(status="CANCELED", error=signal.reason, is_given_up=True)
         return Tried(
-            status=outcome.status, result=outcome.result(), error=outcome.error, metrics=outcome.metrics or {}, reports=reports
+            status=outcome.status,
+            result=outcome.result(),
+            error=outcome.error,
+            metrics=outcome.metrics or {},
+            reports=reports,
         )

@@ -1,7 +1,8 @@
-"""HTTP to one server: a bounded pool of keep-alive connections, a deadline for every call, TLS, and repeats.
+"""HTTP to one server: a bounded pool of keep-alive connections, a deadline for every call, TLS, and
+repeats.
 
-A repeat happens only where it cannot do harm: the request never left, the server said that nothing was done (429, 503),
-or the call is one that may be made twice.
+A repeat happens only where it cannot do harm: the request never left, the server said that nothing
+was done (429, 503), or the call is one that may be made twice.
 """
 
 import asyncio
@@ -14,7 +15,14 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ksana.client.connection import Connection, Reply
-from ksana.client.errors import ApiError, BusyError, ClientError, DeadlineError, TransportError, from_answer
+from ksana.client.errors import (
+    ApiError,
+    BusyError,
+    ClientError,
+    DeadlineError,
+    TransportError,
+    from_answer,
+)
 
 MAX_RETRY_AFTER_SEC = 60.0
 """A server that asks for a longer pause is asked again after this one."""
@@ -56,22 +64,36 @@ class Transport:
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"{base_url!r} is not an http:// or https:// address")
         self.base_url = base_url.rstrip("/")
-        self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        self._host, self._port = (
+            parts.hostname,
+            parts.port or (443 if parts.scheme == "https" else 80),
+        )
         self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         self._prefix = parts.path.rstrip("/")
         self._head = _common_head(parts.netloc.rpartition("@")[2], api_key, headers or {})
-        self._max_connections, self._connect_sec, self._idle_sec = max_connections, connect_sec, idle_sec
+        self._max_connections, self._connect_sec, self._idle_sec = (
+            max_connections,
+            connect_sec,
+            idle_sec,
+        )
         self.backoff = backoff or Backoff()
         self._idle: list[Connection] = []
         self._slots: asyncio.Semaphore | None = None
         self._is_closed = False
 
     async def call(
-        self, method: str, path: str, body: bytes | None = None, *,
-        deadline_sec: float, is_repeatable: bool = True, tries: int | None = None, headers: Mapping[str, str] | None = None,
-    ) -> tuple[Reply, int]:  # fmt: skip
-        """Make the call, repeated where that is safe, and give a 2xx answer and how many tries had an unknown outcome.
-        Raise an ApiError or a TransportError."""
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        deadline_sec: float,
+        is_repeatable: bool = True,
+        tries: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[Reply, int]:
+        """Make the call, repeated where that is safe, and give a 2xx answer and how many tries had
+        an unknown outcome. Raise an ApiError or a TransportError."""
         request = self._request(method, path, body, headers)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + deadline_sec
@@ -88,8 +110,14 @@ class Transport:
                 failure = error
                 unknown += error.is_outcome_unknown
             failures += 1
-            pause = self.backoff.pause(failures, failure.retry_after_sec if isinstance(failure, ApiError) else None)
-            if not _may_repeat(failure, is_repeatable) or failures >= most or loop.time() + pause >= ends_at:
+            pause = self.backoff.pause(
+                failures, failure.retry_after_sec if isinstance(failure, ApiError) else None
+            )
+            if (
+                not _may_repeat(failure, is_repeatable)
+                or failures >= most
+                or loop.time() + pause >= ends_at
+            ):
                 if unknown and isinstance(failure, TransportError):
                     failure.is_outcome_unknown = True
                 failure.unknown_tries = unknown
@@ -117,11 +145,15 @@ class Transport:
                 async with asyncio.timeout(left_sec):
                     await self._slots.acquire()
             except TimeoutError:
-                raise DeadlineError(f"no free connection within {left_sec:g} s", is_outcome_unknown=False) from None
+                raise DeadlineError(
+                    f"no free connection within {left_sec:g} s", is_outcome_unknown=False
+                ) from None
         else:
             await self._slots.acquire()
         try:
-            connection = self._find_idle(loop.time()) or await self._connect(min(self._connect_sec, ends_at - loop.time()))
+            connection = self._find_idle(loop.time()) or await self._connect(
+                min(self._connect_sec, ends_at - loop.time())
+            )
             reply = await connection.ask(request, max(0.001, ends_at - loop.time()))
             if connection.is_open and not self._is_closed:
                 self._idle.append(connection)
@@ -144,23 +176,34 @@ class Transport:
         try:
             async with asyncio.timeout(within_sec):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(loop), self._host, self._port, ssl=self._tls,
+                    lambda: Connection(loop),
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
                     server_hostname=self._host if self._tls else None,
-                )  # fmt: skip
+                )
         except TimeoutError:
-            raise TransportError(f"{self._host}:{self._port} did not take the connection", is_outcome_unknown=False) from None
+            raise TransportError(
+                f"{self._host}:{self._port} did not take the connection", is_outcome_unknown=False
+            ) from None
         except OSError as error:  # ssl.SSLError is one too
             told = f"cannot connect to {self._host}:{self._port}: {error}"
             raise TransportError(told, is_outcome_unknown=False) from None
         return connection
 
-    def _request(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None) -> bytes:
+    def _request(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None
+    ) -> bytes:
         if _UNSAFE.search(path):
             raise ValueError(f"{path!r} cannot stand in a request line")
         more = "".join(_header(name, value) for name, value in headers.items()) if headers else ""
         if body is None:
             length = "Content-Length: 0\r\n" if method != "GET" else ""
-            return f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._head}{more}{length}\r\n".encode("latin-1")
+            return (
+                f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._head}{more}{length}\r\n".encode(
+                    "latin-1"
+                )
+            )
         head = f"{self._head}{more}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         return f"{method} {self._prefix}{path} HTTP/1.1\r\n{head}".encode("latin-1") + body
 

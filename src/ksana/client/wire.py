@@ -1,4 +1,5 @@
-"""JSON of the Queue surface: encoding, decoding, the bodies around the shapes, and the refusal hidden in a batch item."""
+"""JSON of the Queue surface: encoding, decoding, the bodies around the shapes, and the refusal
+hidden in a batch item."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -65,7 +66,9 @@ def decode(body: bytes | msgspec.Raw, kind: type[T]) -> T:
         found: T = decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         # The server acted and said so; what it said we cannot read.
-        raise TransportError(f"the answer is not what the API promises: {error}", is_outcome_unknown=True) from error
+        raise TransportError(
+            f"the answer is not what the API promises: {error}", is_outcome_unknown=True
+        ) from error
     return found
 
 
@@ -73,7 +76,9 @@ def is_outcome_unknown(error: ClientError) -> bool:
     """Tell whether the server may have acted on the call that failed so."""
     if isinstance(error, TransportError):
         return error.is_outcome_unknown
-    return bool(error.unknown_tries) or (isinstance(error, ApiError) and error.status >= 500 and error.status != 503)
+    return bool(error.unknown_tries) or (
+        isinstance(error, ApiError) and error.status >= 500 and error.status != 503
+    )
 
 
 def refusal_in(item: dict[str, Any]) -> ApiError | None:
@@ -91,7 +96,9 @@ def check_size(items: Sequence[Any], most: int) -> None:
 
 def check_count(found: Sequence[Any], items: Sequence[Any]) -> None:
     if len(found) != len(items):
-        raise TransportError(f"{len(found)} results for {len(items)} items", is_outcome_unknown=True)
+        raise TransportError(
+            f"{len(found)} results for {len(items)} items", is_outcome_unknown=True
+        )
 
 
 def new_request_ids(count: int) -> list[str]:

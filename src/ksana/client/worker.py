@@ -1,12 +1,14 @@
-"""The pull worker: claims jobs with their leases, runs handlers, keeps the leases, sends the results.
+"""The pull worker: claims jobs with their leases, runs handlers, keeps the leases, sends the
+results.
 
     server ──claim (long poll, as many as slots are free)──▶ tasks ──results──▶ Releases ──release-batch──▶ server
                                                               │ ▲
                                           Heartbeats (thread) ┘ └ lost, cancel
 
-What it promises: a handler's result is sent until the server accepts or refuses it, so none is lost to an outage; a job
-whose lease is over is dropped and its result not sent, so none is recorded twice; a claim whose answer was lost is looked
-for afterwards, so no job waits for its lease to run out because of a cut connection.
+What it promises: a handler's result is sent until the server accepts or refuses it, so none is lost
+to an outage; a job whose lease is over is dropped and its result not sent, so none is recorded
+twice; a claim whose answer was lost is looked for afterwards, so no job waits for its lease to run
+out because of a cut connection.
 """
 
 import asyncio
@@ -47,7 +49,8 @@ log = logging.getLogger("ksana.client")
 
 
 class Worker:
-    """Runs the jobs of one addon. Register handlers with `job`, then `await run()`, or `serve()` from a script."""
+    """Runs the jobs of one addon. Register handlers with `job`, then `await run()`, or `serve()`
+    from a script."""
 
     def __init__(
         self,
@@ -66,18 +69,24 @@ class Worker:
         backoff: Backoff | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`worker_id` must be this process's alone. `ttl_sec` is the lease's time: after a crash a job comes back that
-        late. `grace_sec` is what a stop leaves to running handlers. `on_lost` is told each job whose result is dropped."""
+        """`worker_id` must be this process's alone. `ttl_sec` is the lease's time: after a crash a
+        job comes back that late. `grace_sec` is what a stop leaves to running handlers. `on_lost`
+        is told each job whose result is dropped."""
         if concurrency < 1:
             raise ValueError("concurrency is 1 or more")
         if not 1 <= ttl_sec <= 86_400:
             raise ValueError("ttl_sec lies between 1 and 86400")
-        # A lease may be granted right after the claim left, and its time counts from there: a third at most may be waiting.
+        # A lease may be granted right after the claim left, and its time counts from there: a third
+        # at most may be waiting.
         longest = ttl_sec / 3
         if wait_sec is not None and not 0 <= wait_sec <= longest:
             raise ValueError(f"wait_sec lies between 0 and a third of ttl_sec, {longest:g}")
         self._owns_client = isinstance(client, str)
-        self.client = QueueClient(client, api_key, deadline_sec=CALL_SEC) if isinstance(client, str) else client
+        self.client = (
+            QueueClient(client, api_key, deadline_sec=CALL_SEC)
+            if isinstance(client, str)
+            else client
+        )
         self.addon_id = addon_id
         self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{new_uid()[:8]}"
         self.concurrency = concurrency
@@ -106,17 +115,29 @@ class Worker:
     # -------------------------------------------------------------------------------------------- handlers
 
     def job(
-        self, job_type: str, *, payload_type: Any = None, interrupt: bool = False, deadline_sec: float | None = None
+        self,
+        job_type: str,
+        *,
+        payload_type: Any = None,
+        interrupt: bool = False,
+        deadline_sec: float | None = None,
     ) -> Callable[[F], F]:
         """Register a handler for a job type: `async def` runs on the event loop, `def` in a thread.
 
-        `payload_type`: the payload is converted to it, and a payload that does not fit fails the job.
-        `interrupt`: when the job is cancelled, the async handler gets CancelledError; else only `ctx.cancelled` is set.
-        `deadline_sec`: an async handler that runs longer is ended, and so is the job, as TIMEOUT.
+        `payload_type`: the payload is converted to it, and a payload that does not fit fails the
+        job. `interrupt`: when the job is cancelled, the async handler gets CancelledError; else
+        only `ctx.cancelled` is set. `deadline_sec`: an async handler that runs longer is ended, and
+        so is the job, as TIMEOUT.
         """
 
         def register(handler: F) -> F:
-            self.add_job(job_type, handler, payload_type=payload_type, interrupt=interrupt, deadline_sec=deadline_sec)
+            self.add_job(
+                job_type,
+                handler,
+                payload_type=payload_type,
+                interrupt=interrupt,
+                deadline_sec=deadline_sec,
+            )
             return handler
 
         return register
@@ -133,7 +154,9 @@ class Worker:
         """Register a handler without the decorator."""
         if job_type in self.handlers:
             raise ValueError(f"{job_type!r} has a handler already")
-        self.handlers[job_type] = Registered(job_type, handler, payload_type, interrupt, deadline_sec)
+        self.handlers[job_type] = Registered(
+            job_type, handler, payload_type, interrupt, deadline_sec
+        )
 
     # -------------------------------------------------------------------------------------------- life
 
@@ -169,19 +192,26 @@ class Worker:
         return self._stopping.is_set()
 
     async def run(self, *, burst: bool = False) -> WorkerStats:
-        """Work until stopped; with `burst` until no job is left to claim. Raise the ApiError when the server refuses our
-        claims for good (a wrong key, a wrong name)."""
+        """Work until stopped; with `burst` until no job is left to claim. Raise the ApiError when
+        the server refuses our claims for good (a wrong key, a wrong name)."""
         if not self.handlers:
             raise ValueError("the worker has no handler: register one with @worker.job(…)")
         if self._loop is not None:
             raise RuntimeError("a worker runs once: make another")
         self._loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(max_workers=self.concurrency, thread_name_prefix=f"ksana-{self.addon_id}")
+        self._executor = ThreadPoolExecutor(
+            max_workers=self.concurrency, thread_name_prefix=f"ksana-{self.addon_id}"
+        )
         self._releases = Releases(self.client, self._settle, self._backoff)
         self._heartbeats = Heartbeats(
-            self.client, self.worker_id, self.held, self.ttl_us, self.clock,
-            on_lost=self._from_thread(self._lose), on_cancel=self._from_thread(self._tell_cancel),
-        )  # fmt: skip
+            self.client,
+            self.worker_id,
+            self.held,
+            self.ttl_us,
+            self.clock,
+            on_lost=self._from_thread(self._lose),
+            on_cancel=self._from_thread(self._tell_cancel),
+        )
         self._heartbeats.start()
         claiming = asyncio.create_task(Claims(self, self._backoff).claim_until_stopped(burst=burst))
         try:
@@ -201,13 +231,18 @@ class Worker:
             stopping.cancel()
 
     async def _wind_up(self, claiming: asyncio.Task[None]) -> None:
-        """The stop: the claim under way may still bring jobs; then handlers, results, heartbeats, connections."""
-        assert self._loop is not None and self._releases is not None and self._heartbeats is not None
+        """The stop: the claim under way may still bring jobs; then handlers, results, heartbeats,
+        connections."""
+        assert (
+            self._loop is not None and self._releases is not None and self._heartbeats is not None
+        )
         self._stopping.set()
         started_at = self._loop.time()
         await self._wait_within(lambda: [claiming], started_at)
         claiming.cancel()
-        await self._wait_within(lambda: [held.task for held in self.held.values() if held.task is not None], started_at)
+        await self._wait_within(
+            lambda: [held.task for held in self.held.values() if held.task is not None], started_at
+        )
         await self._interrupt_all()
         left = max(0.0, self._stop_grace_sec - (self._loop.time() - started_at))
         if not await self._releases.drain(left + FLUSH_SEC):
@@ -222,7 +257,11 @@ class Worker:
 
     async def _interrupt_all(self) -> None:
         """The grace is over: tell the handlers that still run, and give them a moment to end."""
-        running = {held.task: held for held in self.held.values() if held.task is not None and not held.task.done()}
+        running = {
+            held.task: held
+            for held in self.held.values()
+            if held.task is not None and not held.task.done()
+        }
         for task, held in running.items():
             held.cause = held.cause or holding.BY_STOP
             held.cancelled.set("the worker stops")
@@ -231,13 +270,17 @@ class Worker:
         if running:
             await asyncio.wait(running, timeout=FLUSH_SEC / 2)
         for task, held in running.items():
-            # What does not end, a thread above all, keeps its lease until that runs out: no other worker may run beside it.
+            # What does not end, a thread above all, keeps its lease until that runs out: no other
+            # worker may run beside it.
             if not task.done() and held.phase is holding.RUNNING:
                 held.phase = holding.LOST
                 self._report_lost(held, "the worker stopped before the handler did")
 
-    async def _wait_within(self, tasks: Callable[[], list[asyncio.Task[None]]], started_at: float) -> None:
-        """Wait for the tasks while the grace lasts. A second stop may shorten it meanwhile, so look up now and then."""
+    async def _wait_within(
+        self, tasks: Callable[[], list[asyncio.Task[None]]], started_at: float
+    ) -> None:
+        """Wait for the tasks while the grace lasts. A second stop may shorten it meanwhile, so look
+        up now and then."""
         assert self._loop is not None
         while pending := [task for task in tasks() if not task.done()]:
             left = self._stop_grace_sec - (self._loop.time() - started_at)
@@ -272,9 +315,13 @@ class Worker:
         registered = self.handlers.get(job.job_type)
         try:
             if registered is None:
-                outcome = Outcome(status="FAILED", error=f"this worker has no handler for {job.job_type!r}")
+                outcome = Outcome(
+                    status="FAILED", error=f"this worker has no handler for {job.job_type!r}"
+                )
             else:
-                ctx = JobContext(job, job.payload, self.worker_id, held.cancelled, self._reporter(held))
+                ctx = JobContext(
+                    job, job.payload, self.worker_id, held.cancelled, self._reporter(held)
+                )
                 outcome = await registered.run(ctx, self._executor)
         except asyncio.CancelledError:
             outcome = Outcome(status="CANCELED", error=held.cancelled.reason, is_given_up=True)
@@ -285,12 +332,21 @@ class Worker:
         self._finish(held, outcome)
 
     def _judge_interrupted(self, held: Holding, outcome: Outcome) -> Outcome:
-        """A handler that gave up although nobody cancelled its job: the attempt failed and may be made again."""
+        """A handler that gave up although nobody cancelled its job: the attempt failed and may be
+        made again."""
         if held.cause is holding.BY_STOP:
-            return Outcome(status="FAILED", error="the worker stopped before the job ended", metrics=outcome.metrics)
+            return Outcome(
+                status="FAILED",
+                error="the worker stopped before the job ended",
+                metrics=outcome.metrics,
+            )
         if held.cancelled.is_set():
             return outcome  # the lease is lost: nothing will be sent
-        return Outcome(status="FAILED", error=outcome.error or "the handler was cancelled from within", metrics=outcome.metrics)
+        return Outcome(
+            status="FAILED",
+            error=outcome.error or "the handler was cancelled from within",
+            metrics=outcome.metrics,
+        )
 
     def _reporter(self, held: Holding) -> Callable[[float | None, str | None], None]:
         def report(fraction: float | None, message: str | None) -> None:
@@ -316,9 +372,14 @@ class Worker:
         held.phase = holding.FINISHED
         assert self._releases is not None
         item = ReleaseItem(
-            lease_id=held.lease_id, job_id=held.job.job_id, worker_id=self.worker_id, status=outcome.status,
-            result_data=outcome.result_data, error=outcome.error, metrics=outcome.metrics,
-        )  # fmt: skip
+            lease_id=held.lease_id,
+            job_id=held.job.job_id,
+            worker_id=self.worker_id,
+            status=outcome.status,
+            result_data=outcome.result_data,
+            error=outcome.error,
+            metrics=outcome.metrics,
+        )
         self._releases.add(held, item)
 
     def _settle(self, held: Holding, item: ReleaseItem, refusal: ApiError | None) -> None:
@@ -368,7 +429,12 @@ class Worker:
         held.cause = holding.BY_CANCEL
         held.cancelled.set("the job was cancelled")
         registered = self.handlers.get(held.job.job_type)
-        if registered is not None and registered.is_async and registered.is_interrupted and held.task is not None:
+        if (
+            registered is not None
+            and registered.is_async
+            and registered.is_interrupted
+            and held.task is not None
+        ):
             held.task.cancel()
 
     def _is_async(self, held: Holding) -> bool:
@@ -382,7 +448,9 @@ class Worker:
             try:
                 self._on_lost(held.job, reason)
             except Exception:
-                log.exception("on_lost failed")  # the caller's mistake must not stop the results of other jobs
+                log.exception(
+                    "on_lost failed"
+                )  # the caller's mistake must not stop the results of other jobs
 
 
 def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -1,7 +1,9 @@
-"""Cron expressions as bit sets over the local calendar: next, previous and count by arithmetic, never slot by slot.
+"""Cron expressions as bit sets over the local calendar: next, previous and count by arithmetic,
+never slot by slot.
 
-Local time here is a plain count of seconds since 1970-01-01T00:00:00 on the wall; zones and DST are the business of
-`domain.timetable`, the text is read by `domain.cronfields`. An expression that can never match does not exist.
+Local time here is a plain count of seconds since 1970-01-01T00:00:00 on the wall; zones and DST are
+the business of `domain.timetable`, the text is read by `domain.cronfields`. An expression that can
+never match does not exist.
 """
 
 from array import array
@@ -32,12 +34,12 @@ _BLOCK_DAYS = 1 << _BLOCK_BITS
 _BLOCK_MASK = _BLOCK_DAYS - 1
 
 _SEARCH_BLOCKS = 37
-"""Blocks searched for a day, more than 50 years. The longest wait of the calendar is 40 (29 February on a given
-weekday, across 2100)."""
+"""Blocks searched for a day, more than 50 years. The longest wait of the calendar is 40 (29
+February on a given weekday, across 2100)."""
 
 _PROOF_BLOCKS = (40, 41, *range(22, 43))
-"""From 2001 to 2029: 28 years without a missing leap year hold each of the 14 kinds of year, so what does not match
-here never matches. The blocks that will be asked for soon come first."""
+"""From 2001 to 2029: 28 years without a missing leap year hold each of the 14 kinds of year, so
+what does not match here never matches. The blocks that will be asked for soon come first."""
 
 _MONTH_DAYS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
@@ -50,8 +52,8 @@ _NO_STEP = 1 << 20
 
 
 class CronExpr:
-    """A parsed expression. Days are kept as bits in blocks of 512, the times of a day as 1440 bits of minutes and 60 of
-    seconds; all questions are shifts and bit counts."""
+    """A parsed expression. Days are kept as bits in blocks of 512, the times of a day as 1440 bits
+    of minutes and 60 of seconds; all questions are shifts and bit counts."""
 
     __slots__ = (
         "_blocks",
@@ -69,9 +71,12 @@ class CronExpr:
     def __init__(self, fields: CronFields) -> None:
         self.fields = fields
         self.fixed: bool = not (fields.text[1].startswith("*") or fields.text[2].startswith("*"))
-        """Neither minute nor hour begins with `*`: the Debian rule for fixed times applies (see domain.timetable)."""
+        """Neither minute nor hour begins with `*`: the Debian rule for fixed times applies (see
+        domain.timetable)."""
         self.seconds: int = fields.seconds
-        self.minutes: int = sum(fields.minutes << 60 * hour for hour in range(24) if fields.hours >> hour & 1)
+        self.minutes: int = sum(
+            fields.minutes << 60 * hour for hour in range(24) if fields.hours >> hour & 1
+        )
         self._months: int = fields.months
         self._days: DayRule = fields.days
         self._first: int = _lowest(self.minutes) * 60 + _lowest(self.seconds)
@@ -155,13 +160,16 @@ class CronExpr:
         return count
 
     def minute_steps(self) -> "array[int] | None":
-        """By minute of the day, the second at which the first matching minute at or after it begins. None where a day
-        holds so few times that the table would not pay."""
+        """By minute of the day, the second at which the first matching minute at or after it
+        begins. None where a day holds so few times that the table would not pay."""
         return _minute_steps(self.minutes) if self._per_day >= _MANY_TIMES else None
 
     def second_steps(self) -> list[int]:
         """By second of the minute, how long until the first matching second of the same minute."""
-        return [_lowest(self.seconds >> second) if self.seconds >> second else _NO_STEP for second in range(60)]
+        return [
+            _lowest(self.seconds >> second) if self.seconds >> second else _NO_STEP
+            for second in range(60)
+        ]
 
     def can_match(self) -> bool:
         """Tell whether any day ever matches."""
@@ -177,7 +185,9 @@ class CronExpr:
         tail_mask = (1 << (until & _BLOCK_MASK)) - 1
         if first_index == last_index:
             return (head & tail_mask).bit_count()
-        between = sum(self._block(index).bit_count() for index in range(first_index + 1, last_index))
+        between = sum(
+            self._block(index).bit_count() for index in range(first_index + 1, last_index)
+        )
         return head.bit_count() + between + (self._block(last_index) & tail_mask).bit_count()
 
     def _count_times(self, until_second: int) -> int:
@@ -217,8 +227,8 @@ class CronExpr:
 
 @lru_cache(maxsize=4096)
 def parse_cron(text: str) -> CronExpr:
-    """Read an expression of 5 or 6 fields or an alias. Raise InvalidError naming the field and what is allowed; an
-    expression that never matches (31 April) is refused too."""
+    """Read an expression of 5 or 6 fields or an alias. Raise InvalidError naming the field and what
+    is allowed; an expression that never matches (31 April) is refused too."""
     expr = CronExpr(read_fields(text))
     if not expr.can_match():
         days, months = expr.fields.text[3], expr.fields.text[4]

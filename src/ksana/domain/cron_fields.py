@@ -1,5 +1,5 @@
-"""The text of cron expressions: grammar, ranges and names, read into bit sets. What the bits mean over time is
-`domain.cron`'s business.
+"""The text of cron expressions: grammar, ranges and names, read into bit sets. What the bits mean
+over time is `domain.cron`'s business.
 
     fields   [second] minute hour day-of-month month day-of-week; five fields get second 0
     each     * or a list of: a, a-b, a-b/n, a/n (from a to the field's end), */n (from the field's lowest value)
@@ -15,11 +15,29 @@ FIELD: Final = "cron_expr"
 MAX_LENGTH: Final = 255
 
 ALIASES: Final = {
-    "@yearly": "0 0 0 1 1 *", "@annually": "0 0 0 1 1 *", "@monthly": "0 0 0 1 * *", "@weekly": "0 0 0 * * 0",
-    "@daily": "0 0 0 * * *", "@midnight": "0 0 0 * * *", "@hourly": "0 0 * * * *",
-}  # fmt: skip
+    "@yearly": "0 0 0 1 1 *",
+    "@annually": "0 0 0 1 1 *",
+    "@monthly": "0 0 0 1 * *",
+    "@weekly": "0 0 0 * * 0",
+    "@daily": "0 0 0 * * *",
+    "@midnight": "0 0 0 * * *",
+    "@hourly": "0 0 * * * *",
+}
 
-MONTH_NAMES: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+MONTH_NAMES: Final = (
+    "JAN",
+    "FEB",
+    "MAR",
+    "APR",
+    "MAY",
+    "JUN",
+    "JUL",
+    "AUG",
+    "SEP",
+    "OCT",
+    "NOV",
+    "DEC",
+)
 WEEKDAY_NAMES: Final = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 
@@ -35,7 +53,13 @@ _SECOND = _Field("second", 0, 59, {}, "0-59, *, lists, ranges and steps")
 _MINUTE = _Field("minute", 0, 59, {}, "0-59, *, lists, ranges and steps")
 _HOUR = _Field("hour", 0, 23, {}, "0-23, *, lists, ranges and steps")
 _DAY = _Field("day of month", 1, 31, {}, "1-31, *, ?, lists, ranges and steps, or alone L, LW, nW")
-_MONTH = _Field("month", 1, 12, {name: n for n, name in enumerate(MONTH_NAMES, 1)}, "1-12, JAN-DEC, *, lists, ranges and steps")
+_MONTH = _Field(
+    "month",
+    1,
+    12,
+    {name: n for n, name in enumerate(MONTH_NAMES, 1)},
+    "1-12, JAN-DEC, *, lists, ranges and steps",
+)
 _WEEKDAY = _Field(
     "day of week",
     0,
@@ -51,7 +75,8 @@ _LAST = re.compile(r"(\w{1,4})L\Z", re.ASCII)
 
 
 class DayRule(NamedTuple):
-    """Which days of a month match. Exactly one of the day-of-month forms and one of the day-of-week forms is used."""
+    """Which days of a month match. Exactly one of the day-of-month forms and one of the day-of-week
+    forms is used."""
 
     dates: int = 0
     """Bits 1-31."""
@@ -69,7 +94,8 @@ class DayRule(NamedTuple):
     """Both fields are restricted: a day that matches one of them matches."""
 
     def month_bits(self, first_weekday: int, length: int) -> int:
-        """Work out the matching days, bits 1-31, of a month by the weekday of its first (Sunday = 0) and its length."""
+        """Work out the matching days, bits 1-31, of a month by the weekday of its first (Sunday =
+        0) and its length."""
         month = (2 << length) - 2
         dates = self._date_bits(first_weekday, length) & month
         weekdays = self._weekday_bits(first_weekday, length) & month
@@ -110,7 +136,8 @@ class CronFields(NamedTuple):
 
 
 def read_fields(text: str) -> CronFields:
-    """Read the text. Raise InvalidError(field="cron_expr") naming the part at fault and what is allowed."""
+    """Read the text. Raise InvalidError(field="cron_expr") naming the part at fault and what is
+    allowed."""
     parts = split_fields(text)
     second, minute, hour, day, month, weekday = parts
     return CronFields(
@@ -207,7 +234,9 @@ def _read_item(field: _Field, item: str) -> tuple[int, int, int]:
     if dash:
         high = _read_value(field, last, item)
         if high < low:
-            _refuse(f"{field.name} {item!r}: a range must not run backwards (allowed: {field.allowed})")
+            _refuse(
+                f"{field.name} {item!r}: a range must not run backwards (allowed: {field.allowed})"
+            )
     else:
         high = field.high if slash else low
     return low, high, step

@@ -1,6 +1,8 @@
-"""Reasons in words: the one table from every recorded reason code, and every code explain adds, to a plain sentence.
+"""Reasons in words: the one table from every recorded reason code, and every code explain adds, to
+a plain sentence.
 
-Pure. What is asked and answered about a task is in `explaining_tasks`, about a run in `explaining_runs`.
+Pure. What is asked and answered about a task is in `explaining_tasks`, about a run in
+`explaining_runs`.
 """
 
 from typing import Any, Final
@@ -124,7 +126,13 @@ class Fact(msgspec.Struct, frozen=True):
         """An instant in the data, whether it stands there as text or as a number."""
         value = self.data.get(name)
         try:
-            return parse_instant(value) if isinstance(value, str) else value if isinstance(value, int) else None
+            return (
+                parse_instant(value)
+                if isinstance(value, str)
+                else value
+                if isinstance(value, int)
+                else None
+            )
         except ValueError:
             return None
 
@@ -140,7 +148,12 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def reason(code: str, event_id: int | None = None, /, **data: Any) -> Reason:
     """Put a code into words. A code nobody knows is its own words: better odd than silent."""
-    return Reason(code, WORDS[code].format(**data) if code in PRESENT else WORDS.get(code, code), data, event_id)
+    return Reason(
+        code,
+        WORDS[code].format(**data) if code in PRESENT else WORDS.get(code, code),
+        data,
+        event_id,
+    )
 
 
 def recorded(fact: Fact, code: str) -> Reason:

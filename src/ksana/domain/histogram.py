@@ -1,6 +1,8 @@
-"""A histogram of spans in fixed buckets, two per doubling from a millisecond up, so that counts from anywhere can be added.
+"""A histogram of spans in fixed buckets, two per doubling from a millisecond up, so that counts
+from anywhere can be added.
 
-Packed, a histogram is one number with 64 bits for each bucket, the first lowest: adding histograms is adding numbers.
+Packed, a histogram is one number with 64 bits for each bucket, the first lowest: adding histograms
+is adding numbers.
 """
 
 import math
@@ -30,7 +32,8 @@ def bucket_of(seconds: float) -> int:
 
 
 def bucket_counts(now: Instant, since: Mapping[Instant, int]) -> Counter[int]:
-    """Counts by bucket of the spans from these instants till now; those of one batch mostly began together."""
+    """Counts by bucket of the spans from these instants till now; those of one batch mostly began
+    together."""
     spans: Counter[int] = Counter()
     for at, count in since.items():
         spans[bucket_of((now - at) / SECOND)] += count
@@ -51,7 +54,8 @@ def pack(counts: Mapping[int, int]) -> int:
 
 
 def quantile(packed: int, share: float) -> float | None:
-    """The span below which this share of the counted ones lies, interpolated inside its bucket; None of nothing."""
+    """The span below which this share of the counted ones lies, interpolated inside its bucket;
+    None of nothing."""
     if not packed:
         return None
     places = _PLACES[-(-packed.bit_length() // BUCKET_BITS)]

@@ -1,7 +1,9 @@
-"""Every state of every entity and every legal move, as data. The only list there is: guards, docs and tests read it.
+"""Every state of every entity and every legal move, as data. The only list there is: guards, docs
+and tests read it.
 
-A move is `(from, event, to)`. A change of state is a compare-and-set on `from`; what is not listed here is illegal and
-answered 409 ILLEGAL_TRANSITION naming both states. The diagrams in docs/concepts/lifecycle.md are made from these tables.
+A move is `(from, event, to)`. A change of state is a compare-and-set on `from`; what is not listed
+here is illegal and answered 409 ILLEGAL_TRANSITION naming both states. The diagrams in
+docs/concepts/lifecycle.md are made from these tables.
 """
 
 from collections.abc import Iterator
@@ -25,7 +27,11 @@ class Lifecycle(msgspec.Struct, frozen=True):
     @property
     def states(self) -> frozenset[str]:
         """All states."""
-        return self.initial | self.final | {state for move in self.moves for state in (move[0], move[2])}
+        return (
+            self.initial
+            | self.final
+            | {state for move in self.moves for state in (move[0], move[2])}
+        )
 
     def allows(self, old: str, new: str) -> bool:
         """Tell whether some event leads from old to new."""
@@ -66,13 +72,27 @@ TASK: Final = Lifecycle(
     "TASK",
     initial=frozenset({"ENABLED", "DISABLED"}),
     final=frozenset({"DELETED"}),
-    moves=_moves("ENABLED -disable-> DISABLED", "DISABLED -enable-> ENABLED", "ENABLED|DISABLED -delete-> DELETED"),
+    moves=_moves(
+        "ENABLED -disable-> DISABLED",
+        "DISABLED -enable-> ENABLED",
+        "ENABLED|DISABLED -delete-> DELETED",
+    ),
 )
 
 RUN: Final = Lifecycle(
     "RUN",
     initial=frozenset({"SCHEDULED", "RUNNING", "SKIPPED"}),
-    final=frozenset({"SUCCESS", "FAILED", "TIMEOUT", "CALLBACK_SUCCESS", "FAILED_TIMEOUT", "CANCELED", "SKIPPED"}),
+    final=frozenset(
+        {
+            "SUCCESS",
+            "FAILED",
+            "TIMEOUT",
+            "CALLBACK_SUCCESS",
+            "FAILED_TIMEOUT",
+            "CANCELED",
+            "SKIPPED",
+        }
+    ),
     moves=_moves(
         "SCHEDULED -start-> RUNNING",
         "SCHEDULED -skip-> SKIPPED",

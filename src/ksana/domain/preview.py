@@ -1,5 +1,5 @@
-"""The next firings of a schedule as people want to see them: instant, local time, offset, and a note where the clock of
-the zone jumps. Made by the same functions that fire in production."""
+"""The next firings of a schedule as people want to see them: instant, local time, offset, and a
+note where the clock of the zone jumps. Made by the same functions that fire in production."""
 
 import msgspec
 
@@ -32,14 +32,19 @@ def preview(schedule: Schedule, after: Instant, n: int) -> list[Firing]:
             break
         offset = zone.offset_at(slot // SECOND)
         local = to_datetime(slot + offset * SECOND).replace(tzinfo=None).isoformat()
-        note = explain_jump(schedule.timetable, before // SECOND, slot // SECOND) if isinstance(schedule, Cron) else None
+        note = (
+            explain_jump(schedule.timetable, before // SECOND, slot // SECOND)
+            if isinstance(schedule, Cron)
+            else None
+        )
         firings.append(Firing(slot, local + format_offset(offset), format_offset(offset), note))
         before = slot
     return firings
 
 
 def explain_jump(timetable: Timetable, before: Second, slot: Second) -> str | None:
-    """Say how a jump of the clock between the slot before and this one, or near this one, shaped it. None if none did."""
+    """Say how a jump of the clock between the slot before and this one, or near this one, shaped
+    it. None if none did."""
     zone = timetable.zone
     repeated = _repeated_note(timetable, zone, slot)
     if repeated is not None:
@@ -54,7 +59,10 @@ def explain_jump(timetable: Timetable, before: Second, slot: Second) -> str | No
             return f"{missing} and is skipped"
         if timetable.gap == "next" and slot == jump.at:
             return f"{missing}: fires right after the gap"
-        if timetable.gap == "shift" and timetable.expr.next_local(slot + jump.before) == slot + jump.before:
+        if (
+            timetable.gap == "shift"
+            and timetable.expr.next_local(slot + jump.before) == slot + jump.before
+        ):
             return f"{missing}: fires {format_duration((jump.after - jump.before) * SECOND)} later"
         return f"{change} before this firing"
     return None

@@ -1,8 +1,10 @@
-"""When a task is due: once, every so often, or by cron. Pure: a schedule and an instant in, slots out.
+"""When a task is due: once, every so often, or by cron. Pure: a schedule and an instant in, slots
+out.
 
-A slot is the instant a task is due by its schedule; slots strictly increase. `start_at` and `end_at` bound them, both
-inclusive. Nothing here walks slot by slot over the past, so an outage of years costs as much as one of a minute.
-How often a task may run at most (`max_runs`) is judged elsewhere.
+A slot is the instant a task is due by its schedule; slots strictly increase. `start_at` and
+`end_at` bound them, both inclusive. Nothing here walks slot by slot over the past, so an outage of
+years costs as much as one of a minute. How often a task may run at most (`max_runs`) is judged
+elsewhere.
 """
 
 import hashlib
@@ -30,7 +32,8 @@ class Once(msgspec.Struct, frozen=True, tag="once", tag_field="kind"):
 
 
 class Every(msgspec.Struct, frozen=True, tag="every", tag_field="kind"):
-    """Slots anchor_at + k * every_us: k from 0 if the anchor was given, from 1 if it is when the schedule was set."""
+    """Slots anchor_at + k * every_us: k from 0 if the anchor was given, from 1 if it is when the
+    schedule was set."""
 
     every_us: Micros
     anchor_at: Instant
@@ -41,7 +44,8 @@ class Every(msgspec.Struct, frozen=True, tag="every", tag_field="kind"):
 
 
 class Cron(msgspec.Struct, frozen=True, dict=True, tag="cron", tag_field="kind"):
-    """The local times of an expression in a zone. The DST rules, defaults included, are told in `domain.timetable`."""
+    """The local times of an expression in a zone. The DST rules, defaults included, are told in
+    `domain.timetable`."""
 
     expr: str
     """Normalized: six fields."""
@@ -69,12 +73,16 @@ def make_every(
     end_at: Instant | None = None,
     jitter_us: Micros = 0,
 ) -> Every:
-    """Set an interval now. Raise InvalidError for one that is too short or a jitter that reaches the next slot."""
+    """Set an interval now. Raise InvalidError for one that is too short or a jitter that reaches
+    the next slot."""
     if every_us < LEAST_EVERY:
-        raise InvalidError(f"every must be at least {format_duration(LEAST_EVERY)}", field="schedule.every")
+        raise InvalidError(
+            f"every must be at least {format_duration(LEAST_EVERY)}", field="schedule.every"
+        )
     if not 0 <= jitter_us < every_us:
         raise InvalidError(
-            f"jitter must be 0 or more and less than every ({format_duration(every_us)})", field="schedule.jitter"
+            f"jitter must be 0 or more and less than every ({format_duration(every_us)})",
+            field="schedule.jitter",
         )
     _check_window(start_at, end_at)
     anchor_at = now if start_at is None else start_at
@@ -91,7 +99,8 @@ def make_cron(
     end_at: Instant | None = None,
     jitter_us: Micros = 0,
 ) -> Cron:
-    """Read an expression and a zone. Raise InvalidError saying which part is wrong and what is allowed."""
+    """Read an expression and a zone. Raise InvalidError saying which part is wrong and what is
+    allowed."""
     if dst_gap not in (None, "next", "skip", "shift"):
         raise InvalidError("dst_gap must be next, skip or shift", field="dst_gap")
     if dst_overlap not in (None, "first", "second", "both"):
@@ -111,15 +120,16 @@ def make_cron(
 
 
 def first_slot(schedule: Schedule, set_at: Instant) -> Instant | None:
-    """The first slot of a schedule set at that instant. For `once` it may lie up to ONCE_GRACE in the past; None means
-    that it lies further back and is missed, or that there is none."""
+    """The first slot of a schedule set at that instant. For `once` it may lie up to ONCE_GRACE in
+    the past; None means that it lies further back and is missed, or that there is none."""
     if type(schedule) is Once:
         return schedule.run_at if schedule.run_at >= set_at - ONCE_GRACE else None
     return next_after(schedule, set_at)
 
 
 def next_after(schedule: Schedule, at: Instant) -> Instant | None:
-    """Find the earliest slot strictly later than `at`. None: there is none (for cron: none within 50 years)."""
+    """Find the earliest slot strictly later than `at`. None: there is none (for cron: none within
+    50 years)."""
     if type(schedule) is Cron:
         start_at = schedule.start_at
         if start_at is not None and at < start_at:
@@ -144,7 +154,11 @@ def latest_at_or_before(schedule: Schedule, at: Instant) -> Instant | None:
         at = min(at, schedule.end_at)
     if isinstance(schedule, Every):
         index = _index_at(schedule, at)
-        return schedule.anchor_at + index * schedule.every_us if index >= _first_index(schedule) else None
+        return (
+            schedule.anchor_at + index * schedule.every_us
+            if index >= _first_index(schedule)
+            else None
+        )
     second = schedule.timetable.latest_at_or_before(at // SECOND)
     if second is None or (schedule.start_at is not None and second * SECOND < schedule.start_at):
         return None
@@ -181,7 +195,8 @@ def latest_n(schedule: Schedule, at: Instant, n: int, after: Instant) -> list[In
 
 
 def fire_at(schedule: Schedule, task_key: str, slot: Instant) -> Instant:
-    """When the slot fires: itself plus a jitter in [0, jitter_us], the same everywhere for this task and slot."""
+    """When the slot fires: itself plus a jitter in [0, jitter_us], the same everywhere for this
+    task and slot."""
     if schedule.jitter_us <= 0:
         return slot
     digest = hashlib.blake2b(f"{task_key}\0{slot}".encode(), digest_size=8).digest()

@@ -1,11 +1,12 @@
-"""The `schedule` member as it is written in requests, answers and `jobs.json`, read into and made from schedules.
+"""The `schedule` member as it is written in requests, answers and `jobs.json`, read into and made
+from schedules.
 
     {"kind": "once",  "run_at": T}
     {"kind": "every", "every": D, "start_at": T, "end_at": T}
     {"kind": "cron",  "expr": "…", "timezone": "…", "start_at": T, "end_at": T}
 
-T is RFC 3339, D a duration; `jitter` (D) and `max_runs` (a count, kept by the task) go with every kind. An absent time may
-be null or "". An unknown member is refused.
+T is RFC 3339, D a duration; `jitter` (D) and `max_runs` (a count, kept by the task) go with every
+kind. An absent time may be null or "". An unknown member is refused.
 """
 
 from collections.abc import Mapping
@@ -34,9 +35,9 @@ def read_schedule(
     dst_overlap: DstOverlap | None = None,
     keep_anchor: bool = False,
 ) -> Schedule:
-    """Read a schedule set now. `timezone` is used where a cron schedule names none. `keep_anchor` takes the anchor of an
-    interval from the server's own member `anchor_at`, for stored documents; from callers that member is ignored.
-    Raise InvalidError naming the member."""
+    """Read a schedule set now. `timezone` is used where a cron schedule names none. `keep_anchor`
+    takes the anchor of an interval from the server's own member `anchor_at`, for stored documents;
+    from callers that member is ignored. Raise InvalidError naming the member."""
     kind = members.get("kind")
     allowed = _MEMBERS.get(kind) if isinstance(kind, str) else None
     if allowed is None:
@@ -53,14 +54,20 @@ def read_schedule(
     if kind == "once":
         run_at = _read_instant(members, "run_at")
         if run_at is None:
-            raise InvalidError("schedule.run_at is needed: an RFC 3339 time", field="schedule.run_at")
+            raise InvalidError(
+                "schedule.run_at is needed: an RFC 3339 time", field="schedule.run_at"
+            )
         return Once(run_at, jitter_us)
     if kind == "every":
         every_us = _read_duration(members, "every")
         if every_us is None:
-            raise InvalidError('schedule.every is needed: a duration such as "5m"', field="schedule.every")
+            raise InvalidError(
+                'schedule.every is needed: a duration such as "5m"', field="schedule.every"
+            )
         set_at = (_read_instant(members, "anchor_at") if keep_anchor else None) or now
-        return make_every(every_us, now=set_at, start_at=start_at, end_at=end_at, jitter_us=jitter_us)
+        return make_every(
+            every_us, now=set_at, start_at=start_at, end_at=end_at, jitter_us=jitter_us
+        )
     return _read_cron(members, timezone, dst_gap, dst_overlap, start_at, end_at, jitter_us)
 
 
@@ -71,12 +78,18 @@ def write_schedule(schedule: Schedule) -> dict[str, Any]:
         members = {"kind": "once", "run_at": format_instant(schedule.run_at)}
     elif isinstance(schedule, Every):
         members = {"kind": "every", "every": format_duration(schedule.every_us)}
-        members |= {"start_at": _write_instant(schedule.start_at), "end_at": _write_instant(schedule.end_at)}
+        members |= {
+            "start_at": _write_instant(schedule.start_at),
+            "end_at": _write_instant(schedule.end_at),
+        }
         if not schedule.anchor_given:
             members["anchor_at"] = format_instant(schedule.anchor_at)
     else:
         members = {"kind": "cron", "expr": schedule.expr, "timezone": schedule.timezone}
-        members |= {"start_at": _write_instant(schedule.start_at), "end_at": _write_instant(schedule.end_at)}
+        members |= {
+            "start_at": _write_instant(schedule.start_at),
+            "end_at": _write_instant(schedule.end_at),
+        }
     members["jitter"] = format_duration(schedule.jitter_us)
     return members
 
@@ -92,7 +105,9 @@ def _read_cron(
 ) -> Cron:
     expr, zone = members.get("expr"), members.get("timezone") or timezone
     if not isinstance(expr, str):
-        raise InvalidError("schedule.expr is needed: a cron expression of 5 or 6 fields", field="schedule.expr")
+        raise InvalidError(
+            "schedule.expr is needed: a cron expression of 5 or 6 fields", field="schedule.expr"
+        )
     if not isinstance(zone, str):
         raise InvalidError("schedule.timezone must be a text", field="schedule.timezone")
     try:
@@ -106,7 +121,9 @@ def _read_cron(
             jitter_us=jitter_us,
         )
     except InvalidError as error:
-        here = {"cron_expr": "schedule.expr", "timezone": "schedule.timezone"}.get(error.field or "")
+        here = {"cron_expr": "schedule.expr", "timezone": "schedule.timezone"}.get(
+            error.field or ""
+        )
         if here is None:
             raise
         raise InvalidError(error.message, field=here) from None
@@ -136,7 +153,9 @@ def _read_duration(members: Mapping[str, Any], name: str) -> Micros | None:
 
 def _check_max_runs(value: object) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise InvalidError("schedule.max_runs must be a whole number from 1", field="schedule.max_runs")
+        raise InvalidError(
+            "schedule.max_runs must be a whole number from 1", field="schedule.max_runs"
+        )
 
 
 def _write_instant(at: Instant | None) -> str | None:

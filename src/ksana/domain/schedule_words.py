@@ -1,4 +1,5 @@
-"""Schedules in plain English, for people who preview them. Words only: what fires when is `domain.schedule`'s business."""
+"""Schedules in plain English, for people who preview them. Words only: what fires when is
+`domain.schedule`'s business."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -10,9 +11,19 @@ from ksana.domain.schedule import Cron, Every, Once, Schedule
 
 _WEEKDAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _MONTHS: Final = (
-    "January", "February", "March", "April", "May", "June",
-    "July", "August", "September", "October", "November", "December",
-)  # fmt: skip
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
 _ORDINALS: Final = ("first", "second", "third", "fourth", "fifth")
 _FEW_TIMES = 6
 _GAP_WORDS: Final = {
@@ -33,9 +44,15 @@ def describe(schedule: Schedule) -> str:
         return f"once at {format_instant(schedule.run_at)}" + _jitter(schedule.jitter_us)
     if isinstance(schedule, Every):
         start = schedule.anchor_at if schedule.anchor_given else schedule.start_at
-        return f"every {format_duration(schedule.every_us)}" + _bounds(start, schedule.end_at) + _jitter(schedule.jitter_us)
+        return (
+            f"every {format_duration(schedule.every_us)}"
+            + _bounds(start, schedule.end_at)
+            + _jitter(schedule.jitter_us)
+        )
     words = f"{describe_cron(parse_cron(schedule.expr))}, {schedule.timezone} time"
-    words += _bounds(schedule.start_at, schedule.end_at) + _jitter(schedule.jitter_us) + _dst(schedule)
+    words += (
+        _bounds(schedule.start_at, schedule.end_at) + _jitter(schedule.jitter_us) + _dst(schedule)
+    )
     return words
 
 
@@ -49,7 +66,11 @@ def describe_cron(expr: CronExpr) -> str:
 
 def _times(expr: CronExpr) -> str:
     second, minute, hour = expr.fields.text[:3]
-    seconds, minutes, hours = _bits(expr.fields.seconds), _bits(expr.fields.minutes), _bits(expr.fields.hours)
+    seconds, minutes, hours = (
+        _bits(expr.fields.seconds),
+        _bits(expr.fields.minutes),
+        _bits(expr.fields.hours),
+    )
     if expr.fixed and "*" not in second and len(seconds) * len(minutes) * len(hours) <= _FEW_TIMES:
         return "at " + _join([_clock(h, m, s) for h in hours for m in minutes for s in seconds])
     parts = []
@@ -61,17 +82,29 @@ def _times(expr: CronExpr) -> str:
         words = _steps(minute, minutes, "minute", 60)
         parts.append(words if not parts else "of " + words.removeprefix("at "))
     if hour == "*":
-        return " ".join(parts) if parts[-1].startswith(("every", "of every")) else " ".join(parts) + " of every hour"
+        return (
+            " ".join(parts)
+            if parts[-1].startswith(("every", "of every"))
+            else " ".join(parts) + " of every hour"
+        )
     if hour.startswith("*/"):
         return _every_few_hours(" ".join(parts), hour, hours)
-    return " ".join(parts) + " from " + _ranges(hours, lambda h: f"{h:02d}:00", last=lambda h: f"{h:02d}:59", whole=True)
+    return (
+        " ".join(parts)
+        + " from "
+        + _ranges(hours, lambda h: f"{h:02d}:00", last=lambda h: f"{h:02d}:59", whole=True)
+    )
 
 
 def _every_few_hours(within: str, hour: str, hours: list[int]) -> str:
     words = _steps(hour, hours, "hour", 24)
     if not words.startswith("every"):
         return f"{within} of hours {_ranges(hours, str)}"
-    return f"{words} {within}" if within.startswith("at minute ") else f"{within} of every hour in {_ranges(hours, str)}"
+    return (
+        f"{words} {within}"
+        if within.startswith("at minute ")
+        else f"{within} of every hour in {_ranges(hours, str)}"
+    )
 
 
 def _days(expr: CronExpr) -> str:
@@ -83,7 +116,9 @@ def _days(expr: CronExpr) -> str:
         return _dates(expr)
     if any_day:
         return _weekdays(expr)
-    return f"{_dates(expr)} {'or' if expr.fields.days.either else 'if that is'} {_weekdays(expr)}".replace("is on", "is")
+    return f"{_dates(expr)} {'or' if expr.fields.days.either else 'if that is'} {_weekdays(expr)}".replace(
+        "is on", "is"
+    )
 
 
 def _dates(expr: CronExpr) -> str:
@@ -93,7 +128,9 @@ def _dates(expr: CronExpr) -> str:
     if rule.last_workday:
         return "on the last working day (Monday to Friday) of the month"
     if rule.nearest_to:
-        return f"on the working day (Monday to Friday) nearest to day {rule.nearest_to} of the month"
+        return (
+            f"on the working day (Monday to Friday) nearest to day {rule.nearest_to} of the month"
+        )
     days = _bits(rule.dates)
     return f"on day{'s' if len(days) > 1 else ''} {_ranges(days, str)} of the month"
 
@@ -121,7 +158,10 @@ def _steps(text: str, values: list[int], unit: str, whole: int) -> str:
 
 
 def _ranges(
-    values: list[int], name: Callable[[int], str], last: Callable[[int], str] | None = None, whole: bool = False
+    values: list[int],
+    name: Callable[[int], str],
+    last: Callable[[int], str] | None = None,
+    whole: bool = False,
 ) -> str:
     """Name values, three or more in a row as "a to b". With `whole`, even one value is a range."""
     runs: list[list[int]] = []

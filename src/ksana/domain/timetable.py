@@ -1,7 +1,8 @@
-"""A cron expression laid over the clock of a zone: local times become instants, and the DST rules live here.
+"""A cron expression laid over the clock of a zone: local times become instants, and the DST rules
+live here.
 
-The expression names local times; the zone's clock shows most of them once, skips some (a gap) and shows some twice (an
-overlap). What happens then:
+The expression names local times; the zone's clock shows most of them once, skips some (a gap) and
+shows some twice (an overlap). What happens then:
 
     dst_gap      next   all times inside one gap together fire once, at the instant the gap ends
                  skip   they do not fire
@@ -10,19 +11,30 @@ overlap). What happens then:
                  second it fires the second time
                  both   it fires both times
 
-By default, as Debian cron does: an expression whose minute and hour fields both do not begin with `*` names fixed times
-and gets `next` and `first`; any other follows real time, that is `skip` and `both`. A chosen value binds both sorts.
-Two local times that end up at one instant are one slot. A jump of any size counts (Apia skipped a whole day in 2011).
+By default, as Debian cron does: an expression whose minute and hour fields both do not begin with
+`*` names fixed times and gets `next` and `first`; any other follows real time, that is `skip` and
+`both`. A chosen value binds both sorts. Two local times that end up at one instant are one slot. A
+jump of any size counts (Apia skipped a whole day in 2011).
 
-The zone's time is cut into pieces of constant offset. Each piece knows the window of local times it serves under the
-chosen rules, so every question is a few bit operations in one piece, and a loop over pieces only where years pass.
+The zone's time is cut into pieces of constant offset. Each piece knows the window of local times it
+serves under the chosen rules, so every question is a few bit operations in one piece, and a loop
+over pieces only where years pass.
 """
 
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from ksana.domain.cron import LONG_AGO, NEVER, CronExpr, LocalSecond, parse_cron
-from ksana.domain.zones import FIRST_SECOND, LAST_SECOND, MARGIN, STRETCH_BITS, Second, Transition, Zone, get_zone
+from ksana.domain.zones import (
+    FIRST_SECOND,
+    LAST_SECOND,
+    MARGIN,
+    STRETCH_BITS,
+    Second,
+    Transition,
+    Zone,
+    get_zone,
+)
 
 DstGap = Literal["next", "skip", "shift"]
 DstOverlap = Literal["first", "second", "both"]
@@ -40,11 +52,13 @@ class Gap(NamedTuple):
     low: LocalSecond
     high: LocalSecond
     offset: int | None
-    """None: any match fires once, at the piece's start. Else each match fires at its time read with this offset."""
+    """None: any match fires once, at the piece's start. Else each match fires at its time read with
+    this offset."""
 
 
 Piece = tuple[Second, Second, int, LocalSecond, LocalSecond, Gap | None]
-"""(start, end, offset, low, high, gap): local times [low, high) fire at local - offset, plus what the gap adds."""
+"""(start, end, offset, low, high, gap): local times [low, high) fire at local - offset, plus what
+the gap adds."""
 
 
 class ZoneClock:
@@ -75,8 +89,8 @@ class ZoneClock:
         raise AssertionError("the pieces of a stretch cover it")
 
     def _cut(self, stretch: int) -> list[Piece]:
-        """Cut a stretch at its transitions. Those in the margin around it are seen too: what they skip or repeat may
-        reach into the stretch."""
+        """Cut a stretch at its transitions. Those in the margin around it are seen too: what they
+        skip or repeat may reach into the stretch."""
         start, end = stretch << STRETCH_BITS, (stretch + 1) << STRETCH_BITS
         jumps = self.zone.transitions_near(stretch)
         pieces: list[Piece] = []
@@ -90,7 +104,9 @@ class ZoneClock:
                 shown = max(shown, begun.at + begun.before)
             if until <= start or begin >= end:
                 continue
-            offset = begun.after if begun else ending.before if ending else self.zone.offset_at(start)
+            offset = (
+                begun.after if begun else ending.before if ending else self.zone.offset_at(start)
+            )
             piece_start, piece_end = max(begin, start), min(until, end)
             low, high = piece_start + offset, piece_end + offset
             if self._overlap == "first":
@@ -109,7 +125,9 @@ class ZoneClock:
         self._stretches[stretch] = pieces
         return pieces
 
-    def _gap_of(self, jump: Transition, shown: LocalSecond, start: Second, end: Second) -> Gap | None:
+    def _gap_of(
+        self, jump: Transition, shown: LocalSecond, start: Second, end: Second
+    ) -> Gap | None:
         low, high = shown, jump.at + jump.after
         if low >= high or self._gap == "skip":
             return None
@@ -120,11 +138,25 @@ class ZoneClock:
 
 
 class Timetable:
-    """The slots of one expression in one zone, in whole seconds. Outside the years 1 to 9999 there are none."""
+    """The slots of one expression in one zone, in whole seconds. Outside the years 1 to 9999 there
+    are none."""
 
-    __slots__ = ("_clock", "_day", "_lone_second", "_piece_at", "_second_steps", "_steps", "expr", "gap", "overlap", "zone")
+    __slots__ = (
+        "_clock",
+        "_day",
+        "_lone_second",
+        "_piece_at",
+        "_second_steps",
+        "_steps",
+        "expr",
+        "gap",
+        "overlap",
+        "zone",
+    )
 
-    def __init__(self, expr: CronExpr, zone: Zone, gap: DstGap | None, overlap: DstOverlap | None) -> None:
+    def __init__(
+        self, expr: CronExpr, zone: Zone, gap: DstGap | None, overlap: DstOverlap | None
+    ) -> None:
         self.expr = expr
         self.zone = zone
         self.gap: DstGap = gap or ("next" if expr.fixed else "skip")
@@ -135,8 +167,8 @@ class Timetable:
         self._second_steps = expr.second_steps()
         self._lone_second = self._second_steps[0] if expr.seconds.bit_count() == 1 else None
         self._day: tuple[Second, Second] = (0, 0)
-        """The matching day seen last, from midnight to midnight, if the clock does not jump in it. One tuple, so that
-        threads see both ends or neither."""
+        """The matching day seen last, from midnight to midnight, if the clock does not jump in it.
+        One tuple, so that threads see both ends or neither."""
 
     def next_after(self, after: Second) -> Second | None:
         """Find the earliest slot later than `after`, within HORIZON_SECONDS."""
@@ -159,7 +191,8 @@ class Timetable:
         return self._search_from(at)
 
     def _search_from(self, at: Second) -> Second | None:
-        """Find the earliest slot at or after `at`, piece by piece, and remember its day if that is a plain one."""
+        """Find the earliest slot at or after `at`, piece by piece, and remember its day if that is
+        a plain one."""
         next_local = self.expr.next_local
         horizon = 0
         while True:
@@ -198,7 +231,8 @@ class Timetable:
         return None
 
     def count_between(self, after: Second, until: Second) -> int:
-        """Count the slots later than `after` and not later than `until`, a few bit counts per piece."""
+        """Count the slots later than `after` and not later than `until`, a few bit counts per
+        piece."""
         at, last = max(after + 1, FIRST_SECOND), min(until, LAST_SECOND)
         count = 0
         while at <= last:
@@ -211,7 +245,8 @@ class Timetable:
         return count
 
     def skips_at(self, jump: Transition) -> LocalSecond | None:
-        """The first local time of the expression that the clock skips at this jump, if there is one."""
+        """The first local time of the expression that the clock skips at this jump, if there is
+        one."""
         local = self.expr.next_local(jump.at + jump.before)
         return local if local < jump.at + jump.after else None
 
@@ -228,7 +263,9 @@ class Timetable:
                 return local - gap.offset
         return found
 
-    def _latest_around_gap(self, start: Second, gap: Gap, at: Second, found: Second | None) -> Second | None:
+    def _latest_around_gap(
+        self, start: Second, gap: Gap, at: Second, found: Second | None
+    ) -> Second | None:
         if gap.offset is None:
             if found is None and self.expr.next_local(gap.low) < gap.high:
                 return start
@@ -239,12 +276,22 @@ class Timetable:
         return local - gap.offset
 
     def _count_gap_only(
-        self, start: Second, offset: int, low: LocalSecond, high: LocalSecond, gap: Gap, at: Second, stop: Second
+        self,
+        start: Second,
+        offset: int,
+        low: LocalSecond,
+        high: LocalSecond,
+        gap: Gap,
+        at: Second,
+        stop: Second,
     ) -> int:
-        """Count what the gap adds in [at, stop) that the piece itself does not fire at the same instant."""
+        """Count what the gap adds in [at, stop) that the piece itself does not fire at the same
+        instant."""
         next_local = self.expr.next_local
         if gap.offset is None:
-            is_plain_slot = low <= start + offset < high and next_local(start + offset) == start + offset
+            is_plain_slot = (
+                low <= start + offset < high and next_local(start + offset) == start + offset
+            )
             return int(at == start and not is_plain_slot and next_local(gap.low) < gap.high)
         count, local, until = 0, max(at + gap.offset, gap.low), min(stop + gap.offset, gap.high)
         while (local := next_local(local)) < until:
@@ -255,7 +302,9 @@ class Timetable:
 
 
 @lru_cache(maxsize=8192)
-def get_timetable(expr: str, timezone: str, gap: DstGap | None, overlap: DstOverlap | None) -> Timetable:
+def get_timetable(
+    expr: str, timezone: str, gap: DstGap | None, overlap: DstOverlap | None
+) -> Timetable:
     """Parse, look up and lay out, once. Raise InvalidError for a bad expression or zone."""
     return Timetable(parse_cron(expr), get_zone(timezone), gap, overlap)
 

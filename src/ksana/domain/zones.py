@@ -1,7 +1,9 @@
-"""Time zones as plain numbers: IANA names and fixed offsets, and the instants at which their clocks jump.
+"""Time zones as plain numbers: IANA names and fixed offsets, and the instants at which their clocks
+jump.
 
-Rules come from the pinned `tzdata` package, not from the machine, so that every instance agrees and `/version` can name
-them. Transitions are found by probing zoneinfo and kept per stretch of about a year; nothing here knows about cron.
+Rules come from the pinned `tzdata` package, not from the machine, so that every instance agrees and
+`/version` can name them. Transitions are found by probing zoneinfo and kept per stretch of about a
+year; nothing here knows about cron.
 """
 
 import difflib
@@ -28,7 +30,8 @@ LAST_SECOND: Final[Second] = 253_402_300_799 - 2 * MARGIN
 """The instants a zone is asked about, a few days inside what datetime can hold."""
 
 _PROBE_STEP = 4 * 86_400
-"""Shorter than the shortest time two transitions ever lay apart (6 days 23 hours), checked over all of tzdata."""
+"""Shorter than the shortest time two transitions ever lay apart (6 days 23 hours), checked over all
+of tzdata."""
 
 _MAX_STRETCHES = 512
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -59,7 +62,9 @@ class Zone:
         """Seconds east of UTC in force at that instant."""
         if self._info is None:
             return self.fixed_offset or 0
-        moment = _EPOCH + timedelta(seconds=min(max(at, FIRST_SECOND - MARGIN), LAST_SECOND + MARGIN))
+        moment = _EPOCH + timedelta(
+            seconds=min(max(at, FIRST_SECOND - MARGIN), LAST_SECOND + MARGIN)
+        )
         offset = moment.astimezone(self._info).utcoffset()
         return 0 if offset is None else offset.days * 86_400 + offset.seconds
 
@@ -77,7 +82,9 @@ class Zone:
     def transitions_between(self, after: Second, until: Second) -> list[Transition]:
         """The jumps in (after, until], in order."""
         found: list[Transition] = []
-        for stretch in range((after + 1) >> STRETCH_BITS, (until >> STRETCH_BITS) + 1) if self._info else ():
+        for stretch in (
+            range((after + 1) >> STRETCH_BITS, (until >> STRETCH_BITS) + 1) if self._info else ()
+        ):
             start, end = stretch << STRETCH_BITS, (stretch + 1) << STRETCH_BITS
             for jump in self.transitions_near(stretch):
                 if start <= jump.at < end and after < jump.at <= until:
@@ -111,7 +118,8 @@ class Zone:
 
 @lru_cache(maxsize=1024)
 def get_zone(name: str) -> Zone:
-    """Find a zone by IANA name or fixed offset (`+08:00`, `-0330`, `UTC+8`). Raise InvalidError(field="timezone")."""
+    """Find a zone by IANA name or fixed offset (`+08:00`, `-0330`, `UTC+8`). Raise
+    InvalidError(field="timezone")."""
     if name in zone_names():
         if name in _ALWAYS_UTC:
             return Zone(name, None, 0)
@@ -121,9 +129,14 @@ def get_zone(name: str) -> Zone:
     match = _OFFSET.match(name) if len(name) <= 16 else None
     if match is not None and int(match[2]) <= 23:
         seconds = int(match[2]) * 3600 + int(match[3] or 0) * 60
-        return Zone(format_offset(-seconds if match[1] == "-" else seconds), None, -seconds if match[1] == "-" else seconds)
+        return Zone(
+            format_offset(-seconds if match[1] == "-" else seconds),
+            None,
+            -seconds if match[1] == "-" else seconds,
+        )
     raise InvalidError(
-        f"{name[:64]!r} is no time zone: allowed are IANA names such as Europe/Berlin and offsets such as +08:00" + _hint(name),
+        f"{name[:64]!r} is no time zone: allowed are IANA names such as Europe/Berlin and offsets such as +08:00"
+        + _hint(name),
         field="timezone",
     )
 
@@ -131,11 +144,14 @@ def get_zone(name: str) -> Zone:
 @lru_cache(maxsize=1)
 def zone_names() -> frozenset[str]:
     """Every IANA name of the pinned rules."""
-    return frozenset(resources.files("tzdata").joinpath("zones").read_text(encoding="utf-8").split())
+    return frozenset(
+        resources.files("tzdata").joinpath("zones").read_text(encoding="utf-8").split()
+    )
 
 
 def rules_version() -> str:
-    """The version of the zone rules in use, for `/version`. When it changes, stored slots are worked out anew."""
+    """The version of the zone rules in use, for `/version`. When it changes, stored slots are
+    worked out anew."""
     return str(import_module("tzdata").IANA_VERSION)
 
 
@@ -146,7 +162,9 @@ def format_offset(seconds: int) -> str:
     return f"{text}:{seconds % 60:02d}" if seconds % 60 else text
 
 
-_ALWAYS_UTC = frozenset(("UTC", "Etc/UTC", "Etc/GMT", "GMT", "Zulu", "Etc/Zulu", "Universal", "UCT"))
+_ALWAYS_UTC = frozenset(
+    ("UTC", "Etc/UTC", "Etc/GMT", "GMT", "Zulu", "Etc/Zulu", "Universal", "UCT")
+)
 
 
 def _load(name: str) -> ZoneInfo:

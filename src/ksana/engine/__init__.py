@@ -1,1 +1,2 @@
-"""The moving parts: loops that sleep until something is due, and the transaction functions they run."""
+"""The moving parts: loops that sleep until something is due, and the transaction functions they
+run."""

@@ -1,17 +1,18 @@
 """The Caller of the service: plain http in a lane of its own, everything else by libcurl.
 
-Both lanes ask the same egress policy and look names up in the same place. A redirect may lead from the plain lane to
-libcurl's, with what is left of its hops and its deadline; libcurl's lane follows its own, http or not.
+Both lanes ask the same egress policy and look names up in the same place. A redirect may lead from
+the plain lane to libcurl's, with what is left of its hops and its deadline; libcurl's lane follows
+its own, http or not.
 """
 
 import asyncio
 from collections.abc import Callable
 
-from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.curl.caller import MAX_IDLE, CurlCaller, check_libcurl
 from ksana.outbound.curl.handle import HARD_CAP
-from ksana.outbound.resolver import LookUp, Names, look_up_addresses
+from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.plain.client import PlainLane
+from ksana.outbound.resolver import LookUp, Names, look_up_addresses
 from ksana.ports.caller import Call, Reply, Request
 
 
@@ -27,14 +28,17 @@ class HttpCaller:
         look_up: LookUp = look_up_addresses,
         hard_cap: int = HARD_CAP,
     ) -> None:
-        """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it may block."""
+        """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it
+        may block."""
         check_libcurl()  # now: a call cannot raise it later
         self._policy = policy or EgressPolicy()
         self._max_idle = max_idle
         self._ca_file = ca_file
         self._hard_cap = hard_cap
         self._names = Names(asyncio.get_running_loop(), look_up)
-        self._plain = PlainLane(self._policy, self._names, self._hand_over, max_idle=max_idle, hard_cap=hard_cap)
+        self._plain = PlainLane(
+            self._policy, self._names, self._hand_over, max_idle=max_idle, hard_cap=hard_cap
+        )
         self._curl: CurlCaller | None = None
         self._closed = False
 
@@ -57,12 +61,18 @@ class HttpCaller:
             self._curl.close()
         self._names.close()
 
-    def _hand_over(self, request: Request, done: Callable[[Reply], None], hops_left: int, spent_ms: float) -> Call:
+    def _hand_over(
+        self, request: Request, done: Callable[[Reply], None], hops_left: int, spent_ms: float
+    ) -> Call:
         return self._find_curl().carry_on(request, done, hops_left, spent_ms)
 
     def _find_curl(self) -> CurlCaller:
         if self._curl is None:
             self._curl = CurlCaller(
-                self._policy, max_idle=self._max_idle, ca_file=self._ca_file, hard_cap=self._hard_cap, names=self._names
+                self._policy,
+                max_idle=self._max_idle,
+                ca_file=self._ca_file,
+                hard_cap=self._hard_cap,
+                names=self._names,
             )
         return self._curl

@@ -1,7 +1,8 @@
-"""Deadlines of many calls at once, in slots of a few milliseconds: one timer of the loop serves them all.
+"""Deadlines of many calls at once, in slots of a few milliseconds: one timer of the loop serves
+them all.
 
-A call ends long before its deadline, nearly always; so setting one and dropping it must cost next to nothing. A deadline
-never fires early, and late by at most a slot and the loop's own timer.
+A call ends long before its deadline, nearly always; so setting one and dropping it must cost next
+to nothing. A deadline never fires early, and late by at most a slot and the loop's own timer.
 """
 
 import asyncio

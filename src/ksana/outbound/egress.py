@@ -1,9 +1,11 @@
-"""Which addresses a call may reach. Pure rules; the caller asks them at connect time, about the resolved address.
+"""Which addresses a call may reach. Pure rules; the caller asks them at connect time, about the
+resolved address.
 
-In order: some addresses are refused whatever the settings say (link-local and metadata, multicast, unspecified,
-reserved); so are our own (the database, Redis); then the narrowest of the allow and deny rules that matches decides,
-deny before allow when both are as narrow; then private ranges are open unless `allow_private` is off; the rest is open.
-The tables are written out here because `ipaddress.is_private` and `is_global` differ between Python versions.
+In order: some addresses are refused whatever the settings say (link-local and metadata, multicast,
+unspecified, reserved); so are our own (the database, Redis); then the narrowest of the allow and
+deny rules that matches decides, deny before allow when both are as narrow; then private ranges are
+open unless `allow_private` is off; the rest is open. The tables are written out here because
+`ipaddress.is_private` and `is_global` differ between Python versions.
 """
 
 import re
@@ -20,38 +22,64 @@ Network = IPv4Network | IPv6Network
 METADATA: Final = frozenset(
     ip_address(text)
     for text in (
-        "169.254.169.254", "169.254.170.2", "169.254.169.253", "100.100.100.200", "168.63.129.16", "192.0.0.192",
-        "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254",
+        "169.254.169.254",
+        "169.254.170.2",
+        "169.254.169.253",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fd20:ce::254",
     )
-)  # fmt: skip
-"""Where clouds hand out credentials: AWS and most others, ECS, Alibaba, Azure, Oracle, AWS and GCP over IPv6."""
+)
+"""Where clouds hand out credentials: AWS and most others, ECS, Alibaba, Azure, Oracle, AWS and GCP
+over IPv6."""
 
 _ALWAYS_REFUSED: Final = tuple(
     (ip_network(text), reason)
     for text, reason in (
-        ("169.254.0.0/16", "link-local"), ("fe80::/10", "link-local"),
-        ("224.0.0.0/4", "multicast"), ("ff00::/8", "multicast"),
-        ("0.0.0.0/8", "unspecified"), ("::/128", "unspecified"),
-        ("255.255.255.255/32", "broadcast"), ("240.0.0.0/4", "reserved"), ("192.0.0.0/24", "reserved"),
-        ("192.0.2.0/24", "reserved"), ("198.51.100.0/24", "reserved"), ("203.0.113.0/24", "reserved"),
-        ("192.88.99.0/24", "reserved"), ("100::/64", "reserved"), ("2001:db8::/32", "reserved"),
-        ("3fff::/20", "reserved"), ("5f00::/16", "reserved"),
+        ("169.254.0.0/16", "link-local"),
+        ("fe80::/10", "link-local"),
+        ("224.0.0.0/4", "multicast"),
+        ("ff00::/8", "multicast"),
+        ("0.0.0.0/8", "unspecified"),
+        ("::/128", "unspecified"),
+        ("255.255.255.255/32", "broadcast"),
+        ("240.0.0.0/4", "reserved"),
+        ("192.0.0.0/24", "reserved"),
+        ("192.0.2.0/24", "reserved"),
+        ("198.51.100.0/24", "reserved"),
+        ("203.0.113.0/24", "reserved"),
+        ("192.88.99.0/24", "reserved"),
+        ("100::/64", "reserved"),
+        ("2001:db8::/32", "reserved"),
+        ("3fff::/20", "reserved"),
+        ("5f00::/16", "reserved"),
     )
-)  # fmt: skip
+)
 _LOOPBACK: Final = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 _PRIVATE: Final = tuple(
     ip_network(text)
     for text in (
-        "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "198.18.0.0/15",
-        "::1/128", "fc00::/7", "fec0::/10",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "::1/128",
+        "fc00::/7",
+        "fec0::/10",
     )
-)  # fmt: skip
+)
 _WORDS: Final[dict[str, tuple[int, tuple[Network, ...]]]] = {
     "loopback": (-1, _LOOPBACK),
     "private": (-2, _PRIVATE),
     "*": (-3, (ip_network("0.0.0.0/0"), ip_network("::/0"))),
 }
-"""Words for ranges, with how narrow they count: less than any CIDR, so that an address named outright prevails."""
+"""Words for ranges, with how narrow they count: less than any CIDR, so that an address named
+outright prevails."""
 _PATTERN = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\Z", re.ASCII)
 
 _NAT64 = ip_network("64:ff9b::/96")
@@ -62,7 +90,8 @@ _LOW_32: Final = 0xFFFF_FFFF
 
 
 class EgressPolicy:
-    """The rules in force. Never changes once made: a connection it allowed stays allowed for the caller's life."""
+    """The rules in force. Never changes once made: a connection it allowed stays allowed for the
+    caller's life."""
 
     def __init__(
         self,
@@ -72,25 +101,33 @@ class EgressPolicy:
         allow_private: bool = True,
         own: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """Take CIDRs, addresses, host patterns (`api.example.com`, `*.example.com`), or `private`, `loopback`, `*`.
+        """Take CIDRs, addresses, host patterns (`api.example.com`, `*.example.com`), or `private`,
+        `loopback`, `*`.
 
-        `own` lists (address or name, port) of what belongs to Ksana itself and is never a target. Raise SetupError for
-        a rule that cannot be read.
+        `own` lists (address or name, port) of what belongs to Ksana itself and is never a target.
+        Raise SetupError for a rule that cannot be read.
         """
         allowed, self._allowed_hosts = _read_rules("egress.allow", allow)
         denied, self._denied_hosts = _read_rules("egress.deny", deny)
-        rules = [(-width, True, net) for width, net in allowed] + [(-width, False, net) for width, net in denied]
+        rules = [(-width, True, net) for width, net in allowed] + [
+            (-width, False, net) for width, net in denied
+        ]
         # Narrowest first, deny before allow: the first match decides.
-        self._rules = tuple((net, is_open) for _, is_open, net in sorted(rules, key=lambda rule: rule[:2]))
+        self._rules = tuple(
+            (net, is_open) for _, is_open, net in sorted(rules, key=lambda rule: rule[:2])
+        )
         self._allow_private = allow_private
         self._own_hosts, self._own_addresses = _read_own(own)
         self._judge = lru_cache(maxsize=4096)(self._judge_uncached)
 
     def check_host(self, host: str, port: int) -> str | None:
-        """Say why a name (lower case, no final dot) may not be called, before it is even looked up, or None."""
+        """Say why a name (lower case, no final dot) may not be called, before it is even looked up,
+        or None."""
         if (host, port) in self._own_hosts:
             return f"{host}:{port} belongs to Ksana itself"
-        if self._denied_hosts and (host in self._denied_hosts or _parents(host) & self._denied_hosts):
+        if self._denied_hosts and (
+            host in self._denied_hosts or _parents(host) & self._denied_hosts
+        ):
             # An exact allow is narrower than a denied parent.
             if host in self._allowed_hosts and host not in self._denied_hosts:
                 return None
@@ -123,7 +160,11 @@ class EgressPolicy:
         for address in unwrap(outer):
             reason = self._judge_one(address, port, host_allowed)
             if reason is not None:
-                return f"{ip} is {reason}" if address == outer else f"{ip} stands for {address}, which is {reason}"
+                return (
+                    f"{ip} is {reason}"
+                    if address == outer
+                    else f"{ip} stands for {address}, which is {reason}"
+                )
         return None
 
     def _judge_one(self, address: Address, port: int, host_allowed: bool) -> str | None:
@@ -132,7 +173,9 @@ class EgressPolicy:
         for net, name in _ALWAYS_REFUSED:
             if address in net:
                 return f"{'an' if name[0] in 'aeiou' else 'a'} {name} address"
-        if (address, port) in self._own_addresses or (_is_loopback(address) and (None, port) in self._own_addresses):
+        if (address, port) in self._own_addresses or (
+            _is_loopback(address) and (None, port) in self._own_addresses
+        ):
             return f"with port {port} Ksana's own"
         if host_allowed:
             return None
@@ -145,7 +188,8 @@ class EgressPolicy:
 
 
 def unwrap(address: Address) -> tuple[Address, ...]:
-    """List every address a packet to this one may end at: itself, or the IPv4 addresses folded into it."""
+    """List every address a packet to this one may end at: itself, or the IPv4 addresses folded into
+    it."""
     if isinstance(address, IPv4Address):
         return (address,)
     bits = int(address)
@@ -155,7 +199,8 @@ def unwrap(address: Address) -> tuple[Address, ...]:
     if address in _NAT64 or address in _SIIT or (address in _COMPATIBLE and bits > 1):
         return (low,)
     if address in _NAT64_LOCAL:
-        # A /48 prefix carries the address around bits 64 to 71 (RFC 6052); operators also cut a /96 out of it.
+        # A /48 prefix carries the address around bits 64 to 71 (RFC 6052); operators also cut a /96
+        # out of it.
         spread = IPv4Address((bits >> 64 & 0xFFFF) << 16 | (bits >> 40 & 0xFFFF))
         return (spread,) if bits & ((1 << 40) - 1) == 0 else (low,)
     if address.sixtofour is not None:
@@ -175,7 +220,9 @@ def _parents(host: str) -> set[str]:
     return {"*." + ".".join(labels[at:]) for at in range(1, len(labels))}
 
 
-def _read_rules(setting: str, rules: Iterable[str]) -> tuple[list[tuple[int, Network]], frozenset[str]]:
+def _read_rules(
+    setting: str, rules: Iterable[str]
+) -> tuple[list[tuple[int, Network]], frozenset[str]]:
     """Part rules into networks, each with how narrow it is, and host patterns."""
     networks: list[tuple[int, Network]] = []
     hosts: set[str] = set()
@@ -189,7 +236,8 @@ def _read_rules(setting: str, rules: Iterable[str]) -> tuple[list[tuple[int, Net
             net = ip_network(text.strip("[]"), strict=False)
             networks.append((net.prefixlen, net))
         except ValueError:
-            # All digits and dots, or a slash: meant as an address, and a wrong one must not pass for a name.
+            # All digits and dots, or a slash: meant as an address, and a wrong one must not pass
+            # for a name.
             if not _PATTERN.match(text.rstrip(".")) or re.fullmatch(r"[\d.]+", text):
                 raise SetupError(
                     f"{setting}: {rule!r} is not a CIDR, an address, a host pattern, private, loopback or *"
@@ -213,7 +261,8 @@ def _read_own(
                 addresses.add((None, port))
             continue
         addresses.add((address, port))
-        # What listens on one loopback address, or on all addresses, is near enough reached by any loopback address.
+        # What listens on one loopback address, or on all addresses, is near enough reached by any
+        # loopback address.
         if address.is_unspecified or _is_loopback(address):
             addresses.add((None, port))
     return frozenset(hosts), frozenset(addresses)

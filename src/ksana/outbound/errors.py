@@ -31,7 +31,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 _REFUSED_CODES: Final = frozenset({pycurl.E_URL_MALFORMAT, pycurl.E_UNSUPPORTED_PROTOCOL})
 _NOT_HTTP_CODES: Final = frozenset({pycurl.E_UNSUPPORTED_PROTOCOL, 8})
-"""8 is CURLE_WEIRD_SERVER_REPLY. HTTP/0.9 answers come as 'unsupported protocol', told apart by the first byte."""
+"""8 is CURLE_WEIRD_SERVER_REPLY. HTTP/0.9 answers come as 'unsupported protocol', told apart by the
+first byte."""
 _CONNECT_ERRORS: Final = {
     errno.ECONNREFUSED: "connection refused by {peer}",
     errno.EHOSTUNREACH: "no route to {peer}",
@@ -67,7 +68,11 @@ def _choose(failure: Failure) -> tuple[ReplyKind, str]:
         return "unreachable", f"the answer was cut short after {failure.received} bytes"
     if code in (pycurl.E_RECV_ERROR, pycurl.E_SEND_ERROR):
         return "unreachable", _describe_break(failure)
-    if code in (pycurl.E_SSL_CONNECT_ERROR, pycurl.E_PEER_FAILED_VERIFICATION, pycurl.E_SSL_CACERT_BADFILE):
+    if code in (
+        pycurl.E_SSL_CONNECT_ERROR,
+        pycurl.E_PEER_FAILED_VERIFICATION,
+        pycurl.E_SSL_CACERT_BADFILE,
+    ):
         return "unreachable", f"TLS with {failure.host}:{failure.port} failed: {failure.message}"
     return "unreachable", f"{failure.message or 'the call failed'} (curl {code})"
 
@@ -86,7 +91,10 @@ def _describe_timeout(failure: Failure) -> str:
 
 
 def _describe_break(failure: Failure) -> str:
-    if failure.os_errno in (0, errno.ECONNRESET, errno.EPIPE) and "reset" in failure.message.lower():
+    if (
+        failure.os_errno in (0, errno.ECONNRESET, errno.EPIPE)
+        and "reset" in failure.message.lower()
+    ):
         return f"connection reset after {failure.received} bytes"
     return f"the connection broke after {failure.received} bytes: {failure.message}"
 

@@ -1,4 +1,5 @@
-"""The next hop of a redirect, as browsers take it. Pure; the hop passes the same egress rules as the first."""
+"""The next hop of a redirect, as browsers take it. Pure; the hop passes the same egress rules as
+the first."""
 
 from typing import Final
 from urllib.parse import urljoin
@@ -17,7 +18,8 @@ _OF_THE_BODY: Final = ("content-",)
 
 
 def read_location(raw: bytes) -> str:
-    """Read the address of the next hop; bytes that are no text are written as browsers send them, in percent."""
+    """Read the address of the next hop; bytes that are no text are written as browsers send them,
+    in percent."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -25,7 +27,8 @@ def read_location(raw: bytes) -> str:
 
 
 def join_location(url: str, raw: bytes) -> str:
-    """Resolve a Location header against the URL that sent it. Raise ValueError if nothing can be made of it."""
+    """Resolve a Location header against the URL that sent it. Raise ValueError if nothing can be
+    made of it."""
     path, mark, query = read_location(raw).partition("?")
     return urljoin(url, path.replace(" ", "%20") + mark + query.replace(" ", "+"))
 

@@ -1,9 +1,12 @@
-"""Looking names up off the loop: one lookup per name at a time, many names side by side, answers kept for a while.
+"""Looking names up off the loop: one lookup per name at a time, many names side by side, answers
+kept for a while.
 
-libcurl has its own resolver, but a bounded one: ten names whose servers are silent would keep every other name waiting.
-Asking ourselves also shows all addresses of a name to the egress rules before anything is connected.
+libcurl has its own resolver, but a bounded one: ten names whose servers are silent would keep every
+other name waiting. Asking ourselves also shows all addresses of a name to the egress rules before
+anything is connected.
 
-The loop's side owns all state; a thread only takes a name from the queue and hands the answer back to the loop.
+The loop's side owns all state; a thread only takes a name from the queue and hands the answer back
+to the loop.
 """
 
 import asyncio
@@ -16,7 +19,8 @@ from functools import lru_cache
 from typing import Final
 
 MAX_THREADS: Final = 128
-"""A silent server holds a thread for the resolver's own patience, about 10 s; twice the usual number of workers."""
+"""A silent server holds a thread for the resolver's own patience, about 10 s; twice the usual
+number of workers."""
 KEEP_S: Final = 30.0
 MAX_KEPT: Final = 4096
 
@@ -25,12 +29,15 @@ Answer = tuple[str, ...] | str
 LookUp = Callable[[str], Sequence[str]]
 
 _NUMBERS = re.compile(r"(?:0x[0-9a-f]+|\d+)(?:\.(?:0x[0-9a-f]*|\d*))*\Z", re.ASCII)
-_NO_SUCH_NAME: Final = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
+_NO_SUCH_NAME: Final = frozenset(
+    {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+)
 
 
 @lru_cache(maxsize=4096)
 def is_literal(host: str) -> bool:
-    """Tell whether a host is an address in any spelling libcurl reads, so that there is nothing to look up."""
+    """Tell whether a host is an address in any spelling libcurl reads, so that there is nothing to
+    look up."""
     return ":" in host or _NUMBERS.match(host) is not None
 
 
@@ -43,7 +50,9 @@ def look_up_addresses(host: str) -> Sequence[str]:
 class Names:
     """The resolver of one caller, on its loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, look_up: LookUp = look_up_addresses) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, look_up: LookUp = look_up_addresses
+    ) -> None:
         self._loop = loop
         self._look_up = look_up
         self._kept: dict[str, tuple[float, tuple[str, ...]]] = {}
@@ -90,7 +99,11 @@ class Names:
             try:
                 answer = tuple(self._look_up(host)) or f"name not found: {host}"
             except socket.gaierror as error:
-                answer = f"name not found: {host}" if error.errno in _NO_SUCH_NAME else _explain(host, error)
+                answer = (
+                    f"name not found: {host}"
+                    if error.errno in _NO_SUCH_NAME
+                    else _explain(host, error)
+                )
             except (OSError, UnicodeError) as error:
                 answer = _explain(host, error)
             try:

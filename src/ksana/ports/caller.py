@@ -1,4 +1,5 @@
-"""The Caller: one HTTP attempt, from a request to a reply, with no opinion about retries or success.
+"""The Caller: one HTTP attempt, from a request to a reply, with no opinion about retries or
+success.
 
 Callback style on purpose: a future and a task per call cost more than the call's own bookkeeping.
 """
@@ -11,13 +12,14 @@ import msgspec
 from ksana.base.instant import Micros
 
 ReplyKind = Literal["answered", "timeout", "unreachable", "refused", "aborted"]
-"""answered: a complete HTTP answer came. timeout: the deadline or the connect deadline passed. unreachable: DNS, connect,
-TLS, reset, or an answer that is not HTTP. refused: the egress rules forbid the address; nothing was sent. aborted: we
-ended it ourselves."""
+"""answered: a complete HTTP answer came. timeout: the deadline or the connect deadline passed.
+unreachable: DNS, connect, TLS, reset, or an answer that is not HTTP. refused: the egress rules
+forbid the address; nothing was sent. aborted: we ended it ourselves."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
-    """One attempt to make. Headers are complete and checked: no CR, LF or NUL, none of the forbidden names."""
+    """One attempt to make. Headers are complete and checked: no CR, LF or NUL, none of the
+    forbidden names."""
 
     method: str
     url: str
@@ -27,14 +29,17 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     connect_timeout_us: Micros = 5_000_000
     follow_redirects: int = 0
     max_body: int | None = 65_536
-    """Bytes of the answer kept; the rest is read, within the deadline, and dropped. None keeps all up to a hard cap."""
+    """Bytes of the answer kept; the rest is read, within the deadline, and dropped. None keeps all
+    up to a hard cap."""
     may_resend: bool = True
-    """Whether it may be sent again, on a new connection, when a kept one ends before a byte of the answer. Mostly nobody got it
-    then, but nobody knows. If not, it goes out on a connection of its own."""
+    """Whether it may be sent again, on a new connection, when a kept one ends before a byte of the
+    answer. Mostly nobody got it then, but nobody knows. If not, it goes out on a connection of its
+    own."""
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False):
-    """Milliseconds from the start of the attempt to the end of each phase; 0 where a phase did not happen."""
+    """Milliseconds from the start of the attempt to the end of each phase; 0 where a phase did not
+    happen."""
 
     dns_ms: float = 0.0
     connect_ms: float = 0.0
@@ -60,7 +65,8 @@ class Call(Protocol):
     """A call in flight."""
 
     def abort(self) -> None:
-        """End it now; `done` is called with kind aborted, soon. Nothing happens if it is over already."""
+        """End it now; `done` is called with kind aborted, soon. Nothing happens if it is over
+        already."""
         ...
 
 
@@ -68,7 +74,8 @@ class Caller(Protocol):
     """Makes calls on the running event loop. Not thread-safe."""
 
     def call(self, request: Request, done: Callable[[Reply], None]) -> Call:
-        """Start an attempt. `done` is called exactly once, on the loop, never from inside `call` itself."""
+        """Start an attempt. `done` is called exactly once, on the loop, never from inside `call`
+        itself."""
         ...
 
     def close(self) -> None:

@@ -1,22 +1,27 @@
 """The Store: durable truth, reached by transaction functions and nothing else.
 
-`await store.transact(fn, *args)` runs `fn(tx, *args)` and answers what it returned, once that is durable. `fn` is a plain
-synchronous function: it reads and writes through `tx`, never awaits, never does I/O of its own, and may be run more than
-once (a deadlock, a lost connection, a neighbour's failure), so its only effect is through `tx` and its return value.
+`await store.transact(fn, *args)` runs `fn(tx, *args)` and answers what it returned, once that is
+durable. `fn` is a plain synchronous function: it reads and writes through `tx`, never awaits, never
+does I/O of its own, and may be run more than once (a deadlock, a lost connection, a neighbour's
+failure), so its only effect is through `tx` and its return value.
 
 What every store guarantees:
 
 - **Atomic.** All of `fn`'s writes, events and rollups happen, or none.
-- **Durable before answered.** When `transact` returns, the writes survive a kill -9 and a power cut.
-- **Isolated failures.** Functions that wait are committed together. If one raises, its writes are undone and it alone sees
-  the exception; its neighbours are neither failed nor undone.
-- **No guessing.** If the connection is lost while committing, the store finds out whether the commit happened before it
-  answers; it never runs `fn` again when it did.
-- **Guarded.** Every `*_if_*` method is one `UPDATE … WHERE` on the state it expects and answers whether it happened.
-- **Its own clock.** `tx.now` is the store's clock, read inside the transaction: leases and claims are judged by it.
+- **Durable before answered.** When `transact` returns, the writes survive a kill -9 and a power
+  cut.
+- **Isolated failures.** Functions that wait are committed together. If one raises, its writes are
+  undone and it alone sees the exception; its neighbours are neither failed nor undone.
+- **No guessing.** If the connection is lost while committing, the store finds out whether the
+  commit happened before it answers; it never runs `fn` again when it did.
+- **Guarded.** Every `*_if_*` method is one `UPDATE … WHERE` on the state it expects and answers
+  whether it happened.
+- **Its own clock.** `tx.now` is the store's clock, read inside the transaction: leases and claims
+  are judged by it.
 
-`store.read(fn, *args)` is the read-only twin on other connections: a consistent snapshot, no writes.
-When the store cannot be reached or cannot write, both raise StoreDownError, soon, and nothing took effect.
+`store.read(fn, *args)` is the read-only twin on other connections: a consistent snapshot, no
+writes. When the store cannot be reached or cannot write, both raise StoreDownError, soon, and
+nothing took effect.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,9 +29,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from ksana.base.instant import Instant
-from ksana.ports.queue.tables import CountTable, Idempotency, LeaseTable, QueueTable
-from ksana.ports.tasks.tables import Runs, Tasks
+from ksana.base.instant import Instant, Micros
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,14 +48,22 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Events(Protocol):
-    """The append-only log. Rows are written in bulk at the end of the transaction, in the order of the calls."""
+    """The append-only log. Rows are written in bulk at the end of the transaction, in the order of
+    the calls."""
 
-    def append(self, entity_type: str, entity_id: str | int, event_type: str, data: dict[str, Any] | None = None) -> None:
+    def append(
+        self,
+        entity_type: str,
+        entity_id: str | int,
+        event_type: str,
+        data: dict[str, Any] | None = None,
+    ) -> None:
         """Record a fact of this transaction, at `tx.now`."""
         ...
 
     def append_texts(self, events: Iterable[tuple[str, str, str, str]]) -> None:
-        """Record facts as (entity type, id, event type, a JSON object as text): for many at once, made ready by the caller."""
+        """Record facts as (entity type, id, event type, a JSON object as text): for many at once,
+        made ready by the caller."""
         ...
 
     def list_after(
@@ -63,7 +74,8 @@ class Events(Protocol):
         entity_id: str | None = None,
         event_type: str | None = None,
     ) -> list[Event]:
-        """Read events with a greater id, in the order of ids. Rows of this very transaction are not seen."""
+        """Read events with a greater id, in the order of ids. Rows of this very transaction are not
+        seen."""
         ...
 
     def latest_id(self) -> int:
@@ -93,11 +105,18 @@ class Instances(Protocol):
     """Who runs. An instance's lease covers everything it holds: it renews one row, not one per run."""
 
     def register(
-        self, instance_id: str, host: str, version: str, lease_us: int, sole: bool, dead: tuple[str, ...] = ()
+        self,
+        instance_id: str,
+        host: str,
+        version: str,
+        lease_us: int,
+        sole: bool,
+        dead: tuple[str, ...] = (),
     ) -> Instance:
-        """Enter a new instance at `tx.now`. With no other instance alive the gap since the last sign of life is recorded as
-        an outage. `sole` says that the store admits one server only, so every other instance is dead for certain; `dead`
-        names others that are: their leases end now."""
+        """Enter a new instance at `tx.now`. With no other instance alive the gap since the last
+        sign of life is recorded as an outage. `sole` says that the store admits one server only, so
+        every other instance is dead for certain; `dead` names others that are: their leases end
+        now."""
         ...
 
     def renew_if_registered(self, instance_id: str, lease_us: int) -> bool:
@@ -105,7 +124,8 @@ class Instances(Protocol):
         ...
 
     def note_begun(self, instance_id: str, run_id: int) -> None:
-        """Say that the instance may begin any run it holds up to this id. Nothing happens if it said more before."""
+        """Say that the instance may begin any run it holds up to this id. Nothing happens if it
+        said more before."""
         ...
 
     def find_begun_to(self, instance_id: str) -> int | None:
@@ -130,7 +150,8 @@ class Instances(Protocol):
 
 
 class Locks(Protocol):
-    """`scheduler_locks`: named leases for chores that one instance should do at a time. An optimisation, never safety."""
+    """`scheduler_locks`: named leases for chores that one instance should do at a time. An
+    optimisation, never safety."""
 
     def take(self, name: str, owner: str, ttl_us: int) -> bool:
         """Take or extend the lock if it is free, expired or ours."""
@@ -142,13 +163,16 @@ class Locks(Protocol):
 
 
 class Rollups(Protocol):
-    """Counts per time bucket, written with what they count. Nothing ever scans history for a statistic."""
+    """Counts per time bucket, written with what they count. Nothing ever scans history for a
+    statistic."""
 
     def add(self, metric: str, key: str = "", count: int = 1, total: float = 0.0) -> None:
         """Add to the minute of `tx.now`."""
         ...
 
-    def list_buckets(self, metric: str, key: str, since: Instant, until: Instant) -> list[tuple[Instant, int, float]]:
+    def list_buckets(
+        self, metric: str, key: str, since: Instant, until: Instant
+    ) -> list[tuple[Instant, int, float]]:
         """(start, count, total) of the minutes in [since, until), oldest first."""
         ...
 
@@ -172,7 +196,9 @@ class ApiKey(msgspec.Struct, frozen=True):
 class Keys(Protocol):
     """API keys (X19)."""
 
-    def insert(self, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]) -> ApiKey: ...
+    def insert(
+        self, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]
+    ) -> ApiKey: ...
 
     def list_keys(self) -> list[ApiKey]: ...
 
@@ -182,15 +208,34 @@ class Keys(Protocol):
 
 
 class Marks(Protocol):
-    """The store's own notes on which commits happened. Nobody reads them but the store; they must only not pile up."""
+    """The store's own notes on which commits happened. Nobody reads them but the store; they must
+    only not pile up."""
 
     def purge(self, before: Instant, limit: int) -> int:
         """Remove up to `limit` notes of writers that have not committed since `before`."""
         ...
 
 
+class Idempotency(Protocol):
+    """Answers remembered by Idempotency-Key."""
+
+    def find_answer(self, scope: str, key: str, body: bytes) -> str | None:
+        """The remembered answer. Raise 409 IDEMPOTENCY_MISMATCH when the key came with another
+        body."""
+        ...
+
+    def remember(self, scope: str, key: str, body: bytes, answer: str, ttl_us: Micros) -> bool:
+        """Keep an answer. False when another transaction used the key meanwhile."""
+        ...
+
+    def purge(self, before: Instant, limit: int) -> int:
+        """Forget up to `limit` answers that expired before; answer how many."""
+        ...
+
+
 class Tx(Protocol):
-    """What a transaction function is given."""
+    """What a transaction function is given: the clock and the tables of the core. A surface's own protocol adds its tables
+    (`TasksTx`, `QueueTx`); the core names none of them."""
 
     @property
     def now(self) -> Instant:
@@ -214,21 +259,6 @@ class Tx(Protocol):
 
     @property
     def marks(self) -> Marks: ...
-
-    @property
-    def tasks(self) -> Tasks: ...
-
-    @property
-    def runs(self) -> Runs: ...
-
-    @property
-    def queue(self) -> QueueTable: ...
-
-    @property
-    def leases(self) -> LeaseTable: ...
-
-    @property
-    def counts(self) -> CountTable: ...
 
     @property
     def idempotency(self) -> Idempotency: ...
@@ -257,11 +287,15 @@ class Store(Protocol):
         """Whether one server at most can be on this store (SQLite, JSON)."""
         ...
 
-    async def transact(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def transact(
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Run `fn(tx, *args)` durably."""
         ...
 
-    async def read(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read(
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Run `fn(tx, *args)` on a snapshot, read-only."""
         ...
 

@@ -1,4 +1,5 @@
-"""What every store must do, as plain functions of an open store: the suite calls them, and so do the proofs that they bite."""
+"""What every store must do, as plain functions of an open store: the suite calls them, and so do
+the proofs that they bite."""
 
 import asyncio
 import re
@@ -59,7 +60,8 @@ def append_what_no_table_takes(tx: Any, name: str) -> None:
 
 
 class Plug:
-    """A transaction function that holds a writer until told, so that what is sent meanwhile waits together."""
+    """A transaction function that holds a writer until told, so that what is sent meanwhile waits
+    together."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -70,7 +72,9 @@ class Plug:
         assert self.gate.wait(30)
 
 
-async def hold_writers(store: SqlStore, count: int) -> tuple[list[Plug], list["asyncio.Task[None]"]]:
+async def hold_writers(
+    store: SqlStore, count: int
+) -> tuple[list[Plug], list["asyncio.Task[None]"]]:
     """Occupy every writer of the store with a function that waits."""
     plugs, tasks = [], []
     for _ in range(count):
@@ -85,7 +89,9 @@ def writer_count(store: SqlStore) -> int:
     return len(store._writes._threads)  # type: ignore[attr-defined]
 
 
-async def batched(store: SqlStore, *calls: tuple[Callable[..., Any], *tuple[Any, ...]]) -> list[Any]:
+async def batched(
+    store: SqlStore, *calls: tuple[Callable[..., Any], *tuple[Any, ...]]
+) -> list[Any]:
     """Let the calls wait together, so that one writer finds them all, and answer what came of each."""
     plugs, tasks = await hold_writers(store, writer_count(store))
     waiting = [asyncio.ensure_future(store.transact(fn, *args)) for fn, *args in calls]
@@ -105,18 +111,24 @@ FAILURES: dict[str, tuple[tuple[Callable[..., Any], ...], str]] = {
     "refused after an event": ((append_only_then_refuse,), "ConflictError"),
     "a bug after a write": ((stumble_after_write, "undone"), "BugError"),
     "a broken constraint": ((enter_key, "taken"), "IntegrityError|UniqueViolation"),
-    "an event that cannot be stored": ((append_what_no_table_takes, "undone"), "UnicodeEncodeError"),
+    "an event that cannot be stored": (
+        (append_what_no_table_takes, "undone"),
+        "UnicodeEncodeError",
+    ),
 }
 
 
 async def check_failures_stay_with_their_function(store: SqlStore) -> None:
-    """Each kind of failure between two neighbours, then all kinds in one batch: each sees its own and leaves nothing."""
+    """Each kind of failure between two neighbours, then all kinds in one batch: each sees its own
+    and leaves nothing."""
     await store.transact(enter_key, "taken")
     expected = {"taken"}
     for number, (what, (call, error)) in enumerate(FAILURES.items()):
         before, after = f"before{number}", f"after{number}"
         answers = await batched(store, (enter_key, before), call, (enter_key, after))
-        assert (answers[0], answers[2]) == (before, after), f"{what}: a neighbour suffered, {answers}"
+        assert (answers[0], answers[2]) == (before, after), (
+            f"{what}: a neighbour suffered, {answers}"
+        )
         assert re.fullmatch(error, type(answers[1]).__name__), f"{what}: got {answers[1]!r}"
         expected |= {before, after}
         assert await store.read(key_names) == expected, f"{what}: something of it stayed"
@@ -127,7 +139,9 @@ async def check_failures_stay_with_their_function(store: SqlStore) -> None:
     assert all(isinstance(answer, Exception) for answer in answers[1::2])
     expected |= set(answers[::2])
     assert await store.read(key_names) == expected
-    assert sorted(await store.read(event_types)) == sorted(f"KEY_CREATED:{name}" for name in expected)
+    assert sorted(await store.read(event_types)) == sorted(
+        f"KEY_CREATED:{name}" for name in expected
+    )
     assert await store.read(lambda tx: tx.rollups.list_buckets("refused", "", 0, 2**53)) == []
 
 
@@ -142,7 +156,9 @@ async def check_guards_answer_whether_it_happened(store: SqlStore) -> None:
     revoked = (await store.read(lambda tx: tx.keys.list_keys()))[0].revoked_at
     assert await store.transact(revoke) is False
     assert (await store.read(lambda tx: tx.keys.list_keys()))[0].revoked_at == revoked
-    assert await store.transact(lambda tx: tx.instances.renew_if_registered("nobody", LEASE)) is False
+    assert (
+        await store.transact(lambda tx: tx.instances.renew_if_registered("nobody", LEASE)) is False
+    )
     await store.transact(lambda tx: tx.instances.register("i", "h", "1", LEASE, False))
     assert await store.transact(lambda tx: tx.instances.renew_if_registered("i", LEASE)) is True
     await store.transact(lambda tx: tx.instances.stop("i"))
@@ -173,8 +189,11 @@ async def check_deadlocks_are_retried(store: SqlStore) -> None:
     assert store.sole or store.health().retries >= 1
 
 
-async def check_a_connection_lost_before_commit_is_replaced(store: SqlStore, database: Database) -> None:
-    """The server ends the connection in the middle of a function: it runs again on a new one and takes effect once."""
+async def check_a_connection_lost_before_commit_is_replaced(
+    store: SqlStore, database: Database
+) -> None:
+    """The server ends the connection in the middle of a function: it runs again on a new one and
+    takes effect once."""
     severed: list[int] = []
 
     def write_through_a_cut(tx: Any) -> int:
@@ -193,7 +212,8 @@ async def check_a_connection_lost_before_commit_is_replaced(store: SqlStore, dat
 
 
 async def check_a_busy_database_is_waited_for(store: SqlStore, database: Database) -> None:
-    """Another program holds the only write lock for longer than SQLite waits by itself: the write is tried again."""
+    """Another program holds the only write lock for longer than SQLite waits by itself: the write
+    is tried again."""
     if not store.sole:
         pytest.skip("a network database has no lock on the whole of it")
     holder = database.connect()

@@ -1,4 +1,5 @@
-"""What the store's checks need from the outside: connections of their own, and the power to end those of the store."""
+"""What the store's checks need from the outside: connections of their own, and the power to end
+those of the store."""
 
 import sqlite3
 from contextlib import closing
@@ -23,7 +24,9 @@ class Database:
     def connect(self) -> Any:
         """A plain connection in autocommit mode."""
         if self.kind == "sqlite":
-            return sqlite3.connect(self.url.removeprefix("sqlite:///"), isolation_level=None, timeout=10)
+            return sqlite3.connect(
+                self.url.removeprefix("sqlite:///"), isolation_level=None, timeout=10
+            )
         if self.kind == "postgresql":
             return psycopg.connect(self.url, autocommit=True)
         parts = urlsplit(self.url)
@@ -66,6 +69,8 @@ class Database:
                 return
             cursor.execute(f"KILL {number}")
             while True:
-                cursor.execute(f"SELECT COUNT(*) FROM information_schema.processlist WHERE id = {number}")
+                cursor.execute(
+                    f"SELECT COUNT(*) FROM information_schema.processlist WHERE id = {number}"
+                )
                 if not cursor.fetchone()[0]:
                     return

@@ -7,8 +7,8 @@ import pytest
 
 from ksana.base.ids import new_token, new_uid
 from ksana.base.instant import HOUR
-from ksana.domain.tasks.firing import Counts
 from ksana.domain.schedule import Every
+from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import Definition, Task
 from ksana.ports.tasks.tables import Advance, AttemptEnd, NewRun
 from ksana.store.sql import SqlStore
@@ -16,38 +16,70 @@ from ksana.store.sql import SqlStore
 
 def add_tasks(tx: Any, count: int) -> list[Task]:
     definition = Definition("t", "", Every(HOUR, tx.now, False), target_url="http://h/")
-    ids = [tx.tasks.insert(f"j{n}", "T", definition, "ENABLED", tx.now, tx.now) for n in range(count)]
+    ids = [
+        tx.tasks.insert(f"j{n}", "T", definition, "ENABLED", tx.now, tx.now) for n in range(count)
+    ]
     return [tx.tasks.find(task_id) for task_id in ids]
 
 
 def add_runs(tx: Any, task_id: int, count: int) -> list[tuple[int, int]]:
     runs = [
         NewRun(
-            uid=new_uid(), task_id=task_id, slot_at=tx.now + n, scheduled_time=tx.now, status="RUNNING", trigger="schedule",
-            exec_type="SYNC", is_counted=True, host="h", is_ready=False, held_by="me", token=new_token(), reason="PARALLEL",
+            uid=new_uid(),
+            task_id=task_id,
+            slot_at=tx.now + n,
+            scheduled_time=tx.now,
+            status="RUNNING",
+            trigger="schedule",
+            exec_type="SYNC",
+            is_counted=True,
+            host="h",
+            is_ready=False,
+            held_by="me",
+            token=new_token(),
+            reason="PARALLEL",
             trace_id="t",
         )
         for n in range(count)
-    ]  # fmt: skip
-    return [(run_id, run.token) for run_id, run in zip(tx.runs.insert_many(runs), runs, strict=True)]
+    ]
+    return [
+        (run_id, run.token) for run_id, run in zip(tx.runs.insert_many(runs), runs, strict=True)
+    ]
 
 
 def an_end(status: str = "SUCCESS") -> AttemptEnd:
     return AttemptEnd(
-        status=status, start_time=1, end_time=2, open_task=None, wake_at=None, request_headers="{}", request_body=None,
-        response_code=200, response_body="", response_truncated=0, response_encoding=None, error_message=None,
-        reason="ANSWERED_2XX", next_retry_time=None, callback_deadline=None, attempts="[]",
-    )  # fmt: skip
+        status=status,
+        start_time=1,
+        end_time=2,
+        open_task=None,
+        wake_at=None,
+        request_headers="{}",
+        request_body=None,
+        response_code=200,
+        response_body="",
+        response_truncated=0,
+        response_encoding=None,
+        error_message=None,
+        reason="ANSWERED_2XX",
+        next_retry_time=None,
+        callback_deadline=None,
+        attempts="[]",
+    )
 
 
 @pytest.mark.spec("X2", "C10")
 @pytest.mark.parametrize("count", [1, 7, 8, 171])
-async def test_each_slot_of_many_is_claimed_or_not_by_its_own_guard(store: SqlStore, count: int) -> None:
+async def test_each_slot_of_many_is_claimed_or_not_by_its_own_guard(
+    store: SqlStore, count: int
+) -> None:
     def advance(tx: Any) -> tuple[list[Task], list[bool]]:
         tasks = add_tasks(tx, count)
         for task in tasks[::3]:
             tx.tasks.delete_if_living(task)  # the version rises: the slot seen before is void
-        return tasks, tx.tasks.advance_unchanged([Advance(task, tx.now + n, tx.now + n, 1, "") for n, task in enumerate(tasks)])
+        return tasks, tx.tasks.advance_unchanged(
+            [Advance(task, tx.now + n, tx.now + n, 1, "") for n, task in enumerate(tasks)]
+        )
 
     tasks, claimed = await store.transact(advance)
     assert claimed == [n % 3 != 0 for n in range(count)]
@@ -77,11 +109,16 @@ async def test_when_every_guard_holds_each_row_gets_its_own_values(store: SqlSto
 
 
 @pytest.mark.spec("X2", "C19")
-async def test_an_outcome_under_a_void_token_is_refused_and_its_neighbours_are_written(store: SqlStore) -> None:
+async def test_an_outcome_under_a_void_token_is_refused_and_its_neighbours_are_written(
+    store: SqlStore,
+) -> None:
     def finish(tx: Any) -> tuple[list[tuple[int, int]], list[bool]]:
         (task,) = add_tasks(tx, 1)
         runs = add_runs(tx, task.id, 50)
-        ends = [(run_id, token + (1 if n == 33 else 0), an_end()) for n, (run_id, token) in enumerate(runs)]
+        ends = [
+            (run_id, token + (1 if n == 33 else 0), an_end())
+            for n, (run_id, token) in enumerate(runs)
+        ]
         return runs, tx.runs.finish_held(ends)
 
     runs, written = await store.transact(finish)
@@ -91,20 +128,28 @@ async def test_an_outcome_under_a_void_token_is_refused_and_its_neighbours_are_w
 
 
 @pytest.mark.spec("X2", "C14")
-async def test_taking_up_a_retry_counts_an_attempt_and_taking_up_a_first_try_does_not(store: SqlStore) -> None:
+async def test_taking_up_a_retry_counts_an_attempt_and_taking_up_a_first_try_does_not(
+    store: SqlStore,
+) -> None:
     def fill(tx: Any) -> list[int]:
         (task,) = add_tasks(tx, 1)
         runs = add_runs(tx, task.id, 12)
-        retry = msgspec.structs.replace(an_end("RETRYING"), end_time=None, open_task=task.id, wake_at=tx.now)
+        retry = msgspec.structs.replace(
+            an_end("RETRYING"), end_time=None, open_task=task.id, wake_at=tx.now
+        )
         assert all(tx.runs.finish_held([(run_id, token, retry) for run_id, token in runs]))
         assert all(tx.runs.make_ready_if_retrying(run_id) for run_id, _ in runs)
         return [run_id for run_id, _ in runs]
 
     ids = await store.transact(fill)
-    held = await store.transact(lambda tx: tx.runs.hold_ready("h", 20, "me", [new_token() for _ in range(20)]))
+    held = await store.transact(
+        lambda tx: tx.runs.hold_ready("h", 20, "me", [new_token() for _ in range(20)])
+    )
     assert [run.id for run, _ in held] == ids
     stored = await store.read(lambda tx: [tx.runs.find(run_id) for run_id in ids])
-    assert [(run.attempt, run.status, run.token) for run in stored] == [(2, "RUNNING", run.token) for run, _ in held]
+    assert [(run.attempt, run.status, run.token) for run in stored] == [
+        (2, "RUNNING", run.token) for run, _ in held
+    ]
 
 
 @pytest.mark.spec("X2", "C10")
@@ -135,7 +180,9 @@ async def test_open_runs_of_many_tasks_are_counted_at_once(store: SqlStore) -> N
 
 
 @pytest.mark.spec("X2")
-async def test_the_last_fact_of_many_tasks_is_noted_unless_a_later_one_is_known(store: SqlStore) -> None:
+async def test_the_last_fact_of_many_tasks_is_noted_unless_a_later_one_is_known(
+    store: SqlStore,
+) -> None:
     def fill(tx: Any) -> list[int]:
         ids = [task.id for task in add_tasks(tx, 20)]
         tx.tasks.note_last(ids[0], "failed", "later", tx.now + HOUR)
@@ -148,7 +195,9 @@ async def test_the_last_fact_of_many_tasks_is_noted_unless_a_later_one_is_known(
 
 
 @pytest.mark.spec("X4")
-async def test_of_known_tasks_only_the_standing_is_read_and_the_current_version_counts(store: SqlStore) -> None:
+async def test_of_known_tasks_only_the_standing_is_read_and_the_current_version_counts(
+    store: SqlStore,
+) -> None:
     tasks = await store.transact(lambda tx: add_tasks(tx, 5))
     known = {task.id: task for task in tasks[:3]}
     await store.transact(_change_and_move, tasks)
@@ -156,9 +205,16 @@ async def test_of_known_tasks_only_the_standing_is_read_and_the_current_version_
     def list_twice(tx: Any) -> tuple[list[Task], list[Task]]:
         return tx.tasks.list_due(tx.now, 10, known), tx.tasks.list_due(tx.now, 10)
 
-    by_memory, in_full = (sorted(some, key=lambda task: task.id) for some in await store.transact(list_twice))
+    by_memory, in_full = (
+        sorted(some, key=lambda task: task.id) for some in await store.transact(list_twice)
+    )
     assert by_memory == in_full
-    assert [task.definition.target_url for task in by_memory] == ["http://h/", "http://new/", "http://h/", "http://h/"]
+    assert [task.definition.target_url for task in by_memory] == [
+        "http://h/",
+        "http://new/",
+        "http://h/",
+        "http://h/",
+    ]
     assert by_memory[0].last_status == "failed", "where a known task stands is read"
 
 
@@ -166,12 +222,16 @@ def _change_and_move(tx: Any, tasks: list[Task]) -> None:
     first, second, third = tasks[:3]
     tx.tasks.note_last(first.id, "failed", "no", tx.now)
     definition = msgspec.structs.replace(second.definition, target_url="http://new/")
-    assert tx.tasks.change_if_version(second, definition, "ENABLED", second.next_slot_at, second.fire_at, 0, "")
+    assert tx.tasks.change_if_version(
+        second, definition, "ENABLED", second.next_slot_at, second.fire_at, 0, ""
+    )
     assert tx.tasks.delete_if_living(third)
 
 
 @pytest.mark.spec("C12")
-async def test_plain_and_other_outcomes_are_written_in_one_go_and_answered_in_order(store: SqlStore) -> None:
+async def test_plain_and_other_outcomes_are_written_in_one_go_and_answered_in_order(
+    store: SqlStore,
+) -> None:
     def finish(tx: Any) -> tuple[list[bool], list[Any]]:
         [task] = add_tasks(tx, 1)
         runs = add_runs(tx, task.id, 24)
@@ -180,7 +240,12 @@ async def test_plain_and_other_outcomes_are_written_in_one_go_and_answered_in_or
             end = an_end()
             if place % 3 == 1:
                 end = msgspec.structs.replace(
-                    end, status="FAILED", reason="NOT_RETRYABLE", error_message="no", response_truncated=1, response_code=404
+                    end,
+                    status="FAILED",
+                    reason="NOT_RETRYABLE",
+                    error_message="no",
+                    response_truncated=1,
+                    response_code=404,
                 )
             ends.append((run_id, token + (place % 8 == 0), end))  # every eighth is another's by now
         return tx.runs.finish_held(ends), [tx.runs.find(run_id) for run_id, _ in runs]
@@ -191,7 +256,17 @@ async def test_plain_and_other_outcomes_are_written_in_one_go_and_answered_in_or
         if place % 8 == 0:
             assert (run.status, run.response_code) == ("RUNNING", None)
         elif place % 3 == 1:
-            assert (run.status, run.response_code, run.error_message, run.reason) == ("FAILED", 404, "no", "NOT_RETRYABLE")
+            assert (run.status, run.response_code, run.error_message, run.reason) == (
+                "FAILED",
+                404,
+                "no",
+                "NOT_RETRYABLE",
+            )
         else:
-            assert (run.status, run.response_code, run.error_message, run.reason) == ("SUCCESS", 200, None, "ANSWERED_2XX")
+            assert (run.status, run.response_code, run.error_message, run.reason) == (
+                "SUCCESS",
+                200,
+                None,
+                "ANSWERED_2XX",
+            )
             assert (run.end_time, run.request_headers, run.held_by) == (2, "{}", None)

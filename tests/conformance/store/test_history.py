@@ -15,18 +15,34 @@ from ksana.store.sql import SqlStore
 
 def new_run(task_id: int, at: int, status: str, **members: Any) -> NewRun:
     given: dict[str, Any] = {
-        "uid": new_uid(), "task_id": task_id, "slot_at": None, "scheduled_time": at, "status": status, "trigger": "manual",
-        "exec_type": "SYNC", "is_counted": True, "host": "h", "is_ready": False, "held_by": None, "token": new_token(),
-        "reason": "BELOW_LIMIT", "trace_id": "t", **members,
-    }  # fmt: skip
+        "uid": new_uid(),
+        "task_id": task_id,
+        "slot_at": None,
+        "scheduled_time": at,
+        "status": status,
+        "trigger": "manual",
+        "exec_type": "SYNC",
+        "is_counted": True,
+        "host": "h",
+        "is_ready": False,
+        "held_by": None,
+        "token": new_token(),
+        "reason": "BELOW_LIMIT",
+        "trace_id": "t",
+        **members,
+    }
     return NewRun(**given)
 
 
 @pytest.mark.spec("X2", "X13")
-async def test_runs_are_removed_by_age_and_by_number_and_unfinished_ones_are_not(store: SqlStore) -> None:
+async def test_runs_are_removed_by_age_and_by_number_and_unfinished_ones_are_not(
+    store: SqlStore,
+) -> None:
 
     def fill(tx: Any) -> tuple[int, list[int]]:
-        definition = Definition("t", "", Every(HOUR, tx.now, False), options=Options(history_limit=3))
+        definition = Definition(
+            "t", "", Every(HOUR, tx.now, False), options=Options(history_limit=3)
+        )
         task_id = tx.tasks.insert("j", "C", definition, "ENABLED", tx.now + HOUR, tx.now + HOUR)
         states = ["SCHEDULED", *["SUCCESS"] * 6, "FAILED", "SUCCESS"]
         ids = tx.runs.insert_many([new_run(task_id, tx.now, state) for state in states])
@@ -45,7 +61,9 @@ async def test_runs_are_removed_by_age_and_by_number_and_unfinished_ones_are_not
     assert await store.transact(lambda tx: tx.history.purge_runs(tx.now - HOUR, 10)) == 0
     assert await store.transact(lambda tx: tx.history.purge_runs(tx.now + HOUR, 2)) == 2
     assert await store.transact(lambda tx: tx.history.purge_runs(tx.now + HOUR, 10)) == 2
-    assert [run.id for run in await store.read(lambda tx: tx.runs.list_runs(task_id=task_id))] == [ids[0]]
+    assert [run.id for run in await store.read(lambda tx: tx.runs.list_runs(task_id=task_id))] == [
+        ids[0]
+    ]
 
 
 @pytest.mark.spec("X2", "B1")
@@ -59,19 +77,28 @@ async def test_tasks_and_runs_are_explained_alike(store: SqlStore) -> None:
         tx.events.append("TASK", task_id, "TASK_CREATED", {})
         runs = [
             new_run(task_id, made_at, "RUNNING", slot_at=made_at, trigger="schedule", held_by="i1"),
-            new_run(task_id, tx.now, "SCHEDULED"), new_run(task_id, tx.now, "SCHEDULED"),
-            new_run(task_id, tx.now, "SCHEDULED", is_ready=True), new_run(task_id, tx.now, "SCHEDULED", is_ready=True),
-        ]  # fmt: skip
+            new_run(task_id, tx.now, "SCHEDULED"),
+            new_run(task_id, tx.now, "SCHEDULED"),
+            new_run(task_id, tx.now, "SCHEDULED", is_ready=True),
+            new_run(task_id, tx.now, "SCHEDULED", is_ready=True),
+        ]
         return task_id, tx.runs.insert_many(runs)
 
     task_id, ids = await store.transact(fill)
     for run_id, what, position, instance in (
-        (ids[0], "answer", None, "i1"), (ids[1], "turn", 1, None), (ids[2], "turn", 2, None),
-        (ids[3], "place", 1, None), (ids[4], "place", 2, None),
-    ):  # fmt: skip
+        (ids[0], "answer", None, "i1"),
+        (ids[1], "turn", 1, None),
+        (ids[2], "turn", 2, None),
+        (ids[3], "place", 1, None),
+        (ids[4], "place", 2, None),
+    ):
         waits_for = (await store.read(explain_run, run_id)).why.waits_for
         assert waits_for is not None
-        assert (waits_for.what, waits_for.position, waits_for.instance) == (what, position, instance)
+        assert (waits_for.what, waits_for.position, waits_for.instance) == (
+            what,
+            position,
+            instance,
+        )
     found = await store.read(explain_task, task_id, None)
     assert (found.why.verdict, found.slot_run is not None) == ("running", True)
     assert [one.code for one in found.why.reasons][1:3] == ["BELOW_LIMIT", "RUN_BY_HAND"]

@@ -1,4 +1,5 @@
-"""The core's own tables: events, instances and outages, locks, rollups, keys, marks, and the store's clock."""
+"""The core's own tables: events, instances and outages, locks, rollups, keys, marks, and the
+store's clock."""
 
 import asyncio
 import time
@@ -34,7 +35,14 @@ async def test_events_come_back_in_the_order_of_the_calls(store: SqlStore) -> No
 
 @pytest.mark.spec("X11")
 async def test_events_are_paged_and_filtered(store: SqlStore) -> None:
-    await store.transact(append, ("TASK", 1, "A"), ("RUN", 1, "A"), ("TASK", 2, "A"), ("TASK", 1, "B"), ("TASK", 1, "A"))
+    await store.transact(
+        append,
+        ("TASK", 1, "A"),
+        ("RUN", 1, "A"),
+        ("TASK", 2, "A"),
+        ("TASK", 1, "B"),
+        ("TASK", 1, "A"),
+    )
 
     async def find(after: int = 0, limit: int = 100, **filters: str) -> list[Any]:
         return await store.read(lambda tx: tx.events.list_after(after, limit, **filters))
@@ -42,11 +50,18 @@ async def test_events_are_paged_and_filtered(store: SqlStore) -> None:
     everything = await find()
     first, second = await find(limit=3), await find(after=everything[2].id, limit=3)
     assert [*first, *second] == everything
-    assert [e.id for e in await find(entity_type="TASK", entity_id="1")] == [everything[n].id for n in (0, 3, 4)]
-    assert [e.id for e in await find(entity_type="TASK", event_type="A")] == [everything[n].id for n in (0, 2, 4)]
-    assert [e.id for e in await find(after=everything[0].id, entity_type="TASK", entity_id="1", event_type="A")] == [
-        everything[4].id
+    assert [e.id for e in await find(entity_type="TASK", entity_id="1")] == [
+        everything[n].id for n in (0, 3, 4)
     ]
+    assert [e.id for e in await find(entity_type="TASK", event_type="A")] == [
+        everything[n].id for n in (0, 2, 4)
+    ]
+    assert [
+        e.id
+        for e in await find(
+            after=everything[0].id, entity_type="TASK", entity_id="1", event_type="A"
+        )
+    ] == [everything[4].id]
     assert await find(entity_id="nobody") == []
 
 
@@ -59,16 +74,31 @@ async def test_text_of_every_kind_and_size_comes_back_as_it_went_in(store: SqlSt
     large = "é🌍" * (1024 * 1024 // 6)
 
     def write(tx: Any) -> None:
-        tx.events.append("TASK", "名前-🌍'%:x{y}", "T", {"text": UNICODE, "large": large, "n": 2**53 - 1, "none": None})
+        tx.events.append(
+            "TASK",
+            "名前-🌍'%:x{y}",
+            "T",
+            {"text": UNICODE, "large": large, "n": 2**53 - 1, "none": None},
+        )
 
     await store.transact(write)
     (event,) = await store.read(lambda tx: tx.events.list_after(0, 10, entity_id="名前-🌍'%:x{y}"))
-    assert msgspec.json.decode(event.data) == {"text": UNICODE, "large": large, "n": 2**53 - 1, "none": None}
+    assert msgspec.json.decode(event.data) == {
+        "text": UNICODE,
+        "large": large,
+        "n": 2**53 - 1,
+        "none": None,
+    }
 
 
 async def test_large_events_of_many_functions_share_a_commit(store: SqlStore) -> None:
     text = "x" * 300_000
-    await asyncio.gather(*(store.transact(lambda tx, n=n: tx.events.append("TASK", n, "BIG", {"t": text})) for n in range(40)))
+    await asyncio.gather(
+        *(
+            store.transact(lambda tx, n=n: tx.events.append("TASK", n, "BIG", {"t": text}))
+            for n in range(40)
+        )
+    )
     assert len(await store.read(lambda tx: tx.events.list_after(0, 100, event_type="BIG"))) == 40
 
 
@@ -128,7 +158,9 @@ async def test_a_lock_has_one_owner_until_it_expires_or_is_dropped(store: SqlSto
 
 
 async def test_of_many_who_want_a_lock_one_gets_it(store: SqlStore) -> None:
-    takes = (store.transact(lambda tx, n=n: tx.locks.take("chore", f"o{n}", LEASE)) for n in range(40))
+    takes = (
+        store.transact(lambda tx, n=n: tx.locks.take("chore", f"o{n}", LEASE)) for n in range(40)
+    )
     assert sum(await asyncio.gather(*takes)) == 1
 
 
@@ -142,7 +174,9 @@ async def test_an_outage_is_the_span_in_which_nobody_was_alive(store: SqlStore) 
     assert second.outage_from == first.alive_at
     third = await store.transact(register, "third", LEASE)
     assert third.outage_from is None, "the second is alive"
-    assert await store.read(lambda tx: tx.instances.list_outages(0)) == [(first.alive_at, second.started_at)]
+    assert await store.read(lambda tx: tx.instances.list_outages(0)) == [
+        (first.alive_at, second.started_at)
+    ]
     assert await store.read(lambda tx: tx.instances.list_outages(second.started_at)) == []
     listed = await store.read(lambda tx: tx.instances.list_instances())
     assert [instance.id for instance in listed] == ["third", "second", "first"]
@@ -154,7 +188,9 @@ async def test_an_orderly_stop_ends_the_lease_at_once(store: SqlStore) -> None:
     (stopped,) = await store.read(lambda tx: tx.instances.list_instances())
     assert stopped.stopped_at is not None
     assert stopped.lease_until <= stopped.stopped_at + 100_000
-    second = await store.transact(lambda tx: tx.instances.register("second", "h", "1", LEASE, False))
+    second = await store.transact(
+        lambda tx: tx.instances.register("second", "h", "1", LEASE, False)
+    )
     assert second.outage_from == stopped.alive_at
 
 
@@ -194,22 +230,33 @@ async def test_counts_of_writers_at_once_are_all_kept(store: SqlStore, store_url
 
     await asyncio.gather(*((store, other)[n % 2].transact(count, n) for n in range(120)))
     for key in ("a", "b", "c"):
-        buckets = await other.read(lambda tx, key=key: tx.rollups.list_buckets("runs", key, 0, 2**53))
+        buckets = await other.read(
+            lambda tx, key=key: tx.rollups.list_buckets("runs", key, 0, 2**53)
+        )
         assert sum(n for _, n, _ in buckets) == 120
     await other.close()
 
 
 @pytest.mark.spec("X19")
 async def test_keys_are_kept_listed_touched_and_revoked_once(store: SqlStore) -> None:
-    made = await store.transact(lambda tx: tx.keys.insert("k1", "ops 🌍", "a" * 64, ("read", "tasks:write")))
-    assert (made.scopes, made.revoked_at, made.last_used_at) == (("read", "tasks:write"), None, None)
+    made = await store.transact(
+        lambda tx: tx.keys.insert("k1", "ops 🌍", "a" * 64, ("read", "tasks:write"))
+    )
+    assert (made.scopes, made.revoked_at, made.last_used_at) == (
+        ("read", "tasks:write"),
+        None,
+        None,
+    )
     assert await store.read(lambda tx: tx.keys.list_keys()) == [made]
     await store.transact(lambda tx: tx.keys.touch("k1"))
     assert await store.transact(lambda tx: tx.keys.revoke_if_live("k1"))
     (key,) = await store.read(lambda tx: tx.keys.list_keys())
     assert key.last_used_at >= made.created_at
     assert key.revoked_at is not None
-    types = [event.type for event in await store.read(lambda tx: tx.events.list_after(0, 10, entity_type="KEY"))]
+    types = [
+        event.type
+        for event in await store.read(lambda tx: tx.events.list_after(0, 10, entity_type="KEY"))
+    ]
     assert types == ["KEY_CREATED", "KEY_REVOKED"]
 
 
@@ -223,13 +270,19 @@ async def test_touching_twice_in_one_instant_still_counts_as_a_match(store: SqlS
 
 
 @pytest.mark.spec("X13")
-async def test_old_rows_are_purged_in_small_batches_and_counted(store: SqlStore, database: Database) -> None:
+async def test_old_rows_are_purged_in_small_batches_and_counted(
+    store: SqlStore, database: Database
+) -> None:
     await store.transact(append, *(("TASK", n, "OLD") for n in range(25)))
     for n in range(7):
         await store.transact(lambda tx, n=n: tx.instances.register(f"i{n}", "h", "1", 0, False))
     await store.transact(lambda tx: [tx.rollups.add("m", f"k{n}") for n in range(13)])
     later = await store.read(lambda tx: tx.now) + 60 * MINUTE
-    for table, batches in (("events", [10, 10, 5, 0]), ("instances", [5, 2, 0]), ("rollups", [10, 3, 0])):
+    for table, batches in (
+        ("events", [10, 10, 5, 0]),
+        ("instances", [5, 2, 0]),
+        ("rollups", [10, 3, 0]),
+    ):
         limit = batches[0]
         purge = lambda tx, table=table, limit=limit: getattr(tx, table).purge(later, limit)  # noqa: E731
         assert [await store.transact(purge) for _ in batches] == batches, table
@@ -244,12 +297,19 @@ async def test_a_purge_spares_what_is_young_or_alive(store: SqlStore) -> None:
     await store.transact(lambda tx: tx.rollups.add("m"))
     now = await store.read(lambda tx: tx.now)
     for table in ("events", "instances", "rollups", "marks"):
-        assert await store.transact(lambda tx, table=table: getattr(tx, table).purge(now - 2 * MINUTE, 100)) == 0
+        assert (
+            await store.transact(
+                lambda tx, table=table: getattr(tx, table).purge(now - 2 * MINUTE, 100)
+            )
+            == 0
+        )
     assert await store.transact(lambda tx: tx.instances.renew_if_registered("alive", LEASE))
 
 
 @pytest.mark.spec("X13")
-async def test_events_stamped_by_a_clock_that_ran_ahead_do_not_stop_the_purge(store: SqlStore, database: Database) -> None:
+async def test_events_stamped_by_a_clock_that_ran_ahead_do_not_stop_the_purge(
+    store: SqlStore, database: Database
+) -> None:
     await store.transact(append, *(("TASK", n, "AHEAD") for n in range(30)))
     await store.transact(append, *(("TASK", n, "OLD") for n in range(10)))
     database.ask(f"UPDATE scheduler_events SET ts = {2**52} WHERE event_type = 'AHEAD'")
@@ -259,7 +319,9 @@ async def test_events_stamped_by_a_clock_that_ran_ahead_do_not_stop_the_purge(st
     assert {event.type for event in kept} == {"AHEAD"}
 
 
-async def test_a_writer_whose_mark_was_purged_marks_again(store: SqlStore, database: Database) -> None:
+async def test_a_writer_whose_mark_was_purged_marks_again(
+    store: SqlStore, database: Database
+) -> None:
     for n in range(10):
         await store.transact(enter_key, f"k{n}")
     later = await store.read(lambda tx: tx.now) + MINUTE

@@ -1,4 +1,5 @@
-"""The one row of capacity, on every SQL store: who holds it, who does not wait for it, and that no unit goes astray."""
+"""The one row of capacity, on every SQL store: who holds it, who does not wait for it, and that no
+unit goes astray."""
 
 import asyncio
 import threading
@@ -11,7 +12,13 @@ from ksana.base.ids import new_uuid
 from ksana.domain.queue.jobs import Wants
 from ksana.engine.queue.leasing import recount
 from ksana.service.queue.jobs import Claim, LineBook, claim_jobs
-from ksana.service.queue.leases import Denied, LeaseAsk, Release, find_standing_denial, release_briefly
+from ksana.service.queue.leases import (
+    Denied,
+    LeaseAsk,
+    Release,
+    find_standing_denial,
+    release_briefly,
+)
 from ksana.store.sql import SqlStore, open_store
 from tests.conformance.store.test_queue_store import LIMITS, claim, lease, new_job, submit
 
@@ -30,14 +37,23 @@ async def test_who_asks_again_too_soon_is_told_the_same_without_a_write(store: S
     assert (told.denial, told.position) == (denied.denial, denied.position)
     assert 0 < told.retry_after_us <= denied.retry_after_us
     assert await store.read(lambda tx: tx.events.latest_id()) == before
-    assert await store.read(find_standing_denial, LeaseAsk(second, new_uuid(), 30, "another"), LIMITS) is None
-    assert await store.read(find_standing_denial, LeaseAsk(first, new_uuid(), 30, "w"), LIMITS) is None
+    assert (
+        await store.read(find_standing_denial, LeaseAsk(second, new_uuid(), 30, "another"), LIMITS)
+        is None
+    )
+    assert (
+        await store.read(find_standing_denial, LeaseAsk(first, new_uuid(), 30, "w"), LIMITS) is None
+    )
     await store.transact(release_briefly, [Release(granted.lease.lease_id, "SUCCEEDED")])
-    assert await store.read(find_standing_denial, ask, LIMITS) is None, "there is room now: decide anew"
+    assert await store.read(find_standing_denial, ask, LIMITS) is None, (
+        "there is room now: decide anew"
+    )
 
 
 @pytest.mark.spec("Q3", "Q9")
-async def test_a_claim_that_is_not_patient_leaves_when_another_holds_the_capacity(store: SqlStore, store_url: str) -> None:
+async def test_a_claim_that_is_not_patient_leaves_when_another_holds_the_capacity(
+    store: SqlStore, store_url: str
+) -> None:
     if store.sole:
         pytest.skip("an embedded store has one writer: nobody else can hold anything")
     await submit(store, *(new_job() for _ in range(3)), is_batch=True)
@@ -61,7 +77,9 @@ async def test_a_claim_that_is_not_patient_leaves_when_another_holds_the_capacit
 
 
 @pytest.mark.spec("Q9", "Q11")
-async def test_units_given_and_taken_at_once_by_two_stores_add_up(store: SqlStore, store_url: str) -> None:
+async def test_units_given_and_taken_at_once_by_two_stores_add_up(
+    store: SqlStore, store_url: str
+) -> None:
     await submit(store, *(new_job(cost=1 + n % 5) for n in range(200)), is_batch=True)
     other = await open_store(store_url, SystemClock())
 

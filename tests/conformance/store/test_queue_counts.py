@@ -1,4 +1,5 @@
-"""What the queue counted over time, on every SQL store: the same figures before, while and after minutes are packed."""
+"""What the queue counted over time, on every SQL store: the same figures before, while and after
+minutes are packed."""
 
 import asyncio
 import random
@@ -30,7 +31,9 @@ Counted = list[tuple[str, int, str, int]]
 def write(tx: Any, counts: Counted) -> None:
     """Count in minutes of the past, as commits of that time did."""
     columns = ("metric", "minutes", "bucket_at", "entry", "count", "total")
-    rows = [(f"queue.{metric}", 1, at, entry, count, 0.0) for metric, at, entry, count in sorted(counts)]
+    rows = [
+        (f"queue.{metric}", 1, at, entry, count, 0.0) for metric, at, entry, count in sorted(counts)
+    ]
     tx._session.run_tuples("core.add_to_bucket", columns, rows)
 
 
@@ -44,7 +47,10 @@ def make_past(now: int, seed: int) -> Counted:
         for shard in dice.sample("0123", 2):
             past.append(("done", at, shard, dice.randint(1, 9)))
             past.append(("queued", at, shard, dice.randint(-9, 9)))
-            past += [("run", at, f"{bucket}.{shard}", dice.randint(1, 9)) for bucket in dice.sample(range(56), 3)]
+            past += [
+                ("run", at, f"{bucket}.{shard}", dice.randint(1, 9))
+                for bucket in dice.sample(range(56), 3)
+            ]
     return past
 
 
@@ -65,17 +71,21 @@ async def check(store: SqlStore, past: Counted, now: int) -> None:
         last = now - now % width
         since = last - (2 * 1440 // minutes + 1) * width
         for metric in ("done", "queued", "run"):
-            sums = await store.read(lambda tx, *span: tx.counts.sum_stretches(*span), metric, since, last + width, width)
-            assert {at: count for at, count in sums.items() if count} == sums_of(past, metric, since, last + width, width), (
-                minutes
+            sums = await store.read(
+                lambda tx, *span: tx.counts.sum_stretches(*span), metric, since, last + width, width
             )
+            assert {at: count for at, count in sums.items() if count} == sums_of(
+                past, metric, since, last + width, width
+            ), minutes
     for since in (now - DAY, now - DAY - 1, now - 90 * MINUTE):
         told = await store.read(lambda tx, since: tx.counts.sum_since("done", since), since)
         assert told == sum(sums_of(past, "done", since, now + MINUTE, MINUTE).values())
 
 
 @pytest.mark.spec("Q15")
-async def test_counts_are_summed_over_stretches_of_any_whole_minutes(store: SqlStore, store_url: str) -> None:
+async def test_counts_are_summed_over_stretches_of_any_whole_minutes(
+    store: SqlStore, store_url: str
+) -> None:
     now = await store.read(lambda tx: tx.now)
     past = make_past(now, 1)
     await store.transact(write, past)
@@ -105,7 +115,9 @@ async def test_what_is_counted_late_in_a_packed_minute_is_added(store: SqlStore)
 
 
 @pytest.mark.spec("Q15", "X4")
-async def test_instances_that_pack_and_count_at_once_lose_and_double_nothing(store: SqlStore, store_url: str) -> None:
+async def test_instances_that_pack_and_count_at_once_lose_and_double_nothing(
+    store: SqlStore, store_url: str
+) -> None:
     other = await open_store(store_url, SystemClock())
     now = await store.read(lambda tx: tx.now)
     past = [part for seed in range(10) for part in make_past(now, 4)[seed::10]]
@@ -122,13 +134,17 @@ async def test_instances_that_pack_and_count_at_once_lose_and_double_nothing(sto
 
 
 @pytest.mark.spec("Q15")
-async def test_the_present_minute_is_not_packed_and_a_past_one_wholly(store: SqlStore, database: Database) -> None:
+async def test_the_present_minute_is_not_packed_and_a_past_one_wholly(
+    store: SqlStore, database: Database
+) -> None:
     now = await store.read(lambda tx: tx.now)
     await store.transact(write, make_past(now, 5))
     await store.transact(lambda tx: tx.queue.tally("done", 3))
     await store.transact(lambda tx: tx.counts.pack_minutes(10_000))
     left = database.ask("SELECT bucket_at, n FROM rollups")
-    assert left == [] or (len(left) == 1 and left[0][0] >= now - now % MINUTE)  # the minute may turn between the two
+    assert left == [] or (
+        len(left) == 1 and left[0][0] >= now - now % MINUTE
+    )  # the minute may turn between the two
     assert await store.transact(lambda tx: tx.counts.pack_minutes(10_000)) in (0, 1)
 
 
@@ -136,17 +152,26 @@ async def test_the_present_minute_is_not_packed_and_a_past_one_wholly(store: Sql
 async def test_all_that_the_queue_counts_can_be_packed(store: SqlStore, database: Database) -> None:
     ids = await submit(store, *(new_job() for _ in range(6)), is_batch=True)
     await store.transact(cancel_job, ids[5], "no")
-    claimed = await store.transact(claim_jobs, Claim("w", Wants(), 3, has_lease=True), LineBook(), LIMITS)
+    claimed = await store.transact(
+        claim_jobs, Claim("w", Wants(), 3, has_lease=True), LineBook(), LIMITS
+    )
     statuses = ("SUCCEEDED", "FAILED", "TIMEOUT")
-    items = [Release(one.lease_id, status) for one, status in zip(claimed.leases, statuses, strict=True)]
+    items = [
+        Release(one.lease_id, status) for one, status in zip(claimed.leases, statuses, strict=True)
+    ]
     await store.transact(release_leases, items)
-    await store.transact(claim_jobs, Claim("w", Wants(), 1, has_lease=True, ttl_sec=0.000001), LineBook(), LIMITS)
+    await store.transact(
+        claim_jobs, Claim("w", Wants(), 1, has_lease=True, ttl_sec=0.000001), LineBook(), LIMITS
+    )
     await store.transact(sweep, 50)
-    assert {row[0] for row in database.ask("SELECT DISTINCT metric FROM rollups")} == {f"queue.{name}" for name in METRICS}
+    assert {row[0] for row in database.ask("SELECT DISTINCT metric FROM rollups")} == {
+        f"queue.{name}" for name in METRICS
+    }
 
     async def figures() -> Any:
         series = [
-            await store.read(read_series, metric, HOUR, 3 * HOUR) for metric in ("jobs_done", "jobs_queued", "run_seconds_p95")
+            await store.read(read_series, metric, HOUR, 3 * HOUR)
+            for metric in ("jobs_done", "jobs_queued", "run_seconds_p95")
         ]
         return [one.values for one in series], await store.read(read_snapshot, 100)
 
@@ -158,7 +183,9 @@ async def test_all_that_the_queue_counts_can_be_packed(store: SqlStore, database
 
 
 @pytest.mark.spec("X13")
-async def test_hours_are_purged_in_small_batches_once_they_are_over(store: SqlStore, database: Database) -> None:
+async def test_hours_are_purged_in_small_batches_once_they_are_over(
+    store: SqlStore, database: Database
+) -> None:
     now = await store.read(lambda tx: tx.now)
     first = now - now % HOUR - 5 * HOUR
     await store.transact(write, [("done", first + n * HOUR, "0", 1) for n in range(5)])
@@ -170,7 +197,9 @@ async def test_hours_are_purged_in_small_batches_once_they_are_over(store: SqlSt
 
 
 @pytest.mark.spec("Q15")
-async def test_a_store_of_before_keeps_its_counts(store: SqlStore, database: Database, store_url: str) -> None:
+async def test_a_store_of_before_keeps_its_counts(
+    store: SqlStore, database: Database, store_url: str
+) -> None:
     now = await store.read(lambda tx: tx.now)
     past = make_past(now, 6)
     await store.transact(write, past)

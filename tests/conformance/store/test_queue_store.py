@@ -9,8 +9,16 @@ from ksana.base.ids import new_uuid
 from ksana.base.instant import SECOND
 from ksana.domain.queue.jobs import MANY, Wants, line_of
 from ksana.engine.queue.leasing import recount, sweep
-from ksana.service.queue.service import read_events
-from ksana.service.queue.jobs import Claim, Limits, LineBook, NewJob, cancel_job, claim_jobs, report_status, submit_jobs
+from ksana.service.queue.jobs import (
+    Claim,
+    Limits,
+    LineBook,
+    NewJob,
+    cancel_job,
+    claim_jobs,
+    report_status,
+    submit_jobs,
+)
 from ksana.service.queue.leases import (
     Beat,
     Denied,
@@ -23,6 +31,7 @@ from ksana.service.queue.leases import (
     release_leases,
 )
 from ksana.service.queue.leases import request_lease as request
+from ksana.service.queue.service import read_events
 from ksana.service.queue.stats import read_series, read_snapshot
 from ksana.store.sql import SqlStore
 
@@ -32,10 +41,17 @@ DAY = 86_400 * SECOND
 
 def new_job(addon: str = "a", kind: str = "t", cost: int = 1, **more: Any) -> NewJob:
     values: dict[str, Any] = {
-        "job_id": new_uuid(), "priority": "NORMAL", "line": line_of(addon, kind, cost, more.pop("needs", ())),
-        "constraints_json": "{}", "payload_json": '{"é":"刹那"}', "client_request_id": None, "max_attempts": 1,
-        "run_at": None, "fairness_key": None, **more,
-    }  # fmt: skip
+        "job_id": new_uuid(),
+        "priority": "NORMAL",
+        "line": line_of(addon, kind, cost, more.pop("needs", ())),
+        "constraints_json": "{}",
+        "payload_json": '{"é":"刹那"}',
+        "client_request_id": None,
+        "max_attempts": 1,
+        "run_at": None,
+        "fairness_key": None,
+        **more,
+    }
     return NewJob(**values)
 
 
@@ -44,7 +60,9 @@ async def submit(store: SqlStore, *jobs: NewJob, is_batch: bool = False) -> list
     return [job.job_id for job in await store.transact(submit_jobs, jobs, lines, is_batch)]
 
 
-async def claim(store: SqlStore, limit: int = 1, worker: str = "w", wants: Wants | None = None, **more: Any) -> list[Any]:
+async def claim(
+    store: SqlStore, limit: int = 1, worker: str = "w", wants: Wants | None = None, **more: Any
+) -> list[Any]:
     order = Claim(worker, wants or Wants(), limit, **more)
     return (await store.transact(claim_jobs, order, LineBook(), LIMITS)).jobs
 
@@ -55,7 +73,9 @@ async def lease(store: SqlStore, job_id: str, ttl_sec: float = 30) -> Granted | 
 
 @pytest.mark.spec("Q1", "Q2", "X2")
 async def test_jobs_come_back_as_they_went_in_and_in_order(store: SqlStore) -> None:
-    low, normal, urgent = await submit(store, *(new_job(priority=p) for p in ("LOW", "NORMAL", "URGENT")))
+    low, normal, urgent = await submit(
+        store, *(new_job(priority=p) for p in ("LOW", "NORMAL", "URGENT"))
+    )
     jobs = await claim(store, 5)
     assert [job.job_id for job in jobs] == [urgent, normal, low]
     assert jobs[0].payload_json == '{"é":"刹那"}'
@@ -141,7 +161,10 @@ async def test_what_ran_out_is_swept_by_the_stores_clock(store: SqlStore) -> Non
     assert isinstance(zombie, KsanaError) and zombie.code == "LEASE_LOST"
     swept = await store.transact(sweep, 50)
     assert (swept.freed, swept.ready) == (2, 2)
-    states = [(await store.read(lambda tx, one: tx.queue.find_job(one), one)).state for one in (claimed_id, ended, again)]
+    states = [
+        (await store.read(lambda tx, one: tx.queue.find_job(one), one)).state
+        for one in (claimed_id, ended, again)
+    ]
     assert states == ["QUEUED", "TIMEOUT", "QUEUED"]
     assert [job.job_id for job in await claim(store, 5)] == [claimed_id, again]
     assert (await store.read(read_snapshot, 100)).capacity["used"] == 0
@@ -151,14 +174,30 @@ async def test_what_ran_out_is_swept_by_the_stores_clock(store: SqlStore) -> Non
 async def test_figures_and_gauges_agree_with_the_rows(store: SqlStore) -> None:
     ids = await submit(store, *(new_job(cost=2) for _ in range(10)), is_batch=True)
     await store.transact(cancel_job, ids[9], "no")
-    claimed = await store.transact(claim_jobs, Claim("w", Wants(), 6, has_lease=True), LineBook(), LIMITS)
+    claimed = await store.transact(
+        claim_jobs, Claim("w", Wants(), 6, has_lease=True), LineBook(), LIMITS
+    )
     items = [Release(one.lease_id, "SUCCEEDED") for one in claimed.leases[:4]]
     assert all(isinstance(one, Held) for one in await store.transact(release_leases, items))
     now = await store.read(read_snapshot, 100)
-    assert (now.jobs["queued"], now.jobs["running"], now.capacity["used"], now.leases["active"]) == (3, 2, 4, 2)
-    for metric, value in (("jobs_submitted", 10), ("jobs_done", 4), ("jobs_queued", 3), ("capacity_used", 4)):
+    assert (
+        now.jobs["queued"],
+        now.jobs["running"],
+        now.capacity["used"],
+        now.leases["active"],
+    ) == (3, 2, 4, 2)
+    for metric, value in (
+        ("jobs_submitted", 10),
+        ("jobs_done", 4),
+        ("jobs_queued", 3),
+        ("capacity_used", 4),
+    ):
         series = await store.read(read_series, metric, 60 * SECOND, 600 * SECOND)
-        total = sum(value or 0 for value in series.values) if metric in ("jobs_submitted", "jobs_done") else None
+        total = (
+            sum(value or 0 for value in series.values)
+            if metric in ("jobs_submitted", "jobs_done")
+            else None
+        )
         assert (series.values[-1] if total is None else total) == value
     assert await store.transact(recount, 100) == (0, 0)
 
@@ -166,11 +205,17 @@ async def test_figures_and_gauges_agree_with_the_rows(store: SqlStore) -> None:
 @pytest.mark.spec("X13")
 async def test_finished_jobs_are_purged_and_nothing_else(store: SqlStore) -> None:
     await submit(store, *(new_job() for _ in range(4)), is_batch=True)
-    claimed = await store.transact(claim_jobs, Claim("w", Wants(), 3, has_lease=True), LineBook(), LIMITS)
-    await store.transact(release_leases, [Release(one.lease_id, "SUCCEEDED") for one in claimed.leases[:2]])
+    claimed = await store.transact(
+        claim_jobs, Claim("w", Wants(), 3, has_lease=True), LineBook(), LIMITS
+    )
+    await store.transact(
+        release_leases, [Release(one.lease_id, "SUCCEEDED") for one in claimed.leases[:2]]
+    )
     removed = await store.transact(lambda tx: tx.queue.purge(tx.now + DAY, 100))
     assert removed == 2
-    left = await store.read(lambda tx: [tx.leases.find_lease(one.lease_id) for one in claimed.leases])
+    left = await store.read(
+        lambda tx: [tx.leases.find_lease(one.lease_id) for one in claimed.leases]
+    )
     assert [one is not None for one in left] == [False, False, True]
     assert len(await claim(store, 5)) == 1
 
@@ -205,23 +250,47 @@ async def test_many_jobs_leave_the_same_history_as_a_few(store: SqlStore) -> Non
         claimed = await store.transact(submit_and_claim)
         bad = claimed.leases[-1].lease_id
         items = [
-            Release(one.lease_id, *(("FAILED", None, None, None, "no") if one.lease_id == bad else ("SUCCEEDED",)))
+            Release(
+                one.lease_id,
+                *(("FAILED", None, None, None, "no") if one.lease_id == bad else ("SUCCEEDED",)),
+            )
             for one in claimed.leases
         ]
-        assert {one.state for one in await store.transact(release_briefly, items)} == {"DONE", "FAILED"}
+        assert {one.state for one in await store.transact(release_briefly, items)} == {
+            "DONE",
+            "FAILED",
+        }
         for job, lease in zip(claimed.jobs, claimed.leases, strict=True):
             row = await store.read(lambda tx, one: tx.leases.find_lease(one), lease.lease_id)
-            assert (row.job_id, row.worker_id, row.cost_units, row.ttl_sec) == (job.job_id, "w", 2, 30)
-            assert (row.granted_at, row.expires_at, row.state) == (lease.granted_at, lease.expires_at, "RELEASED")
+            assert (row.job_id, row.worker_id, row.cost_units, row.ttl_sec) == (
+                job.job_id,
+                "w",
+                2,
+                30,
+            )
+            assert (row.granted_at, row.expires_at, row.state) == (
+                lease.granted_at,
+                lease.expires_at,
+                "RELEASED",
+            )
             told = []
             for event in await store.read(read_events, job.job_id):
-                data = bytes(event.data).decode().replace(job.job_id, "JOB").replace(lease.lease_id, "LEASE")
+                data = (
+                    bytes(event.data)
+                    .decode()
+                    .replace(job.job_id, "JOB")
+                    .replace(lease.lease_id, "LEASE")
+                )
                 entity = {job.job_id: "JOB", lease.lease_id: "LEASE"}[event.entity_id]
                 assert entity == event.entity_type
                 told.append((entity, event.type, data))
             assert [one[1] for one in told[:5]] == [
-                "JOB_SUBMITTED", "JOB_CLAIMED", "LEASE_GRANTED", "JOB_RUNNING", "LEASE_RELEASED",
-            ]  # fmt: skip
+                "JOB_SUBMITTED",
+                "JOB_CLAIMED",
+                "LEASE_GRANTED",
+                "JOB_RUNNING",
+                "LEASE_RELEASED",
+            ]
             assert told[5][1] == ("JOB_FAILED" if lease.lease_id == bad else "JOB_DONE")
             seen.append((count, lease.lease_id == bad, tuple(told)))
     histories = {(is_bad, told) for _, is_bad, told in seen}

@@ -7,8 +7,7 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import SetupError
-from ksana.store.sql import check_schema, open_store
-from ksana.store.sql.core import migrate
+from ksana.store.sql import check_schema, migrate, open_store
 from ksana.store.sql.core.migrate import list_migrations
 from tests.conformance.store.checks import enter_key, key_names
 from tests.conformance.store.ground import Database
@@ -17,7 +16,7 @@ from tests.store import schema_dump
 MIGRATE = """
 import asyncio, sys
 from ksana.base.clock import SystemClock
-from ksana.store.sql.core import migrate
+from ksana.store.sql import migrate
 report = asyncio.run(migrate(sys.argv[1], SystemClock()))
 print(len(report.applied), report.now)
 """
@@ -36,7 +35,12 @@ async def test_a_fresh_store_gets_every_migration_once(store_url: str) -> None:
 async def test_processes_that_migrate_at_once_take_turns(store_url: str) -> None:
     async def run() -> tuple[int, str, str]:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", MIGRATE, store_url, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            sys.executable,
+            "-c",
+            MIGRATE,
+            store_url,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
         )
         out, err = await process.communicate()
         return process.returncode or 0, out.decode().strip(), err.decode()
@@ -51,7 +55,9 @@ async def test_processes_that_migrate_at_once_take_turns(store_url: str) -> None
 
 async def test_a_newer_schema_is_refused_and_left_alone(store_url: str, database: Database) -> None:
     await migrate(store_url, SystemClock())
-    database.ask("INSERT INTO schema_migrations (version, name, applied_at) VALUES (9999, 'from_the_future', 0)")
+    database.ask(
+        "INSERT INTO schema_migrations (version, name, applied_at) VALUES (9999, 'from_the_future', 0)"
+    )
     before = schema_dump.dump(database)
     for attempt in (migrate, check_schema, open_store):
         with pytest.raises(SetupError, match="version 9999, newer than this program"):
@@ -67,7 +73,9 @@ async def test_a_check_changes_nothing(store_url: str, database: Database) -> No
     assert schema_dump.dump(database).strip() == ""
 
 
-async def test_a_migration_that_stopped_halfway_is_taken_up(store_url: str, database: Database) -> None:
+async def test_a_migration_that_stopped_halfway_is_taken_up(
+    store_url: str, database: Database
+) -> None:
     await migrate(store_url, SystemClock())
     if database.ddl_is_transactional:
         pytest.skip("here a migration cannot stop halfway")
@@ -83,7 +91,9 @@ async def test_a_migration_that_stopped_halfway_is_taken_up(store_url: str, data
 async def test_the_schema_is_the_reviewed_one(store_url: str, database: Database) -> None:
     await migrate(store_url, SystemClock())
     reviewed = (schema_dump.FOLDER / f"{database.kind}.txt").read_text("utf-8")
-    assert schema_dump.dump(database) == reviewed, "run python -m tests.store.schema_dump and review the difference"
+    assert schema_dump.dump(database) == reviewed, (
+        "run python -m tests.store.schema_dump and review the difference"
+    )
 
 
 async def test_a_store_is_the_same_after_it_was_closed(store_url: str) -> None:

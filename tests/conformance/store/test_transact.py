@@ -1,4 +1,5 @@
-"""`transact` and `read`: atomic, isolated, retried, shared, closed in good order. One suite for every store."""
+"""`transact` and `read`: atomic, isolated, retried, shared, closed in good order. One suite for
+every store."""
 
 import asyncio
 import threading
@@ -27,7 +28,9 @@ async def test_deadlocks_are_retried(store: SqlStore) -> None:
     await checks.check_deadlocks_are_retried(store)
 
 
-async def test_a_connection_lost_before_commit_is_replaced(store: SqlStore, database: Database) -> None:
+async def test_a_connection_lost_before_commit_is_replaced(
+    store: SqlStore, database: Database
+) -> None:
     if not database.can_sever:
         pytest.skip("an embedded database has no connection to lose")
     await checks.check_a_connection_lost_before_commit_is_replaced(store, database)
@@ -151,12 +154,16 @@ async def test_two_event_loops_may_share_a_store(store: SqlStore) -> None:
         return await store.transact(enter_key, name)
 
     answers = await asyncio.gather(
-        asyncio.to_thread(asyncio.run, write("there")), write("here"), asyncio.to_thread(asyncio.run, write("elsewhere"))
+        asyncio.to_thread(asyncio.run, write("there")),
+        write("here"),
+        asyncio.to_thread(asyncio.run, write("elsewhere")),
     )
     assert answers == ["there", "here", "elsewhere"]
 
 
-async def test_more_than_the_limit_of_waiting_functions_are_refused(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_than_the_limit_of_waiting_functions_are_refused(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plugs, tasks = await checks.hold_writers(store, checks.writer_count(store))
     gate = store._writes._waiting._gate  # type: ignore[attr-defined]
     monkeypatch.setattr(gate, "_limit", len(plugs) + 3)

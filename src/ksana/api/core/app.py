@@ -1,7 +1,8 @@
-"""The layer: one ASGI app that finds the route, judges the caller, reads the body, calls the handler, renders the answer.
+"""The layer: one ASGI app that finds the route, judges the caller, reads the body, calls the
+handler, renders the answer.
 
-A raw ASGI app on purpose: a request passes no middleware and no list of patterns. Every way out that is not a 2xx is the
-X8 body. Surfaces hand in their routes; nothing here knows what they do.
+A raw ASGI app on purpose: a request passes no middleware and no list of patterns. Every way out
+that is not a 2xx is the X8 body. Surfaces hand in their routes; nothing here knows what they do.
 """
 
 import asyncio
@@ -15,21 +16,32 @@ import msgspec
 import structlog
 from starlette.websockets import WebSocket
 
-from ksana.api.core import docs
-
-from ksana.api.core import events
-
-from ksana.api.core import health
-
-from ksana.api.core import openapi
+from ksana.api.core import docs, events, health, openapi
 from ksana.api.core.auth import Authenticator
-from ksana.api.core.body import ClientGoneError, Receive, check_length, decode_body, read_body, too_large
+from ksana.api.core.body import (
+    ClientGoneError,
+    Receive,
+    check_length,
+    decode_body,
+    read_body,
+    too_large,
+)
 from ksana.api.core.errors import error_body, refusal
+from ksana.api.core.fastpath import BufferedRequest
 from ksana.api.core.health import StatsSections
 from ksana.api.core.query import decode_query
-from ksana.api.core.routing import Answer, AnyRoute, Call, Content, Route, Router, SocketRoute, Stream, find_trace
+from ksana.api.core.routing import (
+    Answer,
+    AnyRoute,
+    Call,
+    Content,
+    Route,
+    Router,
+    SocketRoute,
+    Stream,
+    find_trace,
+)
 from ksana.api.core.services import Services
-from ksana.api.core.fastpath import BufferedRequest
 from ksana.api.core.traffic import RequestSpans, Traffic
 from ksana.base.errors import KsanaError, NotFoundError, TooLargeError
 from ksana.base.ids import new_uid
@@ -42,14 +54,16 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_REQUEST_ID: Final = 128
 DISCARDED_BODY: Final = 8 * 1024 * 1024
-"""A refused body up to this size is read away so that the caller sees the 413; beyond it the connection is closed."""
+"""A refused body up to this size is read away so that the caller sees the 413; beyond it the
+connection is closed."""
 RESPOND: Final = "ksana.respond"
 """Where our server puts its one-write answer in the scope; other servers have none."""
 _INTERNAL: Final = "something went wrong on our side; the log has it under this request id"
 _JSON: Final = (b"content-type", b"application/json")
 _CLOSE: Final = (b"connection", b"close")
 
-# Request ids only need to differ: a random start of the process and a count spare a system call per request.
+# Request ids only need to differ: a random start of the process and a count spare a system call per
+# request.
 _ID_PREFIX: Final = new_uid()[:20]
 _id_counter = itertools.count(1)
 _BREAK = re.compile(rb"[\r\n\0]")
@@ -57,11 +71,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 def create_app(
-    services: Services, *surfaces: Iterable[AnyRoute], stats: StatsSections | None = None, spans: RequestSpans | None = None
+    services: Services,
+    *surfaces: Iterable[AnyRoute],
+    stats: StatsSections | None = None,
+    spans: RequestSpans | None = None,
 ) -> "Application":
     """Compose the app of the foundation's routes and those of the surfaces."""
     stats = stats or StatsSections()
-    routes: list[AnyRoute] = [*health.routes(services, stats), *events.routes(services), *docs.routes()]
+    routes: list[AnyRoute] = [
+        *health.routes(services, stats),
+        *events.routes(services),
+        *docs.routes(),
+    ]
     for surface in surfaces:
         routes.extend(surface)
     described = [route for route in routes if isinstance(route, Route) and not route.hidden]
@@ -72,7 +93,9 @@ def create_app(
 class Application:
     """The ASGI callable."""
 
-    def __init__(self, services: Services, routes: Iterable[AnyRoute], spans: RequestSpans | None = None) -> None:
+    def __init__(
+        self, services: Services, routes: Iterable[AnyRoute], spans: RequestSpans | None = None
+    ) -> None:
         self.router = Router(routes)
         self._services = services
         self._doorkeeper = Authenticator(services)
@@ -81,10 +104,14 @@ class Application:
         self._spans = spans
         self._traffic = Traffic()
         services.metrics.register(self._traffic)
-        swift = [route for route in self.router.routes if isinstance(route, Route) and route.is_swift]
+        swift = [
+            route for route in self.router.routes if isinstance(route, Route) and route.is_swift
+        ]
         self._swift_methods = frozenset(route.method.encode() for route in swift)
         self._swift: dict[tuple[bytes, bytes], tuple[Route, dict[str, Any], str]] = {
-            (route.method.encode(), route.path.encode()): (route, {}, route.path) for route in swift if not route.converters
+            (route.method.encode(), route.path.encode()): (route, {}, route.path)
+            for route in swift
+            if not route.converters
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,7 +159,8 @@ class Application:
         self._record(method, template, status, started, request_id, headers)
 
     def find_swift(self, method: bytes, url: bytes) -> tuple[Route, dict[str, Any], str] | None:
-        """The swift route a request is for, its parameters and its path; None if it must go the usual way."""
+        """The swift route a request is for, its parameters and its path; None if it must go the
+        usual way."""
         found = self._swift.get((method, url))
         if found is not None:
             return found
@@ -170,7 +198,13 @@ class Application:
         return result.status, head, result.body
 
     def _record(
-        self, method: str, template: str, status: int, started: Micros, request_id: str, headers: dict[bytes, bytes]
+        self,
+        method: str,
+        template: str,
+        status: int,
+        started: Micros,
+        request_id: str,
+        headers: dict[bytes, bytes],
     ) -> None:
         spent_us = self._monotonic() - started
         self._traffic.record(method, template, status, spent_us)
@@ -183,7 +217,9 @@ class Application:
         path = scope["path"]
         try:
             self._doorkeeper.check_source(headers)
-            route, params = self.router.find("WEBSOCKET", path, scope.get("raw_path") or path.encode())
+            route, params = self.router.find(
+                "WEBSOCKET", path, scope.get("raw_path") or path.encode()
+            )
             assert isinstance(route, SocketRoute)
             call = Call(self._services, "WEBSOCKET", path, headers, request_id)
             call.params = params
@@ -202,7 +238,9 @@ class Application:
                 await send({"type": "websocket.close", "code": 1011, "reason": "INTERNAL"})
 
 
-async def _answer(route: Route, call: Call, headers: dict[bytes, bytes], raw: bytes) -> Content | Stream:
+async def _answer(
+    route: Route, call: Call, headers: dict[bytes, bytes], raw: bytes
+) -> Content | Stream:
     """Call the handler and make its answer ready."""
     if route.decoder is None:
         value = await route.handler(call)
@@ -219,14 +257,18 @@ async def _answer(route: Route, call: Call, headers: dict[bytes, bytes], raw: by
     return Content(_encode(value), "application/json")
 
 
-def _refuse(error: Exception, headers: dict[bytes, bytes], method: str, template: str, request_id: str) -> Content:
+def _refuse(
+    error: Exception, headers: dict[bytes, bytes], method: str, template: str, request_id: str
+) -> Content:
     """The X8 body of an error; one that is not ours is a bug, and its text stays in the log."""
     if isinstance(error, KsanaError):
         status, body, extra = refusal(error, request_id)
         if isinstance(error, TooLargeError) and _is_endless(headers):
             extra.append(_CLOSE)
         return Content(body, "application/json", status, tuple(extra))
-    log.error("request failed", request_id=request_id, method=method, route=template, exc_info=error)
+    log.error(
+        "request failed", request_id=request_id, method=method, route=template, exc_info=error
+    )
     return Content(error_body("INTERNAL", _INTERNAL, request_id), "application/json", 500)
 
 
@@ -253,7 +295,8 @@ def _is_endless(headers: dict[bytes, bytes]) -> bool:
 
 
 def head_of(content: Content, request_id: str) -> bytes:
-    """The headers of a whole answer as they are sent. Nothing a caller sent can put a line break into them."""
+    """The headers of a whole answer as they are sent. Nothing a caller sent can put a line break
+    into them."""
     media_type, body = content.media_type, content.body
     if not content.headers and media_type:
         return f"content-type: {media_type}\r\ncontent-length: {len(body)}\r\nx-request-id: {request_id}\r\n".encode()
@@ -285,7 +328,8 @@ async def _send(scope: Scope, send: Send, content: Content, head: bytes, request
 
 
 async def _send_stream(stream: Stream, request_id: str, receive: Receive, send: Send) -> None:
-    """Send chunks until they end or the reader goes. The server holds back while the reader's buffer is full."""
+    """Send chunks until they end or the reader goes. The server holds back while the reader's
+    buffer is full."""
     head = [
         (b"content-type", stream.media_type.encode()),
         (b"cache-control", b"no-store"),
@@ -324,13 +368,20 @@ async def _wait_gone(receive: Receive) -> None:
         pass
 
 
-async def _refuse_socket(error: KsanaError, request_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse_socket(
+    error: KsanaError, request_id: str, scope: Scope, receive: Receive, send: Send
+) -> None:
     await receive()  # websocket.connect
     status, body, extra = refusal(error, request_id)
     if "websocket.http.response" not in (scope.get("extensions") or {}):
         await send({"type": "websocket.close", "code": 1008, "reason": error.code})
         return
-    head = [_JSON, (b"content-length", b"%d" % len(body)), (b"x-request-id", request_id.encode()), *extra]
+    head = [
+        _JSON,
+        (b"content-length", b"%d" % len(body)),
+        (b"x-request-id", request_id.encode()),
+        *extra,
+    ]
     await send({"type": "websocket.http.response.start", "status": status, "headers": head})
     await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 

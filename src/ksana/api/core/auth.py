@@ -1,4 +1,5 @@
-"""Who may pass: host and origin first, then the key and its scope (X19). Knows nothing of bodies or routes' meaning."""
+"""Who may pass: host and origin first, then the key and its scope (X19). Knows nothing of bodies or
+routes' meaning."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -49,13 +50,16 @@ class Authenticator:
         text = host.decode("latin-1").lower()
         name = text[: text.find("]") + 1] if text.startswith("[") else text.partition(":")[0]
         if name not in self._hosts and text not in self._hosts:
-            raise ForbiddenError("this host name is not served here; allowed: " + ", ".join(sorted(self._hosts)))
+            raise ForbiddenError(
+                "this host name is not served here; allowed: " + ", ".join(sorted(self._hosts))
+            )
         if len(self._good_hosts) < _MAX_REMEMBERED:
             self._good_hosts.add(host)
 
     def _check_origin(self, origin: bytes, host: bytes) -> None:
         text = origin.decode("latin-1").lower()
-        # A proxy may end TLS before us, so the scheme of our own origin is not known here: its host is.
+        # A proxy may end TLS before us, so the scheme of our own origin is not known here: its host
+        # is.
         scheme, _, netloc = text.partition("://")
         if scheme in ("http", "https") and netloc and netloc == host.decode("latin-1").lower():
             return
@@ -69,8 +73,12 @@ def _presented(headers: Mapping[bytes, bytes]) -> str:
         kind, _, key = authorization.decode("latin-1").strip().partition(" ")
         if kind.lower() in ("bearer", "apikey") and key:
             return key.strip()
-        raise UnauthenticatedError("write Authorization: Bearer <key> or Authorization: ApiKey <key>")
+        raise UnauthenticatedError(
+            "write Authorization: Bearer <key> or Authorization: ApiKey <key>"
+        )
     key_header = headers.get(b"x-api-key")
     if key_header is None:
-        raise UnauthenticatedError("a key is needed: Authorization: Bearer <key>, or X-API-Key: <key>")
+        raise UnauthenticatedError(
+            "a key is needed: Authorization: Bearer <key>, or X-API-Key: <key>"
+        )
     return key_header.decode("latin-1").strip()

@@ -1,7 +1,8 @@
-"""From the bytes of a body to a typed value, or to a 4xx. Whatever is sent, nothing here ends in a 5xx.
+"""From the bytes of a body to a typed value, or to a 4xx. Whatever is sent, nothing here ends in a
+5xx.
 
-Checked before decoding: size, media type, UTF-8, nesting. Checked besides the types: NUL characters, which no store keeps
-the same way.
+Checked before decoding: size, media type, UTF-8, nesting. Checked besides the types: NUL
+characters, which no store keeps the same way.
 """
 
 import re
@@ -18,8 +19,8 @@ from ksana.base.errors import InvalidError, MediaTypeError, TooLargeError
 MAX_DEPTH: Final = 64
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-# The string pattern takes an unterminated string to the end of the text: without that a body of escaped quotes would be
-# scanned once per quote.
+# The string pattern takes an unterminated string to the end of the text: without that a body of
+# escaped quotes would be scanned once per quote.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _SQUARE: Final = bytes.maketrans(b"{}", b"[]")
@@ -97,7 +98,9 @@ def decode_body(route: Route, body: bytes, content_type: bytes | None) -> Any:
     except msgspec.DecodeError as error:
         raise InvalidError(f"the body is not JSON: {error}", code="INVALID_JSON") from None
     except UnicodeDecodeError as error:
-        raise InvalidError(f"the body is not UTF-8: byte {error.start}", code="INVALID_JSON") from None
+        raise InvalidError(
+            f"the body is not UTF-8: byte {error.start}", code="INVALID_JSON"
+        ) from None
     except RecursionError:
         raise _too_deep() from None
 
@@ -112,7 +115,8 @@ def check_media_type(content_type: bytes) -> None:
 
 def check_depth(body: bytes) -> None:
     """Refuse nesting beyond the limit, without recursion and in linear time."""
-    # With no backslash anywhere every quote begins or ends a string: what lies outside is every other piece.
+    # With no backslash anywhere every quote begins or ends a string: what lies outside is every
+    # other piece.
     bare = _STRING.sub(b"", body) if b"\\" in body else b"".join(body.split(b'"')[::2])
     brackets = bare.translate(_SQUARE, _NOT_BRACKETS)
     allowed = MAX_DEPTH
@@ -122,7 +126,9 @@ def check_depth(body: bytes) -> None:
         allowed -= 1
     depth = 0
     for start in range(0, len(brackets), _SCANNED):
-        depths = list(accumulate(map(_STEP.__getitem__, brackets[start : start + _SCANNED]), initial=depth))
+        depths = list(
+            accumulate(map(_STEP.__getitem__, brackets[start : start + _SCANNED]), initial=depth)
+        )
         if max(depths) > allowed:
             raise _too_deep()
         depth = depths[-1]

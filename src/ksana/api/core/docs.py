@@ -1,4 +1,5 @@
-"""The API page at /docs: our own small script renders /openapi.json. Nothing is fetched from elsewhere."""
+"""The API page at /docs: our own small script renders /openapi.json. Nothing is fetched from
+elsewhere."""
 
 from importlib import resources
 from typing import Final

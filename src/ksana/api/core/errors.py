@@ -1,4 +1,5 @@
-"""The one error body (X8), and how msgspec's complaints become a `field` and a message that says what is allowed."""
+"""The one error body (X8), and how msgspec's complaints become a `field` and a message that says
+what is allowed."""
 
 import enum
 import re
@@ -7,7 +8,13 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from ksana.base.errors import InvalidError, KsanaError, MethodError, UnauthenticatedError, UnavailableError
+from ksana.base.errors import (
+    InvalidError,
+    KsanaError,
+    MethodError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 
 MAX_MESSAGE = 1024
 """Characters of a message in an answer (X13)."""
@@ -20,10 +27,17 @@ _NAMED = re.compile(r"Object (contains unknown|missing required) field `(.*)`\Z"
 _TOKEN = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
-def error_body(code: str, message: str, request_id: str, extra: dict[str, Any] | None = None) -> bytes:
+def error_body(
+    code: str, message: str, request_id: str, extra: dict[str, Any] | None = None
+) -> bytes:
     """Write the body that every refusal has, over HTTP and over sockets."""
     message = message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…"
-    body: dict[str, Any] = {"code": code, "message": message, "detail": message, "request_id": request_id}
+    body: dict[str, Any] = {
+        "code": code,
+        "message": message,
+        "detail": message,
+        "request_id": request_id,
+    }
     for name, value in (extra or {}).items():
         body.setdefault(name, value)
     return _encode(body)
@@ -55,7 +69,9 @@ def from_validation(error: msgspec.ValidationError, declared: Any) -> InvalidErr
         if named[1] == "missing required":
             return InvalidError(f"{field!r} is needed", field=field)
         known = sorted(_member_names(_at_path(declared, path)))
-        return InvalidError(f"{field!r} is not known here; allowed: {', '.join(known) or 'none'}", field=field)
+        return InvalidError(
+            f"{field!r} is not known here; allowed: {', '.join(known) or 'none'}", field=field
+        )
     field = path.lstrip(".")
     if at and at[1]:
         told = f"a member's name is wrong: {told}"
@@ -113,6 +129,8 @@ def _allowed_values(kinds: list[inspect.Type], declared: Any, path: str) -> list
     if not values:  # the tag of a union: it is no field, its struct's parents tell
         parent, _, last = path.rpartition(".")
         values = [
-            kind.tag for kind in _at_path(declared, parent) if isinstance(kind, inspect.StructType) and kind.tag_field == last
+            kind.tag
+            for kind in _at_path(declared, parent)
+            if isinstance(kind, inspect.StructType) and kind.tag_field == last
         ]
     return sorted(str(value) for value in values if value is not None)

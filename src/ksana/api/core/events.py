@@ -75,20 +75,38 @@ def routes(services: Services) -> list[AnyRoute]:
 
     return [
         Route(
-            "GET", "/api/v1/events", list_events, scope="*:read", summary="List events in the order of their ids",
-            tags=("events",), query=EventQuery, answers={200: EventList},
+            "GET",
+            "/api/v1/events",
+            list_events,
+            scope="*:read",
+            summary="List events in the order of their ids",
+            tags=("events",),
+            query=EventQuery,
+            answers={200: EventList},
         ),
         Route(
-            "GET", "/api/v1/events/stream", stream_events, scope="*:read", query=StreamQuery, tags=("events",),
+            "GET",
+            "/api/v1/events/stream",
+            stream_events,
+            scope="*:read",
+            query=StreamQuery,
+            tags=("events",),
             summary="Events live, as server-sent events; resumes by Last-Event-ID or after",
             media_types=("text/event-stream",),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def show_event(event: Event) -> EventView:
     """Render an event for callers."""
-    return EventView(event.id, format_instant(event.ts), event.entity_type, event.entity_id, event.type, event.data)
+    return EventView(
+        event.id,
+        format_instant(event.ts),
+        event.entity_type,
+        event.entity_id,
+        event.type,
+        event.data,
+    )
 
 
 def _filter(query: EventQuery | StreamQuery) -> EventFilter:
@@ -96,7 +114,8 @@ def _filter(query: EventQuery | StreamQuery) -> EventFilter:
 
 
 def _last_event_id(call: Call, after: int | None) -> int | None:
-    """The header is what a browser sends when it reconnects: it is newer than the query it began with."""
+    """The header is what a browser sends when it reconnects: it is newer than the query it began
+    with."""
     text = call.header("last-event-id")
     if not text:
         return after
@@ -105,13 +124,18 @@ def _last_event_id(call: Call, after: int | None) -> int | None:
     raise InvalidError("Last-Event-ID is the id of an event: a whole number", field="Last-Event-ID")
 
 
-async def _write_events(log: EventLog, wanted: EventFilter, after: int | None) -> AsyncIterator[bytes]:
+async def _write_events(
+    log: EventLog, wanted: EventFilter, after: int | None
+) -> AsyncIterator[bytes]:
     yield b"retry: %d\n: connected\n\n" % RECONNECT_MS
     batches = log.listen(wanted, after, HEARTBEAT_US)
     try:
         async for batch in batches:
             if batch:
-                yield b"".join(b"id: %d\ndata: %s\n\n" % (event.id, _encode(show_event(event))) for event in batch)
+                yield b"".join(
+                    b"id: %d\ndata: %s\n\n" % (event.id, _encode(show_event(event)))
+                    for event in batch
+                )
             else:
                 yield b": heartbeat\n\n"
     finally:

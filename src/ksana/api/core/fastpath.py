@@ -1,8 +1,9 @@
 """Swift routes: a request that came whole is answered without ASGI and without a task of its own.
 
-The road through ASGI (a scope, a channel for the body, a task, an event) costs more than all the rest of a small write. A route
-may say that it is swift: its handler awaits nothing but the store. Its requests are run here, step by step, by the futures they
-wait for. There is no current task meanwhile, so `asyncio.timeout` and the like are not for such handlers.
+The road through ASGI (a scope, a channel for the body, a task, an event) costs more than all the
+rest of a small write. A route may say that it is swift: its handler awaits nothing but the store.
+Its requests are run here, step by step, by the futures they wait for. There is no current task
+meanwhile, so `asyncio.timeout` and the like are not for such handlers.
 """
 
 import asyncio
@@ -16,12 +17,16 @@ MAX_WHOLE: Final = 256 * 1024
 
 
 class CoroutineDriver:
-    """Runs a coroutine without a task. `done` is told what it returns, or None if it was cancelled. It raises nothing else."""
+    """Runs a coroutine without a task. `done` is told what it returns, or None if it was cancelled.
+    It raises nothing else."""
 
     __slots__ = ("_coroutine", "_done", "_loop")
 
     def __init__(
-        self, coroutine: Coroutine[Any, None, Any], done: Callable[[Any], None], loop: asyncio.AbstractEventLoop
+        self,
+        coroutine: Coroutine[Any, None, Any],
+        done: Callable[[Any], None],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._coroutine = coroutine
         self._done = done
@@ -46,14 +51,20 @@ class CoroutineDriver:
 
 
 class BufferedRequest:
-    """One request and its answer, as the connection sees it; has what uvicorn looks at in a cycle of its own."""
+    """One request and its answer, as the connection sees it; has what uvicorn looks at in a cycle
+    of its own."""
 
     __slots__ = ("body", "disconnected", "found", "headers", "keep_alive", "response_complete")
 
     response_started = False
     """The answer is one write: it has not begun until it is over."""
 
-    def __init__(self, found: tuple[Route, dict[str, Any], str], headers: dict[bytes, bytes], keep_alive: bool) -> None:
+    def __init__(
+        self,
+        found: tuple[Route, dict[str, Any], str],
+        headers: dict[bytes, bytes],
+        keep_alive: bool,
+    ) -> None:
         self.found = found
         self.headers = headers
         self.keep_alive = keep_alive

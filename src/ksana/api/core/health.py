@@ -1,4 +1,5 @@
-"""Probes, version, metrics and the overview (X17, X18). Probes are open and touch nothing that can hang."""
+"""Probes, version, metrics and the overview (X17, X18). Probes are open and touch nothing that can
+hang."""
 
 import platform
 from collections.abc import Awaitable, Callable
@@ -85,39 +86,70 @@ def routes(services: Services, stats: StatsSections) -> list[AnyRoute]:
         return Content(_encode(ready), "application/json", 200 if ready.status == "ready" else 503)
 
     async def tell_version(call: Call) -> Version:
-        return Version(settings.version, platform.python_version(), settings.tzdata_version, store_kind(services))
+        return Version(
+            settings.version,
+            platform.python_version(),
+            settings.tzdata_version,
+            store_kind(services),
+        )
 
     async def tell_metrics(call: Call) -> Content:
         encoder, media_type = choose_encoder(call.header("accept") or "")
         return Content(encoder(services.metrics), media_type)
 
     async def tell_stats(call: Call) -> dict[str, Any]:
-        frame = Stats(settings.version, format_instant(services.clock.now()), _store_stats(services))
+        frame = Stats(
+            settings.version, format_instant(services.clock.now()), _store_stats(services)
+        )
         return {**msgspec.structs.asdict(frame), **await stats.collect()}
 
-    def probe(path: str, handler: Callable[[Call], Awaitable[Any]], summary: str, kind: Any, *other: int) -> Route:
+    def probe(
+        path: str, handler: Callable[[Call], Awaitable[Any]], summary: str, kind: Any, *other: int
+    ) -> Route:
         answers = {200: kind, **dict.fromkeys(other, kind)}
         media_types = ("application/json", "text/plain") if kind is Alive else ("application/json",)
         return Route(
-            "GET", path, handler, scope=None, summary=summary, tags=("probes",), answers=answers,
+            "GET",
+            path,
+            handler,
+            scope=None,
+            summary=summary,
+            tags=("probes",),
+            answers=answers,
             media_types=media_types,
-        )  # fmt: skip
+        )
 
     return [
         probe("/health", tell_alive, "Tell that the process answers", Alive),
         probe("/api/v1/healthz", tell_alive, "Tell that the process answers", Alive),
-        probe("/readyz", tell_ready, "Tell whether work can be taken, and what is wrong if not", Ready, 503),
+        probe(
+            "/readyz",
+            tell_ready,
+            "Tell whether work can be taken, and what is wrong if not",
+            Ready,
+            503,
+        ),
         probe("/version", tell_version, "Tell what runs", Version),
         probe("/api/v1/version", tell_version, "Tell what runs", Version),
         Route(
-            "GET", "/metrics", tell_metrics, scope="*:read", summary="Prometheus metrics", tags=("insight",),
+            "GET",
+            "/metrics",
+            tell_metrics,
+            scope="*:read",
+            summary="Prometheus metrics",
+            tags=("insight",),
             media_types=METRICS_TYPES,
         ),
         Route(
-            "GET", "/api/v1/stats", tell_stats, scope="*:read", summary="One overview of all surfaces",
-            tags=("insight",), answers={200: Stats},
+            "GET",
+            "/api/v1/stats",
+            tell_stats,
+            scope="*:read",
+            summary="One overview of all surfaces",
+            tags=("insight",),
+            answers={200: Stats},
         ),
-    ]  # fmt: skip
+    ]
 
 
 def judge(checks: list[Check]) -> Ready:
@@ -140,7 +172,8 @@ def store_kind(services: Services) -> str:
 
 
 def find_tzdata_version() -> str:
-    """Find which edition of the time zone database is in use: the system's if there is one, as zoneinfo prefers it."""
+    """Find which edition of the time zone database is in use: the system's if there is one, as
+    zoneinfo prefers it."""
     for folder in TZPATH:
         try:
             with open(f"{folder}/tzdata.zi", encoding="ascii") as file:
@@ -155,4 +188,11 @@ def find_tzdata_version() -> str:
 
 def _store_stats(services: Services) -> StoreStats:
     health = services.store.health()
-    return StoreStats(store_kind(services), health.ok, health.reason, health.commits, health.transactions, health.retries)
+    return StoreStats(
+        store_kind(services),
+        health.ok,
+        health.reason,
+        health.commits,
+        health.transactions,
+        health.retries,
+    )

@@ -1,4 +1,5 @@
-"""OpenAPI 3.1 from the routes: what a route declares is what the page says. Nothing is written by hand twice."""
+"""OpenAPI 3.1 from the routes: what a route declares is what the page says. Nothing is written by
+hand twice."""
 
 import re
 from collections.abc import Iterable
@@ -51,7 +52,10 @@ def describe(routes: Iterable[AnyRoute], version: str) -> dict[str, Any]:
     """Describe all routes."""
     http = [route for route in routes if not isinstance(route, SocketRoute)]
     types: dict[int, Any] = {}
-    for declared in [Error, *(kind for route in http for kind in (route.body, route.query, *route.answers.values()))]:
+    for declared in [
+        Error,
+        *(kind for route in http for kind in (route.body, route.query, *route.answers.values())),
+    ]:
         if declared is not None:
             types.setdefault(id(declared), declared)
     schemas, components = msgspec.json.schema_components(list(types.values()), ref_template=_REF)
@@ -62,7 +66,11 @@ def describe(routes: Iterable[AnyRoute], version: str) -> dict[str, Any]:
         operations[one.method.lower()] = _operation(one, by_type, components)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Ksana", "version": version, "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"}},
+        "info": {
+            "title": "Ksana",
+            "version": version,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
         "paths": paths,
         "components": {
             "schemas": components,
@@ -97,7 +105,9 @@ def _operation(route: Route, by_type: dict[int, Any], components: dict[str, Any]
 
 def _operation_id(route: Route) -> str:
     # The path is part of it: the same handler may serve two paths.
-    return f"{route.method.lower()}_" + re.sub(r"[^a-z0-9]+", "_", _PARAMETER.sub(r"\1", route.path).lower()).strip("_")
+    return f"{route.method.lower()}_" + re.sub(
+        r"[^a-z0-9]+", "_", _PARAMETER.sub(r"\1", route.path).lower()
+    ).strip("_")
 
 
 def _responses(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
@@ -106,7 +116,9 @@ def _responses(route: Route, by_type: dict[int, Any]) -> dict[str, Any]:
         responses[str(status)] = {"description": HTTPStatus(status).phrase}
         if declared is not None:
             responses[str(status)]["content"] = {
-                media_type: {"schema": by_type[id(declared)] if media_type == _JSON else {"type": "string"}}
+                media_type: {
+                    "schema": by_type[id(declared)] if media_type == _JSON else {"type": "string"}
+                }
                 for media_type in (route.media_types if status < 300 else (_JSON,))
             }
     error = {_JSON: {"schema": by_type[id(Error)]}}
@@ -125,7 +137,9 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
     ]
 
 
-def _query_parameters(route: Route, by_type: dict[int, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
+def _query_parameters(
+    route: Route, by_type: dict[int, Any], components: dict[str, Any]
+) -> list[dict[str, Any]]:
     if route.query is None:
         return []
     schema = components[by_type[id(route.query)]["$ref"].rpartition("/")[2]]

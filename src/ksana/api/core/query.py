@@ -15,13 +15,16 @@ MAX_PARAMETERS = 100
 
 
 def decode_query(declared: type[msgspec.Struct], query_string: bytes) -> Any:
-    """Read the parameters. An empty value counts as absent; a repeated one fills a list, else the last wins."""
+    """Read the parameters. An empty value counts as absent; a repeated one fills a list, else the
+    last wins."""
     values: dict[str, Any] = {}
     if query_string:
         lists = _list_names(declared)
         for name, value in _pairs(query_string):
             if "\0" in value or "\0" in name:
-                raise InvalidError("text may not hold the NUL character", field=name.replace("\0", "\\u0000"))
+                raise InvalidError(
+                    "text may not hold the NUL character", field=name.replace("\0", "\\u0000")
+                )
             if name in lists:
                 values.setdefault(name, []).append(value)
             else:
@@ -34,7 +37,9 @@ def decode_query(declared: type[msgspec.Struct], query_string: bytes) -> Any:
 
 def _pairs(query_string: bytes) -> list[tuple[str, str]]:
     try:
-        return parse_qsl(query_string.decode("ascii"), errors="strict", max_num_fields=MAX_PARAMETERS)
+        return parse_qsl(
+            query_string.decode("ascii"), errors="strict", max_num_fields=MAX_PARAMETERS
+        )
     except UnicodeDecodeError:
         raise InvalidError("the query string is not UTF-8 in % escapes") from None
     except ValueError:

@@ -1,7 +1,8 @@
-"""Routes as data: a route declares its path, types, scope and limits once; parsing, errors and OpenAPI follow from it.
+"""Routes as data: a route declares its path, types, scope and limits once; parsing, errors and
+OpenAPI follow from it.
 
-The router finds a fixed path by one dict lookup and a path with parameters by walking a tree of segments. It never scans
-a list of patterns. Nothing here reads a socket.
+The router finds a fixed path by one dict lookup and a path with parameters by walking a tree of
+segments. It never scans a list of patterns. Nothing here reads a socket.
 """
 
 import re
@@ -43,7 +44,8 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """An answer that goes on. The chunks are closed when the reader goes away; a slow reader slows the chunks down."""
+    """An answer that goes on. The chunks are closed when the reader goes away; a slow reader slows
+    the chunks down."""
 
     chunks: AsyncIterator[bytes]
     media_type: str
@@ -79,7 +81,9 @@ class Call:
 
     __slots__ = ("_headers", "app", "method", "params", "path", "principal", "query", "request_id")
 
-    def __init__(self, app: Services, method: str, path: str, headers: Mapping[bytes, bytes], request_id: str) -> None:
+    def __init__(
+        self, app: Services, method: str, path: str, headers: Mapping[bytes, bytes], request_id: str
+    ) -> None:
         self.app = app
         self.method = method
         self.path = path
@@ -102,23 +106,40 @@ class Call:
 
 
 Handler = Callable[..., Awaitable[Any]]
-"""`async def submit(call: Call, body: SubmitJob) -> Answer | Content | Stream | struct`; without `body` where the route
-declares none. A plain value is a 200."""
+"""`async def submit(call: Call, body: SubmitJob) -> Answer | Content | Stream | struct`; without
+`body` where the route declares none. A plain value is a 200."""
 SocketHandler = Callable[[WebSocket, Call], Awaitable[None]]
 
 
 class Route:
     """One method on one path, with everything the layer and the OpenAPI page need to know about it.
 
-    A body's `Raw` member takes its default from a factory: a schema cannot show a default of type Raw.
-    Parameters in the path: `{id}` is text, `{id:int}` a row id, `{id:uuid}` a UUID, `{path:rest}` all that follows.
+    A body's `Raw` member takes its default from a factory: a schema cannot show a default of type
+    Raw. Parameters in the path: `{id}` is text, `{id:int}` a row id, `{id:uuid}` a UUID,
+    `{path:rest}` all that follows.
     """
 
     __slots__ = (
-        "answers", "body", "converters", "decoder", "empty_body_ok", "handler", "has_ignored", "hidden",
-        "ignored_members", "is_swift", "max_body", "media_types", "method", "path", "query", "scope", "segments", "summary",
+        "answers",
+        "body",
+        "converters",
+        "decoder",
+        "empty_body_ok",
+        "handler",
+        "has_ignored",
+        "hidden",
+        "ignored_members",
+        "is_swift",
+        "max_body",
+        "media_types",
+        "method",
+        "path",
+        "query",
+        "scope",
+        "segments",
+        "summary",
         "tags",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -162,7 +183,9 @@ class Route:
         """Not in OpenAPI: pages for people."""
         self.is_swift = is_swift
         """The handler awaits nothing but the store and does not stream: see `swift`."""
-        self.decoder: msgspec.json.Decoder[Any] | None = None if body is None else msgspec.json.Decoder(body)
+        self.decoder: msgspec.json.Decoder[Any] | None = (
+            None if body is None else msgspec.json.Decoder(body)
+        )
         self.segments, self.converters = _read_template(path, converters or {})
 
 
@@ -212,7 +235,8 @@ class Router:
             self._add(route)
 
     def find(self, method: str, path: str, raw_path: bytes) -> tuple[AnyRoute, dict[str, Any]]:
-        """Find the route and its converted parameters. Raise 404, 405 (with what is allowed) or 400 INVALID_ID."""
+        """Find the route and its converted parameters. Raise 404, 405 (with what is allowed) or 400
+        INVALID_ID."""
         methods = self._fixed.get(path)
         if methods is not None:
             return self._pick(method, path, methods), {}
@@ -232,7 +256,9 @@ class Router:
             allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])} - {"WEBSOCKET"})
             if not allowed:
                 raise InvalidError(f"{path[:200]} is a WebSocket: ask for an upgrade")
-            raise MethodError(f"{method} is not possible here; allowed: {', '.join(allowed)}", allow=allowed)
+            raise MethodError(
+                f"{method} is not possible here; allowed: {', '.join(allowed)}", allow=allowed
+            )
         return route
 
     def _add(self, route: AnyRoute) -> None:
@@ -260,7 +286,9 @@ def _put(methods: dict[str, AnyRoute], route: AnyRoute) -> None:
     methods[route.method] = route
 
 
-def _walk(node: _Node, segments: list[str], at: int) -> tuple[dict[str, AnyRoute], int | None] | None:
+def _walk(
+    node: _Node, segments: list[str], at: int
+) -> tuple[dict[str, AnyRoute], int | None] | None:
     """Literal segments win over parameters, parameters over the rest."""
     if at == len(segments):
         return (node.methods, None) if node.methods else None
@@ -342,7 +370,9 @@ def to_uuid_text(text: str) -> str:
             return str(uuid.UUID(text))
     except ValueError:
         pass
-    raise ValueError(f"{text[:64]!r} is not an id: it is a UUID such as 6f1c3c2e-8f0d-4b8e-9d55-0f6b1a2c3d4e")
+    raise ValueError(
+        f"{text[:64]!r} is not an id: it is a UUID such as 6f1c3c2e-8f0d-4b8e-9d55-0f6b1a2c3d4e"
+    )
 
 
 def to_text(text: str) -> str:
@@ -352,4 +382,9 @@ def to_text(text: str) -> str:
     raise ValueError("an id has 1 to 255 printable characters")
 
 
-CONVERTERS: Final[dict[str, Converter]] = {"int": to_row_id, "uuid": to_uuid_text, "text": to_text, "rest": str}
+CONVERTERS: Final[dict[str, Converter]] = {
+    "int": to_row_id,
+    "uuid": to_uuid_text,
+    "text": to_text,
+    "rest": str,
+}

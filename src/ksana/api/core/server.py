@@ -1,8 +1,9 @@
 """The HTTP server: uvicorn with deadlines it lacks (F52) and refusals in our own error body.
 
-uvicorn waits for a request's head and body as long as bytes drip in, caps no head, and answers some refusals as plain
-text. `GuardedProtocol` gives every connection a deadline for its head, a minimum rate for its body and for the reading
-of answers, and caps the head. One timer per server sweeps all connections: nothing is armed per request.
+uvicorn waits for a request's head and body as long as bytes drip in, caps no head, and answers some
+refusals as plain text. `GuardedProtocol` gives every connection a deadline for its head, a minimum
+rate for its body and for the reading of answers, and caps the head. One timer per server sweeps all
+connections: nothing is armed per request.
 """
 
 import asyncio
@@ -12,12 +13,16 @@ from functools import partial
 from typing import Any, Final
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from ksana.api.core.app import RESPOND
 from ksana.api.core.errors import error_body
-from ksana.api.core.fastpath import MAX_WHOLE, CoroutineDriver, BufferedRequest
+from ksana.api.core.fastpath import MAX_WHOLE, BufferedRequest, CoroutineDriver
 from ksana.base.ids import new_uid
 
 HEAD_SEC: Final = 5.0
@@ -76,7 +81,12 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._in_head and self._receiving and self._head_bytes > MAX_HEAD and not self.transport.is_closing():
+        if (
+            self._in_head
+            and self._receiving
+            and self._head_bytes > MAX_HEAD
+            and not self.transport.is_closing()
+        ):
             self._too_large = True
             self.send_400_response("")
 
@@ -91,7 +101,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_head = False
         headers = self.headers
         if len(headers) > MAX_HEADERS or (
-            self._head_bytes > MAX_HEAD and len(self.url) + sum(len(n) + len(v) for n, v in headers) > MAX_HEAD
+            self._head_bytes > MAX_HEAD
+            and len(self.url) + sum(len(n) + len(v) for n, v in headers) > MAX_HEAD
         ):
             self._too_large = True
             raise _HeadTooLargeError
@@ -106,18 +117,31 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _begin_whole(self) -> BufferedRequest | None:
-        """A request that can be answered without ASGI: for a swift route, small, alone on its connection."""
+        """A request that can be answered without ASGI: for a swift route, small, alone on its
+        connection."""
         find, parser, cycle = self._find_swift, self.parser, self.cycle
-        if find is None or self.expect_100_continue or self.flow.write_paused or parser.should_upgrade():
+        if (
+            find is None
+            or self.expect_100_continue
+            or self.flow.write_paused
+            or parser.should_upgrade()
+        ):
             return None
         found = find(parser.get_method(), self.url)
         if found is None or (cycle is not None and not cycle.response_complete) or self._is_full():
             return None
         headers = dict(self.headers)
         length = headers.get(b"content-length", b"0")
-        if b"transfer-encoding" in headers or len(length) > 6 or not length.isdigit() or int(length) > MAX_WHOLE:
+        if (
+            b"transfer-encoding" in headers
+            or len(length) > 6
+            or not length.isdigit()
+            or int(length) > MAX_WHOLE
+        ):
             return None
-        return BufferedRequest(found, headers, parser.get_http_version() != "1.0" and parser.should_keep_alive())
+        return BufferedRequest(
+            found, headers, parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        )
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -136,9 +160,12 @@ class GuardedProtocol(HttpToolsProtocol):
             super().on_message_complete()
             return
         self._whole = None
-        CoroutineDriver(self.config.app.serve_whole(whole), partial(self._finish_whole, whole), self.loop)  # type: ignore[union-attr]
+        served = self.config.app.serve_whole(whole)  # type: ignore[union-attr]
+        CoroutineDriver(served, partial(self._finish_whole, whole), self.loop)
 
-    def _finish_whole(self, cycle: BufferedRequest, answered: tuple[int, bytes, bytes] | None) -> None:
+    def _finish_whole(
+        self, cycle: BufferedRequest, answered: tuple[int, bytes, bytes] | None
+    ) -> None:
         cycle.response_complete = True
         if answered is None:  # given up by the end of the loop
             self.transport.close()
@@ -166,10 +193,13 @@ class GuardedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, _tell_full if self._is_full() else app)
 
     def _is_full(self) -> bool:
-        return len(self.connections) > self.max_connections or len(self.tasks) >= self.max_connections
+        return (
+            len(self.connections) > self.max_connections or len(self.tasks) >= self.max_connections
+        )
 
     def _respond(self, cycle: RequestResponseCycle, status: int, head: bytes, body: bytes) -> bool:
-        """Write a whole answer at once; False if it must go the long way. `head` is trusted: no value came from outside."""
+        """Write a whole answer at once; False if it must go the long way. `head` is trusted: no
+        value came from outside."""
         if cycle.response_started or cycle.disconnected or self.flow.write_paused:
             return False
         shown = b"" if cycle.scope["method"] == "HEAD" else body
@@ -201,7 +231,11 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if self._too_large:
-            self._refuse(431, "TOO_LARGE", f"the head is larger than {MAX_HEAD} bytes or {MAX_HEADERS} headers")
+            self._refuse(
+                431,
+                "TOO_LARGE",
+                f"the head is larger than {MAX_HEAD} bytes or {MAX_HEADERS} headers",
+            )
         else:
             self._refuse(400, "INVALID_ARGUMENT", "this is not an HTTP request")
 
@@ -219,15 +253,23 @@ class GuardedProtocol(HttpToolsProtocol):
                 self.transport.close()
         elif self._in_head:
             if waited > HEAD_SEC:
-                self._refuse(408, "INVALID_ARGUMENT", f"the head did not arrive within {HEAD_SEC:g} s")
-        elif waited > BODY_GRACE_SEC + self._body_bytes / BODY_BYTES_PER_SEC and not self.flow.read_paused:
+                self._refuse(
+                    408, "INVALID_ARGUMENT", f"the head did not arrive within {HEAD_SEC:g} s"
+                )
+        elif (
+            waited > BODY_GRACE_SEC + self._body_bytes / BODY_BYTES_PER_SEC
+            and not self.flow.read_paused
+        ):
             self._refuse(408, "INVALID_ARGUMENT", "the body arrives too slowly")
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         """Answer and close; while an earlier answer is still going out, only close."""
         if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
             body = error_body(code, message, new_uid())
-            head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+            head = (
+                b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+                % len(body)
+            )
             self.transport.write(STATUS_LINE[status] + head + body)
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
@@ -238,7 +280,8 @@ class GuardedProtocol(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """uvicorn's server without its signal handlers (boot owns those) and with the sweep.
 
-    `stop` begins the end: listeners close, `on_stop` runs (live streams end there), what runs finishes.
+    `stop` begins the end: listeners close, `on_stop` runs (live streams end there), what runs
+    finishes.
     """
 
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], Any] | None = None) -> None:

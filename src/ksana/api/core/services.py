@@ -1,4 +1,5 @@
-"""What the edges need from below, as one small protocol; boot fills it. No surface's own services live here."""
+"""What the edges need from below, as one small protocol; boot fills it. No surface's own services
+live here."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -23,7 +24,8 @@ class ApiSettings(msgspec.Struct, frozen=True):
     open_without_keys: bool = True
     """Whether everything is open while no key was ever made: a loopback bind, or `--insecure`."""
     allowed_hosts: tuple[str, ...] = ()
-    """Host names besides localhost, 127.0.0.1 and [::1] that may be asked for on a loopback bind."""
+    """Host names besides localhost, 127.0.0.1 and [::1] that may be asked for on a loopback bind.
+    """
     allowed_origins: tuple[str, ...] = ()
     """Foreign origins that browsers may call from, such as `https://ops.example.org`."""
     max_body: int = MAX_BODY

@@ -1,4 +1,5 @@
-"""Counts of requests by route and status for /metrics. Plain dicts on the hot path; shaped only when scraped.
+"""Counts of requests by route and status for /metrics. Plain dicts on the hot path; shaped only
+when scraped.
 
 And what is told of each request where somebody traces them.
 """
@@ -16,8 +17,17 @@ from ksana.base.instant import SECOND, Micros
 class RequestSpans(Protocol):
     """Takes note of each answered request as a span."""
 
-    def served(self, method: str, route: str, status: int, spent_us: Micros, request_id: str, trace: Trace | None) -> None:
-        """One request just answered. `route` is the declared template, or `unknown`. Must not wait and not raise."""
+    def served(
+        self,
+        method: str,
+        route: str,
+        status: int,
+        spent_us: Micros,
+        request_id: str,
+        trace: Trace | None,
+    ) -> None:
+        """One request just answered. `route` is the declared template, or `unknown`. Must not wait
+        and not raise."""
         ...
 
 
@@ -36,14 +46,18 @@ class Traffic(Collector):
         self._spent[route] = self._spent.get(route, 0) + spent_us
 
     def collect(self) -> Iterator[Metric]:
-        requests = CounterMetricFamily("ksana_http_requests", "Requests answered.", labels=("method", "route", "status"))
+        requests = CounterMetricFamily(
+            "ksana_http_requests", "Requests answered.", labels=("method", "route", "status")
+        )
         totals: dict[tuple[str, str], int] = {}
         for (method, path, status), count in self._counts.items():
             requests.add_metric((method, path, str(status)), count)
             totals[method, path] = totals.get((method, path), 0) + count
         yield requests
         durations = SummaryMetricFamily(
-            "ksana_http_request_seconds", "Time from the request's head to its answer.", labels=("method", "route")
+            "ksana_http_request_seconds",
+            "Time from the request's head to its answer.",
+            labels=("method", "route"),
         )
         for (method, path), spent_us in self._spent.items():
             durations.add_metric((method, path), totals[method, path], spent_us / SECOND)

@@ -6,69 +6,43 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ksana.api.queue.shapes import (
-
-    BeatBatch,
-
-    BeatBody,
-
-    Beaten,
-
-    CancelBody,
-
-    ClaimBody,
-
-    JobAnswer,
-
-    LeaseBody,
-
-    ListQuery,
-
-    PointView,
-
-    ReleaseBatch,
-
-    ReleaseBody,
-
-    Released,
-
-    SeriesQuery,
-
-    StatusBody,
-
-    SubmitBatch,
-
-    SubmitJob,
-
-    show_beat,
-
-    show_briefly,
-
-    show_claim,
-
-    show_job,
-
-    show_lease,
-
-    show_release,
-
-    show_result,
-
-    shown,
-
-    shown_at,
-
-)
 from ksana.api.core.routing import Answer, AnyRoute, Call, Content, Route, to_uuid_text
+from ksana.api.queue.shapes import (
+    BeatBatch,
+    BeatBody,
+    Beaten,
+    CancelBody,
+    ClaimBody,
+    JobAnswer,
+    LeaseBody,
+    ListQuery,
+    PointView,
+    ReleaseBatch,
+    ReleaseBody,
+    Released,
+    SeriesQuery,
+    StatusBody,
+    SubmitBatch,
+    SubmitJob,
+    show_beat,
+    show_briefly,
+    show_claim,
+    show_job,
+    show_lease,
+    show_release,
+    show_result,
+    shown,
+    shown_at,
+)
 from ksana.base.durations import format_duration, parse_duration
 from ksana.base.errors import ConflictError, InvalidError, KsanaError
 from ksana.base.instant import SECOND, Instant, Micros, format_minute, parse_instant
 from ksana.domain.queue.jobs import MAX_ERROR, Job, Wants, line_of, needs_of
 from ksana.ports.queue.tables import JobFilter
-from ksana.service.queue.service import QueueService
 from ksana.service.queue.explain import QueueExplainer
 from ksana.service.queue.jobs import Claim, NewJob
 from ksana.service.queue.leases import Beat, Denied, Held, Outcome, Release
+from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats
 
 BASE: Final = "/api/scheduler"
@@ -97,7 +71,9 @@ class Queue:
                 return Answer(201, JobAnswer(show_job(await self._service.submit(job))))
             _check_key(key)
             said = _encode(body)
-            answer = await self._service.submit_once(job, key, said, lambda made: _encode(JobAnswer(show_job(made))))
+            answer = await self._service.submit_once(
+                job, key, said, lambda made: _encode(JobAnswer(show_job(made)))
+            )
         except ConflictError as error:
             raise _with_job(error) from None
         return Content(answer, "application/json", 201)
@@ -114,8 +90,14 @@ class Queue:
 
     async def claim(self, _: Call, body: ClaimBody) -> Answer:
         """Hand out the next jobs."""
-        capabilities = tuple(sorted((name, bool(value)) for name, value in (body.constraints_capabilities or {}).items()))
-        wants = Wants(body.addon_id, frozenset(body.accept_job_types or ()), body.max_cost_units, capabilities)
+        capabilities = tuple(
+            sorted(
+                (name, bool(value)) for name, value in (body.constraints_capabilities or {}).items()
+            )
+        )
+        wants = Wants(
+            body.addon_id, frozenset(body.accept_job_types or ()), body.max_cost_units, capabilities
+        )
         claim = Claim(body.worker_id, wants, body.limit, body.lease, float(body.ttl_sec))
         claimed = await self._service.claim(claim, round(body.wait_sec * SECOND))
         if not claimed.taken:
@@ -139,7 +121,9 @@ class Queue:
 
     async def report(self, call: Call, body: StatusBody) -> JobAnswer:
         """A worker's word on its job."""
-        job = await self._service.report(call.params["job_id"], body.state, body.progress, body.note, body.worker_id)
+        job = await self._service.report(
+            call.params["job_id"], body.state, body.progress, body.note, body.worker_id
+        )
         return JobAnswer(show_job(job))
 
     async def cancel(self, call: Call, body: CancelBody) -> JobAnswer:
@@ -166,12 +150,16 @@ class Queue:
         return {
             "events": [
                 {
-                    "ts": shown_at(event.ts), "type": event.type, "data": event.data, "id": event.id,
-                    "entity_type": event.entity_type, "entity_id": event.entity_id,
+                    "ts": shown_at(event.ts),
+                    "type": event.type,
+                    "data": event.data,
+                    "id": event.id,
+                    "entity_type": event.entity_type,
+                    "entity_id": event.entity_id,
                 }
                 for event in events
             ]
-        }  # fmt: skip
+        }
 
     async def explain(self, call: Call) -> Any:
         """Why a job waits, runs, or ended as it did."""
@@ -179,12 +167,18 @@ class Queue:
         return {
             "job_id": found.job.job_id,
             "state": found.job.state,
-            "summary": ". ".join(reason.message[:1].upper() + reason.message[1:] for reason in found.reasons) + ".",
+            "summary": ". ".join(
+                reason.message[:1].upper() + reason.message[1:] for reason in found.reasons
+            )
+            + ".",
             "reasons": found.reasons,
             "position": found.position,
             "holders": [show_lease(lease) for lease in found.holders],
             "facts": found.facts,
-            "events": [{"ts": shown_at(event.ts), "type": event.type, "data": event.data} for event in found.events],
+            "events": [
+                {"ts": shown_at(event.ts), "type": event.type, "data": event.data}
+                for event in found.events
+            ],
         }
 
     async def request_lease(self, _: Call, body: LeaseBody) -> Any:
@@ -195,9 +189,15 @@ class Queue:
             if (value := getattr(body, name)) is not UNSET
         )
         job_id = _id("job_id", body.job_id)
-        answer = await self._service.request_lease(job_id, float(body.ttl_sec), body.worker_id, repeated)
+        answer = await self._service.request_lease(
+            job_id, float(body.ttl_sec), body.worker_id, repeated
+        )
         if not isinstance(answer, Denied):
-            return {"approved": True, "lease": show_lease(answer.lease), "job": show_job(answer.job)}
+            return {
+                "approved": True,
+                "lease": show_lease(answer.lease),
+                "job": show_job(answer.job),
+            }
         return {
             "approved": False,
             "retry_after_sec": answer.retry_after_us // SECOND,
@@ -206,13 +206,17 @@ class Queue:
             "position": answer.position,
             "holders": [
                 {
-                    "lease_id": lease.lease_id, "job_id": lease.job_id, "addon_id": lease.addon_id,
-                    "worker_id": lease.worker_id, "cost_units": lease.cost_units, "expires_at": shown(lease.expires_at),
+                    "lease_id": lease.lease_id,
+                    "job_id": lease.job_id,
+                    "addon_id": lease.addon_id,
+                    "worker_id": lease.worker_id,
+                    "cost_units": lease.cost_units,
+                    "expires_at": shown(lease.expires_at),
                 }
                 for lease in answer.holders
             ],
             "job": show_job(answer.job),
-        }  # fmt: skip
+        }
 
     async def beat(self, call: Call, body: BeatBody) -> Beaten:
         """A sign of life."""
@@ -222,7 +226,11 @@ class Queue:
         """Many signs of life, each answered on its own."""
         beats = [_beat(_id("lease_id", item.lease_id), item) for item in body.items]
         outcomes = await self._service.beat_batch(beats) if beats else []
-        return {"results": [show_beat(one) if isinstance(one, Held) else _refused(one, call) for one in outcomes]}
+        return {
+            "results": [
+                show_beat(one) if isinstance(one, Held) else _refused(one, call) for one in outcomes
+            ]
+        }
 
     async def release(self, call: Call, body: ReleaseBody) -> Released:
         """End an attempt."""
@@ -233,9 +241,19 @@ class Queue:
         items = [_release(_id("lease_id", item.lease_id), item) for item in body.items]
         if body.brief:
             settled = await self._service.release_batch_briefly(items) if items else []
-            return {"results": [_refused(one, call) if isinstance(one, KsanaError) else show_briefly(one) for one in settled]}
+            return {
+                "results": [
+                    _refused(one, call) if isinstance(one, KsanaError) else show_briefly(one)
+                    for one in settled
+                ]
+            }
         outcomes: list[Outcome] = await self._service.release_batch(items) if items else []
-        return {"results": [show_release(one) if isinstance(one, Held) else _refused(one, call) for one in outcomes]}
+        return {
+            "results": [
+                show_release(one) if isinstance(one, Held) else _refused(one, call)
+                for one in outcomes
+            ]
+        }
 
     async def get_lease(self, call: Call) -> Any:
         """One lease."""
@@ -248,10 +266,19 @@ class Queue:
     async def series(self, call: Call) -> Any:
         """A figure over time."""
         query: SeriesQuery = call.query
-        series = await self._stats.series(query.metric, _span("bucket", query.bucket), _span("range", query.range))
+        series = await self._stats.series(
+            query.metric, _span("bucket", query.bucket), _span("range", query.range)
+        )
         first_at, width = series.first_at, series.bucket_us
-        points = [PointView(format_minute(first_at + n * width), _plain(value)) for n, value in enumerate(series.values)]
-        return {"metric": series.metric, "bucket": format_duration(series.bucket_us), "points": points}
+        points = [
+            PointView(format_minute(first_at + n * width), _plain(value))
+            for n, value in enumerate(series.values)
+        ]
+        return {
+            "metric": series.metric,
+            "bucket": format_duration(series.bucket_us),
+            "points": points,
+        }
 
     def routes(self) -> tuple[AnyRoute, ...]:
         """Every endpoint."""
@@ -263,49 +290,127 @@ def _routes(queue: Queue) -> list[AnyRoute]:
         scope = "queue:read" if method == "GET" else "queue:write"
         # Every write but a claim, which may wait for jobs, awaits the store and nothing else.
         is_swift = method == "POST" and handler != queue.claim
-        return Route(method, BASE + path, handler, scope=scope, summary=summary, tags=_TAGS, is_swift=is_swift, **more)
+        return Route(
+            method,
+            BASE + path,
+            handler,
+            scope=scope,
+            summary=summary,
+            tags=_TAGS,
+            is_swift=is_swift,
+            **more,
+        )
 
     job: dict[int, Any] = {200: JobAnswer}
     return [
-        route("POST", "/jobs/submit", queue.submit, "Submit a job.", body=SubmitJob, answers={201: JobAnswer}),
         route(
-            "POST", "/jobs/submit-batch", queue.submit_batch, "Submit up to 1,000 jobs, all or none.",
-            body=SubmitBatch, answers={201: Any}, max_body=BATCH_BODY,
+            "POST",
+            "/jobs/submit",
+            queue.submit,
+            "Submit a job.",
+            body=SubmitJob,
+            answers={201: JobAnswer},
         ),
-        route("POST", "/jobs/claim", queue.claim, "Claim the next jobs.", body=ClaimBody, answers={200: Any, 204: None}),
+        route(
+            "POST",
+            "/jobs/submit-batch",
+            queue.submit_batch,
+            "Submit up to 1,000 jobs, all or none.",
+            body=SubmitBatch,
+            answers={201: Any},
+            max_body=BATCH_BODY,
+        ),
+        route(
+            "POST",
+            "/jobs/claim",
+            queue.claim,
+            "Claim the next jobs.",
+            body=ClaimBody,
+            answers={200: Any, 204: None},
+        ),
         route("GET", "/jobs", queue.list, "List jobs, newest first.", query=ListQuery),
         route("GET", "/jobs/{job_id:uuid}", queue.get, "Get a job and its result."),
         route(
-            "POST", "/jobs/{job_id:uuid}/status", queue.report, "Report a job's state, note and progress.",
-            body=StatusBody, answers=job,
+            "POST",
+            "/jobs/{job_id:uuid}/status",
+            queue.report,
+            "Report a job's state, note and progress.",
+            body=StatusBody,
+            answers=job,
         ),
         route(
-            "POST", "/jobs/{job_id:uuid}/cancel", queue.cancel, "Cancel a job.",
-            body=CancelBody, empty_body_ok=True, answers=job,
-        ),
-        route("GET", "/jobs/{job_id:uuid}/events", queue.events, "List what happened to a job and its leases."),
-        route("GET", "/jobs/{job_id:uuid}/explain", queue.explain, "Explain why a job waits, runs or ended."),
-        route("POST", "/lease/request", queue.request_lease, "Ask to run a claimed job.", body=LeaseBody),
-        route(
-            "POST", "/lease/heartbeat-batch", queue.beat_batch, "Send up to 500 heartbeats.",
-            body=BeatBatch, max_body=BATCH_BODY,
+            "POST",
+            "/jobs/{job_id:uuid}/cancel",
+            queue.cancel,
+            "Cancel a job.",
+            body=CancelBody,
+            empty_body_ok=True,
+            answers=job,
         ),
         route(
-            "POST", "/lease/release-batch", queue.release_batch, "Release up to 500 leases.",
-            body=ReleaseBatch, max_body=BATCH_BODY,
+            "GET",
+            "/jobs/{job_id:uuid}/events",
+            queue.events,
+            "List what happened to a job and its leases.",
         ),
         route(
-            "POST", "/lease/{lease_id:uuid}/heartbeat", queue.beat, "Keep a lease.",
-            body=BeatBody, empty_body_ok=True, answers={200: Beaten},
+            "GET",
+            "/jobs/{job_id:uuid}/explain",
+            queue.explain,
+            "Explain why a job waits, runs or ended.",
         ),
         route(
-            "POST", "/lease/{lease_id:uuid}/release", queue.release, "Release a lease with the job's result.",
-            body=ReleaseBody, answers={200: Released},
+            "POST",
+            "/lease/request",
+            queue.request_lease,
+            "Ask to run a claimed job.",
+            body=LeaseBody,
+        ),
+        route(
+            "POST",
+            "/lease/heartbeat-batch",
+            queue.beat_batch,
+            "Send up to 500 heartbeats.",
+            body=BeatBatch,
+            max_body=BATCH_BODY,
+        ),
+        route(
+            "POST",
+            "/lease/release-batch",
+            queue.release_batch,
+            "Release up to 500 leases.",
+            body=ReleaseBatch,
+            max_body=BATCH_BODY,
+        ),
+        route(
+            "POST",
+            "/lease/{lease_id:uuid}/heartbeat",
+            queue.beat,
+            "Keep a lease.",
+            body=BeatBody,
+            empty_body_ok=True,
+            answers={200: Beaten},
+        ),
+        route(
+            "POST",
+            "/lease/{lease_id:uuid}/release",
+            queue.release,
+            "Release a lease with the job's result.",
+            body=ReleaseBody,
+            answers={200: Released},
         ),
         route("GET", "/lease/{lease_id:uuid}", queue.get_lease, "Get a lease."),
-        route("GET", "/stats/snapshot", queue.snapshot, "Capacity, jobs and leases at this moment."),
-        route("GET", "/stats/timeseries", queue.series, "A figure of the queue over time.", query=SeriesQuery),
-    ]  # fmt: skip
+        route(
+            "GET", "/stats/snapshot", queue.snapshot, "Capacity, jobs and leases at this moment."
+        ),
+        route(
+            "GET",
+            "/stats/timeseries",
+            queue.series,
+            "A figure of the queue over time.",
+            query=SeriesQuery,
+        ),
+    ]
 
 
 def _new_job(body: SubmitJob, job_id: str, index: int | None = None) -> NewJob:
@@ -322,9 +427,16 @@ def _new_job(body: SubmitJob, job_id: str, index: int | None = None) -> NewJob:
     payload = body.payload
     payload_json = "{}" if isinstance(payload, UnsetType) else bytes(payload).decode()
     return NewJob(
-        job_id, body.priority, line, constraints_json, payload_json, body.client_request_id, body.max_attempts, run_at,
+        job_id,
+        body.priority,
+        line,
+        constraints_json,
+        payload_json,
+        body.client_request_id,
+        body.max_attempts,
+        run_at,
         body.fairness_key,
-    )  # fmt: skip
+    )
 
 
 def _with_job(error: ConflictError) -> ConflictError:
@@ -344,8 +456,14 @@ def _release(lease_id: str, body: ReleaseBody) -> Release:
     if error is not None and len(error) > MAX_ERROR:
         error = error[: MAX_ERROR - 1] + "…"
     return Release(
-        lease_id, body.status, body.job_id, body.worker_id, _text(body.result_data), error, _text(body.metrics)
-    )  # fmt: skip
+        lease_id,
+        body.status,
+        body.job_id,
+        body.worker_id,
+        _text(body.result_data),
+        error,
+        _text(body.metrics),
+    )
 
 
 def _text(raw: Raw | UnsetType) -> str | None:
@@ -359,9 +477,13 @@ def _text(raw: Raw | UnsetType) -> str | None:
 def _refused(error: KsanaError, call: Call) -> dict[str, Any]:
     """One item's refusal, in the shape every refusal has, with its status."""
     return {
-        "code": error.code, "message": error.message, "detail": error.message, "request_id": call.request_id,
-        "status": error.status, **error.extra,
-    }  # fmt: skip
+        "code": error.code,
+        "message": error.message,
+        "detail": error.message,
+        "request_id": call.request_id,
+        "status": error.status,
+        **error.extra,
+    }
 
 
 def _id(field: str, text: str) -> str:
@@ -394,7 +516,9 @@ def _cursor(text: str | None) -> int | None:
         return None
     if text.isascii() and text.isdigit() and len(text) <= 18:
         return int(text)
-    raise InvalidError("'cursor' is not one of ours: send back a next_cursor as it came", field="cursor")
+    raise InvalidError(
+        "'cursor' is not one of ours: send back a next_cursor as it came", field="cursor"
+    )
 
 
 def _plain(value: float | None) -> float | int | None:

@@ -1,4 +1,5 @@
-"""What the queue's endpoints take and answer. Bodies people write are strict; what workers report may carry more."""
+"""What the queue's endpoints take and answer. Bodies people write are strict; what workers report
+may carry more."""
 
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -19,7 +20,17 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Ttl = Annotated[float, Meta(ge=1, le=86_400)]
 Text = Annotated[str, Meta(max_length=1024)]
 Priority = Literal["LOW", "NORMAL", "HIGH", "URGENT"]
-State = Literal["QUEUED", "CLAIMED", "PREPARING", "LEASE_PENDING", "RUNNING", "DONE", "FAILED", "CANCELED", "TIMEOUT"]
+State = Literal[
+    "QUEUED",
+    "CLAIMED",
+    "PREPARING",
+    "LEASE_PENDING",
+    "RUNNING",
+    "DONE",
+    "FAILED",
+    "CANCELED",
+    "TIMEOUT",
+]
 Final = Literal["SUCCEEDED", "FAILED", "CANCELED", "TIMEOUT"]
 
 
@@ -316,12 +327,32 @@ class Beaten(msgspec.Struct, frozen=True, gc=False):
 def show_job(job: Job) -> JobView:
     """Render a job."""
     return JobView(
-        job.job_id, job.addon_id, job.job_type, job.priority, job.cost_units, Raw(job.constraints_json.encode()),
-        Raw(job.payload_json.encode()), job.state, shown_at(job.created_at), shown_at(job.updated_at), job.claimed_by,
-        shown(job.claim_expires_at), job.lease_id, job.attempts, shown(job.next_retry_at), job.max_attempts,
-        shown(job.run_at), job.fairness_key, job.client_request_id, bool(job.cancel_requested), job.cancel_reason,
-        job.progress, job.note, shown(job.started_at), shown(job.finished_at),
-    )  # fmt: skip
+        job.job_id,
+        job.addon_id,
+        job.job_type,
+        job.priority,
+        job.cost_units,
+        Raw(job.constraints_json.encode()),
+        Raw(job.payload_json.encode()),
+        job.state,
+        shown_at(job.created_at),
+        shown_at(job.updated_at),
+        job.claimed_by,
+        shown(job.claim_expires_at),
+        job.lease_id,
+        job.attempts,
+        shown(job.next_retry_at),
+        job.max_attempts,
+        shown(job.run_at),
+        job.fairness_key,
+        job.client_request_id,
+        bool(job.cancel_requested),
+        job.cancel_reason,
+        job.progress,
+        job.note,
+        shown(job.started_at),
+        shown(job.finished_at),
+    )
 
 
 def show_claim(claimed: Claimed) -> BriefClaim:
@@ -329,7 +360,12 @@ def show_claim(claimed: Claimed) -> BriefClaim:
     worker_id, at = claimed.worker_id, shown_at(claimed.at)
     if not claimed.lease_ids:
         until = shown_at(claimed.until)
-        return BriefClaim([_brief_job(job, "CLAIMED", job.attempts, at, worker_id, None, until) for job in claimed.taken])
+        return BriefClaim(
+            [
+                _brief_job(job, "CLAIMED", job.attempts, at, worker_id, None, until)
+                for job in claimed.taken
+            ]
+        )
     return BriefClaim(
         [
             _brief_job(job, "RUNNING", job.attempts + 1, at, worker_id, lease_id, None)
@@ -339,27 +375,56 @@ def show_claim(claimed: Claimed) -> BriefClaim:
 
 
 def _brief_job(
-    job: ReadyJob, state: str, attempts: int, at: str, worker_id: str, lease_id: str | None, until: str | None
+    job: ReadyJob,
+    state: str,
+    attempts: int,
+    at: str,
+    worker_id: str,
+    lease_id: str | None,
+    until: str | None,
 ) -> BriefJob:
     constraints, run_at = job.constraints_json, job.run_at
     retry_at = None if lease_id is not None else job.next_retry_at
     return BriefJob(
-        job.job_id, job.addon_id, job.job_type, job.cost_units, Raw(job.payload_json.encode()), state,
-        shown_at(job.created_at), at, attempts, lease_id, worker_id, until,
-        _USUAL if job.priority == _USUAL else job.priority, job.max_attempts,
-        None if constraints == "{}" else Raw(constraints.encode()), None if run_at is None else shown_at(run_at),
-        job.fairness_key, job.client_request_id, None if retry_at is None else shown_at(retry_at),
-    )  # fmt: skip
+        job.job_id,
+        job.addon_id,
+        job.job_type,
+        job.cost_units,
+        Raw(job.payload_json.encode()),
+        state,
+        shown_at(job.created_at),
+        at,
+        attempts,
+        lease_id,
+        worker_id,
+        until,
+        _USUAL if job.priority == _USUAL else job.priority,
+        job.max_attempts,
+        None if constraints == "{}" else Raw(constraints.encode()),
+        None if run_at is None else shown_at(run_at),
+        job.fairness_key,
+        job.client_request_id,
+        None if retry_at is None else shown_at(retry_at),
+    )
 
 
 def show_lease(lease: Lease) -> LeaseView:
     """Render a lease."""
     ttl = lease.ttl_sec
     return LeaseView(
-        lease.lease_id, lease.job_id, lease.addon_id, lease.cost_units, int(ttl) if ttl == int(ttl) else ttl, lease.state,
-        shown_at(lease.granted_at), shown_at(lease.last_heartbeat_at), shown_at(lease.expires_at),
-        shown(lease.released_at), lease.release_status, lease.worker_id,
-    )  # fmt: skip
+        lease.lease_id,
+        lease.job_id,
+        lease.addon_id,
+        lease.cost_units,
+        int(ttl) if ttl == int(ttl) else ttl,
+        lease.state,
+        shown_at(lease.granted_at),
+        shown_at(lease.last_heartbeat_at),
+        shown_at(lease.expires_at),
+        shown(lease.released_at),
+        lease.release_status,
+        lease.worker_id,
+    )
 
 
 _NULL = Raw(b"null")
@@ -370,10 +435,15 @@ def show_result(job: Job) -> ResultView | None:
     if job.final_status is None:
         return None
     return ResultView(
-        job.job_id, job.final_status, _NULL if job.result_json is None else Raw(job.result_json.encode()), job.error_text,
-        shown(job.started_at), shown(job.finished_at), job.attempts,
+        job.job_id,
+        job.final_status,
+        _NULL if job.result_json is None else Raw(job.result_json.encode()),
+        job.error_text,
+        shown(job.started_at),
+        shown(job.finished_at),
+        job.attempts,
         _NULL if job.metrics_json is None else Raw(job.metrics_json.encode()),
-    )  # fmt: skip
+    )
 
 
 def show_beat(held: Held) -> Beaten:

@@ -1,23 +1,27 @@
-"""Callbacks over HTTP (C16): a target tells by token, or by task and run, how an asynchronous run ended.
+"""Callbacks over HTTP (C16): a target tells by token, or by task and run, how an asynchronous run
+ended.
 
-Written by machines, so tolerant: members we do not know are kept with the callback and never refused.
+Written by machines, so tolerant: members we do not know are kept with the callback and never
+refused.
 """
 
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from ksana.api.tasks.members import MASK, TaskSurface, show_time
 from ksana.api.core.errors import from_validation
 from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Call, Route
+from ksana.api.tasks.members import MASK, TaskSurface, show_time
 from ksana.base.errors import InvalidError
 from ksana.service.tasks.callbacks import CallbackAnswer, CallbackBody, Received
 
 METHODS: Final = ("POST", "PUT", "PATCH", "GET")
 """What a task may choose as its callback_method."""
 MAX_HEADERS_TEXT: Final = 16 * 1024
-_HIDDEN: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key", "x-callback-token"})
+_HIDDEN: Final = frozenset(
+    {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-callback-token"}
+)
 _encode = msgspec.json.Encoder().encode
 _as_raw: Final = msgspec.json.Decoder(msgspec.Raw)
 
@@ -25,7 +29,8 @@ RowId = Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)]
 
 
 class IdentityBody(msgspec.Struct, frozen=True):
-    """A callback that names its run instead of a token. Ids may come as digits in a text: templates write them so."""
+    """A callback that names its run instead of a token. Ids may come as digits in a text: templates
+    write them so."""
 
     task_id: RowId | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,16}$")]
     run_id: RowId | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,16}$")]
@@ -66,28 +71,54 @@ def routes(surface: TaskSurface) -> list[Route]:
         query: CallbackQuery = call.query
         if query.status is None:
             raise InvalidError("status must be SUCCESS, FAILED or RUNNING", field="status")
-        body = CallbackBody(query.status, query.data, query.error_message, query.progress, query.extend_sec)
-        return _show(await callbacks.take_by_token(call.params["token"], _receive(call, body, _encode(query))))
+        body = CallbackBody(
+            query.status, query.data, query.error_message, query.progress, query.extend_sec
+        )
+        return _show(
+            await callbacks.take_by_token(
+                call.params["token"], _receive(call, body, _encode(query))
+            )
+        )
 
     async def take_by_identity(call: Call, raw: msgspec.Raw) -> CallbackTaken:
         body = _decode(raw, IdentityBody)
-        known = CallbackBody(body.status, body.data, body.error_message, body.progress, body.extend_sec)
+        known = CallbackBody(
+            body.status, body.data, body.error_message, body.progress, body.extend_sec
+        )
         received = _receive(call, known, bytes(raw))
-        return _show(await callbacks.take_by_identity(int(body.task_id), int(body.run_id), received))
+        return _show(
+            await callbacks.take_by_identity(int(body.task_id), int(body.run_id), received)
+        )
 
     def by_token(method: str, handler: Any, **more: Any) -> Route:
         return Route(
-            method, "/api/v1/callbacks/{token}", handler, scope=None, tags=("callbacks",),
-            summary="Tell how an asynchronous run ended, or that it goes on", converters={"token": to_token},
-            answers={200: CallbackTaken, 409: Error}, **more,
-        )  # fmt: skip
+            method,
+            "/api/v1/callbacks/{token}",
+            handler,
+            scope=None,
+            tags=("callbacks",),
+            summary="Tell how an asynchronous run ended, or that it goes on",
+            converters={"token": to_token},
+            answers={200: CallbackTaken, 409: Error},
+            **more,
+        )
 
     identity = Route(
-        "POST", "/api/v1/callbacks", take_by_identity, scope="tasks:write", tags=("callbacks",),
-        summary="The same by task and run instead of a token", body=IdentityBody, answers={200: CallbackTaken},
-    )  # fmt: skip
+        "POST",
+        "/api/v1/callbacks",
+        take_by_identity,
+        scope="tasks:write",
+        tags=("callbacks",),
+        summary="The same by task and run instead of a token",
+        body=IdentityBody,
+        answers={200: CallbackTaken},
+    )
     return [
-        *(_kept_raw(by_token(method, take_by_token, body=CallbackBody)) for method in METHODS if method != "GET"),
+        *(
+            _kept_raw(by_token(method, take_by_token, body=CallbackBody))
+            for method in METHODS
+            if method != "GET"
+        ),
         by_token("GET", take_by_query, query=CallbackQuery),
         _kept_raw(identity),
     ]
@@ -101,7 +132,8 @@ def to_token(text: str) -> str:
 
 
 def _kept_raw(route: Route) -> Route:
-    """Declare the type for the description, hand the handler the bytes: a callback is kept as it came."""
+    """Declare the type for the description, hand the handler the bytes: a callback is kept as it
+    came."""
     route.decoder = _as_raw
     return route
 

@@ -5,12 +5,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UnsetType as Unset
 
-from ksana.api.tasks.members import TaskSurface, given, read_if_match, trace_of
-from ksana.api.core.openapi import Error
 from ksana.api.core.idempotency import answer_once, read_key
+from ksana.api.core.openapi import Error
 from ksana.api.core.routing import Answer, Call, Content, Headers, Route
+from ksana.api.tasks.members import TaskSurface, given, read_if_match, trace_of
 from ksana.api.tasks.runs import Page, PageSize, RunShown, show_run
-from ksana.api.tasks.task_shapes import SERVER_OWNED, TaskBody, TaskView, WholeTask, change_task, read_task, show_task
+from ksana.api.tasks.task_shapes import (
+    SERVER_OWNED,
+    TaskBody,
+    TaskView,
+    WholeTask,
+    change_task,
+    read_task,
+    show_task,
+)
 from ksana.base.errors import InvalidError
 from ksana.domain.tasks.records import Definition, Task
 from ksana.domain.tasks.template import check_template
@@ -79,19 +87,38 @@ class _TaskEdge:
         self._defaults = surface.defaults
 
     async def create_task(self, call: Call, body: WholeTask) -> Content:
-        new = NewTask("C", read_task(body, self._defaults, self._surface.clock.now()), given(body.status, "ENABLED"))
-        return await answer_once(self._tasks.create(new, read_key(call, "tasks.create", body, _render)), _render, 201)
+        new = NewTask(
+            "C",
+            read_task(body, self._defaults, self._surface.clock.now()),
+            given(body.status, "ENABLED"),
+        )
+        return await answer_once(
+            self._tasks.create(new, read_key(call, "tasks.create", body, _render)), _render, 201
+        )
 
     async def list_tasks(self, call: Call) -> dict[str, Any]:
         query: TaskQuery = call.query
         found, total = await self._tasks.list_page(
-            status=query.status, name=query.name, tag=query.tag, page=query.page, page_size=query.page_size
+            status=query.status,
+            name=query.name,
+            tag=query.tag,
+            page=query.page,
+            page_size=query.page_size,
         )
-        return {"items": [show_task(task) for task in found], "total": total, "page": query.page, "page_size": query.page_size}
+        return {
+            "items": [show_task(task) for task in found],
+            "total": total,
+            "page": query.page,
+            "page_size": query.page_size,
+        }
 
     async def get_task(self, call: Call) -> Answer:
         task, run = await self._tasks.get_with_last_run(call.params["id"])
-        return Answer(200, {**show_task(task), "last_run": None if run is None else show_run(run, task)}, _etag(task))
+        return Answer(
+            200,
+            {**show_task(task), "last_run": None if run is None else show_run(run, task)},
+            _etag(task),
+        )
 
     async def replace_task(self, call: Call, body: WholeTask) -> Answer:
         task = await self._tasks.change(
@@ -108,7 +135,9 @@ class _TaskEdge:
         def make(old: Task, now: int) -> Definition:
             return change_task(body, self._defaults, now, old)
 
-        task = await self._tasks.change(call.params["id"], make, version=_read_version(call, body), status=status)
+        task = await self._tasks.change(
+            call.params["id"], make, version=_read_version(call, body), status=status
+        )
         return Answer(200, {**show_task(task), "updated": True}, _etag(task))
 
     async def enable_task(self, call: Call) -> TaskSwitched:
@@ -128,9 +157,12 @@ class _TaskEdge:
             if task.dialect == "C" and task.definition.options.template:
                 check_template(override_body, "override_body")
         work = self._tasks.trigger(
-            task_id, override_body=override_body, force_async=given(body.force_async, False), trace_id=trace_of(call),
+            task_id,
+            override_body=override_body,
+            force_async=given(body.force_async, False),
+            trace_id=trace_of(call),
             idempotency=read_key(call, "tasks.trigger", body, _render_started),
-        )  # fmt: skip
+        )
         return await answer_once(work, _render_started, 202)
 
 
@@ -140,39 +172,100 @@ def routes(surface: TaskSurface) -> list[Route]:
 
     def route(method: str, path: str, handler: Any, summary: str, **more: Any) -> Route:
         scope = "tasks:read" if method == "GET" else "tasks:write"
-        return Route(method, f"/api/v1/tasks{path}", handler, scope=scope, summary=summary, tags=("tasks",), **more)
+        return Route(
+            method,
+            f"/api/v1/tasks{path}",
+            handler,
+            scope=scope,
+            summary=summary,
+            tags=("tasks",),
+            **more,
+        )
 
     owned = SERVER_OWNED
     return [
-        route("POST", "", edge.create_task, "Make a task", body=WholeTask, answers={201: TaskView}, ignored_members=owned),
-        route("GET", "", edge.list_tasks, "List tasks, oldest first", query=TaskQuery, answers={200: TaskList}),
-        route("GET", "/{id:int}", edge.get_task, "Read a task and its newest run", answers={200: TaskDetail}),
         route(
-            "PUT", "/{id:int}", edge.replace_task, "Replace a task", body=WholeTask, answers={200: TaskView},
+            "POST",
+            "",
+            edge.create_task,
+            "Make a task",
+            body=WholeTask,
+            answers={201: TaskView},
             ignored_members=owned,
         ),
         route(
-            "PATCH", "/{id:int}", edge.merge_task, "Change a task by a JSON merge patch", body=TaskBody,
-            answers={200: TaskChanged}, ignored_members=owned,
+            "GET",
+            "",
+            edge.list_tasks,
+            "List tasks, oldest first",
+            query=TaskQuery,
+            answers={200: TaskList},
         ),
         route(
-            "PATCH", "/{id:int}/enable", edge.enable_task, "Enable a task from now on",
+            "GET",
+            "/{id:int}",
+            edge.get_task,
+            "Read a task and its newest run",
+            answers={200: TaskDetail},
+        ),
+        route(
+            "PUT",
+            "/{id:int}",
+            edge.replace_task,
+            "Replace a task",
+            body=WholeTask,
+            answers={200: TaskView},
+            ignored_members=owned,
+        ),
+        route(
+            "PATCH",
+            "/{id:int}",
+            edge.merge_task,
+            "Change a task by a JSON merge patch",
+            body=TaskBody,
+            answers={200: TaskChanged},
+            ignored_members=owned,
+        ),
+        route(
+            "PATCH",
+            "/{id:int}/enable",
+            edge.enable_task,
+            "Enable a task from now on",
             answers={200: TaskSwitched, 409: Error},
         ),
-        route("PATCH", "/{id:int}/disable", edge.disable_task, "Disable a task", answers={200: TaskSwitched, 409: Error}),
-        route("DELETE", "/{id:int}", edge.delete_task, "Delete a task; its history stays", answers={200: TaskDeleted}),
         route(
-            "POST", "/{id:int}/trigger", edge.trigger_task, "Run a task now, within its concurrency limit", body=TriggerBody,
-            empty_body_ok=True, answers={202: RunTriggered},
+            "PATCH",
+            "/{id:int}/disable",
+            edge.disable_task,
+            "Disable a task",
+            answers={200: TaskSwitched, 409: Error},
         ),
-    ]  # fmt: skip
+        route(
+            "DELETE",
+            "/{id:int}",
+            edge.delete_task,
+            "Delete a task; its history stays",
+            answers={200: TaskDeleted},
+        ),
+        route(
+            "POST",
+            "/{id:int}/trigger",
+            edge.trigger_task,
+            "Run a task now, within its concurrency limit",
+            body=TriggerBody,
+            empty_body_ok=True,
+            answers={202: RunTriggered},
+        ),
+    ]
 
 
 def _read_version(call: Call, body: TaskBody) -> int | None:
     """The version a change was made from: by the body, by If-Match, or not said."""
     sent, matched = given(body.version, None), read_if_match(call)
     if sent is not None and matched is not None and sent != matched:
-        raise InvalidError(f"version is {sent} and If-Match says {matched}: give one of them", field="version")
+        raise InvalidError(
+            f"version is {sent} and If-Match says {matched}: give one of them", field="version"
+        )
     return matched if sent is None else sent
 
 

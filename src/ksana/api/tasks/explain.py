@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ksana.api.tasks.members import read_time, show_time
 from ksana.api.core.routing import Call, Route
+from ksana.api.tasks.members import read_time, show_time
 from ksana.api.tasks.runs import to_run_ref
 from ksana.domain.explain import Reason
 from ksana.domain.tasks.explain_runs import Moment, Waiting
@@ -20,8 +20,8 @@ class ExplainQuery(msgspec.Struct, frozen=True):
 
 
 class TaskExplained(msgspec.Struct, frozen=True):
-    """Why the task did, did not, or has not yet run. `slot` is the slot the verdict is about, `run` what became of it.
-    `next_run_at` is the slot the task is armed for now."""
+    """Why the task did, did not, or has not yet run. `slot` is the slot the verdict is about, `run`
+    what became of it. `next_run_at` is the slot the task is armed for now."""
 
     task_id: int
     job_id: str
@@ -58,32 +58,62 @@ def routes(insight: ExplainService) -> list[Route]:
         at = None if query.at is None else read_time(query.at, "at")
         found = await insight.explain_task(call.params["id"], at)
         run, why = found.slot_run, found.why
-        shown = None if run is None else {"id": run.id, "uid": run.uid, "status": run.status, "attempt": run.attempt}
+        shown = (
+            None
+            if run is None
+            else {"id": run.id, "uid": run.uid, "status": run.status, "attempt": run.attempt}
+        )
         return TaskExplained(
-            task_id=found.task.id, job_id=found.task.job_id, at=show_time(found.at) or "", verdict=why.verdict,
-            summary=_summary(why.reasons), reasons=why.reasons, slot=show_time(found.slot), run=shown,
-            next_run_at=show_time(why.next_run_at), decision=why.decision,
-        )  # fmt: skip
+            task_id=found.task.id,
+            job_id=found.task.job_id,
+            at=show_time(found.at) or "",
+            verdict=why.verdict,
+            summary=_summary(why.reasons),
+            reasons=why.reasons,
+            slot=show_time(found.slot),
+            run=shown,
+            next_run_at=show_time(why.next_run_at),
+            decision=why.decision,
+        )
 
     async def explain_run(call: Call) -> RunExplained:
         found = await insight.explain_run(call.params["id"])
         run, why = found.run, found.why
         return RunExplained(
-            run_id=run.id, uid=run.uid, task_id=run.task_id, at=show_time(found.at) or "", status=run.status,
-            summary=_summary(why.reasons), reasons=why.reasons, waits_for=why.waits_for, attempts=why.attempts,
+            run_id=run.id,
+            uid=run.uid,
+            task_id=run.task_id,
+            at=show_time(found.at) or "",
+            status=run.status,
+            summary=_summary(why.reasons),
+            reasons=why.reasons,
+            waits_for=why.waits_for,
+            attempts=why.attempts,
             timeline=why.timeline,
-        )  # fmt: skip
+        )
 
     return [
         Route(
-            "GET", "/api/v1/tasks/{id:int}/explain", explain_task, scope="tasks:read", tags=("tasks",), query=ExplainQuery,
-            summary="Say why a task did, did not, or has not yet run", answers={200: TaskExplained},
+            "GET",
+            "/api/v1/tasks/{id:int}/explain",
+            explain_task,
+            scope="tasks:read",
+            tags=("tasks",),
+            query=ExplainQuery,
+            summary="Say why a task did, did not, or has not yet run",
+            answers={200: TaskExplained},
         ),
         Route(
-            "GET", "/api/v1/runs/{id}/explain", explain_run, scope="tasks:read", tags=("runs",),
-            summary="Say why a run is in its state", answers={200: RunExplained}, converters={"id": to_run_ref},
+            "GET",
+            "/api/v1/runs/{id}/explain",
+            explain_run,
+            scope="tasks:read",
+            tags=("runs",),
+            summary="Say why a run is in its state",
+            answers={200: RunExplained},
+            converters={"id": to_run_ref},
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _summary(reasons: list[Reason]) -> str:

@@ -1,5 +1,5 @@
-"""What the edges of timers and tasks share: the services they stand on, what absent members become, and the reading and
-showing of single members. Knows no route and no dialect's shape."""
+"""What the edges of timers and tasks share: the services they stand on, what absent members become,
+and the reading and showing of single members. Knows no route and no dialect's shape."""
 
 import re
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from ksana.domain.tasks.records import Definition, Delivery, OnOrphan
 from ksana.domain.tasks.template import check_template
 from ksana.domain.timetable import DstGap, DstOverlap
 from ksana.service.tasks.callbacks import CallbackService
-from ksana.service.tasks.runs import RunService
 from ksana.service.tasks.definitions import TaskService
+from ksana.service.tasks.runs import RunService
 
 T = TypeVar("T")
 
@@ -87,7 +87,9 @@ def merge(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def read_span(value: float | str, field: str, *, least: Micros = 0, most: Micros = LONGEST_TIMEOUT) -> Micros:
+def read_span(
+    value: float | str, field: str, *, least: Micros = 0, most: Micros = LONGEST_TIMEOUT
+) -> Micros:
     """Read a duration within bounds. Raise InvalidError naming the member."""
     try:
         span = parse_duration(value)
@@ -102,7 +104,8 @@ def read_span(value: float | str, field: str, *, least: Micros = 0, most: Micros
 
 
 def read_time(text: str, field: str) -> Instant:
-    """Read an RFC 3339 time. In a query an unescaped + arrives as a space, so that is taken for what it was."""
+    """Read an RFC 3339 time. In a query an unescaped + arrives as a space, so that is taken for
+    what it was."""
     try:
         return parse_instant(_LOST_PLUS.sub("+", text))
     except ValueError as error:
@@ -134,7 +137,9 @@ def check_type(kind: str) -> None:
         raise InvalidError(f"type {kind} is not available yet: only http is", field="type")
 
 
-def read_headers(sent: Mapping[str, str], secret: tuple[str, ...], old: Definition | None, field: str) -> dict[str, str]:
+def read_headers(
+    sent: Mapping[str, str], secret: tuple[str, ...], old: Definition | None, field: str
+) -> dict[str, str]:
     """Check headers; `***` in the place of a secret keeps the one that is stored."""
     stored: dict[str, str] = {}
     hidden = SECRET_HEADERS | {name.lower() for name in secret}
@@ -150,7 +155,10 @@ def read_headers(sent: Mapping[str, str], secret: tuple[str, ...], old: Definiti
         seen.add(lower)
         if value == MASK and lower in hidden:
             if lower not in stored:
-                raise InvalidError(f"{MASK} stands for a stored secret, and none is stored for {name[:64]}", field=field)
+                raise InvalidError(
+                    f"{MASK} stands for a stored secret, and none is stored for {name[:64]}",
+                    field=field,
+                )
             value = stored[lower]
         headers[name] = value
     header_rules.check_headers(headers, field=field)
@@ -164,12 +172,15 @@ def mask_headers(headers: Mapping[str, str], secret: tuple[str, ...]) -> dict[st
 
 
 def align_names(patch: dict[str, Any], stored: Mapping[str, str]) -> dict[str, Any]:
-    """Headers of a patch under the spelling that is stored, so that a merge replaces them whatever their case."""
+    """Headers of a patch under the spelling that is stored, so that a merge replaces them whatever
+    their case."""
     spelling = {name.lower(): name for name in stored}
     return {spelling.get(name.lower(), name): value for name, value in patch.items()}
 
 
-def check_placeholders(definition: Definition, url_field: str, headers_field: str, body_field: str) -> None:
+def check_placeholders(
+    definition: Definition, url_field: str, headers_field: str, body_field: str
+) -> None:
     """Raise InvalidError for a placeholder nobody knows."""
     check_template(definition.target_url, url_field)
     for value in definition.headers.values():

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from ksana.api.tasks.members import MASK, TaskSurface, mask_headers, read_time, show_time
 from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Answer, Call, Route, to_row_id
+from ksana.api.tasks.members import MASK, TaskSurface, mask_headers, read_time, show_time
 from ksana.base.ids import is_uid
 from ksana.domain.tasks.records import Run, Task
 from ksana.service.tasks.callbacks import final_status
@@ -16,9 +16,18 @@ MAX_PAGE: Final = 10**9
 Page = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)]
 PageSize = Annotated[int, msgspec.Meta(ge=1, le=500)]
 RunStatus = Literal[
-    "SCHEDULED", "RUNNING", "SUCCESS", "FAILED", "TIMEOUT", "RETRYING", "CALLBACK_PENDING", "CALLBACK_SUCCESS",
-    "FAILED_TIMEOUT", "CANCELED", "SKIPPED",
-]  # fmt: skip
+    "SCHEDULED",
+    "RUNNING",
+    "SUCCESS",
+    "FAILED",
+    "TIMEOUT",
+    "RETRYING",
+    "CALLBACK_PENDING",
+    "CALLBACK_SUCCESS",
+    "FAILED_TIMEOUT",
+    "CANCELED",
+    "SKIPPED",
+]
 Time = Annotated[str, msgspec.Meta(max_length=64)]
 
 
@@ -121,8 +130,13 @@ def routes(surface: TaskSurface) -> list[Route]:
 
     async def get_run(call: Call) -> RunDetail:
         view = await runs.get(call.params["id"])
-        callbacks = [CallbackShown(id_, show_time(at) or "", body, status) for id_, at, body, status in view.callbacks]
-        return RunDetail(**msgspec.structs.asdict(show_run(view.run, view.task)), callbacks=callbacks)
+        callbacks = [
+            CallbackShown(id_, show_time(at) or "", body, status)
+            for id_, at, body, status in view.callbacks
+        ]
+        return RunDetail(
+            **msgspec.structs.asdict(show_run(view.run, view.task)), callbacks=callbacks
+        )
 
     async def cancel_run(call: Call) -> RunCanceled:
         run = await runs.cancel(call.params["id"])
@@ -132,27 +146,62 @@ def routes(surface: TaskSurface) -> list[Route]:
         started = await runs.retry(call.params["id"])
         return Answer(202, RunAgain(started.run_id, started.uid))
 
-    def route(method: str, path: str, handler: Any, summary: str, *, id_is_task: bool = False, **more: Any) -> Route:
+    def route(
+        method: str, path: str, handler: Any, summary: str, *, id_is_task: bool = False, **more: Any
+    ) -> Route:
         scope = "tasks:read" if method == "GET" else "tasks:write"
         converters = {} if id_is_task else {"id": to_run_ref}
-        return Route(method, path, handler, scope=scope, summary=summary, tags=("runs",), converters=converters, **more)
+        return Route(
+            method,
+            path,
+            handler,
+            scope=scope,
+            summary=summary,
+            tags=("runs",),
+            converters=converters,
+            **more,
+        )
 
     return [
-        route("GET", "/api/v1/runs", list_runs, "List runs, newest first", query=RunsQuery, answers={200: RunList}),
         route(
-            "GET", "/api/v1/tasks/{id:int}/runs", list_task_runs, "List the runs of a task, newest first", id_is_task=True,
-            query=TaskRunsQuery, answers={200: RunList},
+            "GET",
+            "/api/v1/runs",
+            list_runs,
+            "List runs, newest first",
+            query=RunsQuery,
+            answers={200: RunList},
         ),
-        route("GET", "/api/v1/runs/{id}", get_run, "Read a run by its id or uid", answers={200: RunDetail}),
         route(
-            "POST", "/api/v1/runs/{id}/cancel", cancel_run, "Cancel an unfinished run",
+            "GET",
+            "/api/v1/tasks/{id:int}/runs",
+            list_task_runs,
+            "List the runs of a task, newest first",
+            id_is_task=True,
+            query=TaskRunsQuery,
+            answers={200: RunList},
+        ),
+        route(
+            "GET",
+            "/api/v1/runs/{id}",
+            get_run,
+            "Read a run by its id or uid",
+            answers={200: RunDetail},
+        ),
+        route(
+            "POST",
+            "/api/v1/runs/{id}/cancel",
+            cancel_run,
+            "Cancel an unfinished run",
             answers={200: RunCanceled, 409: Error},
         ),
         route(
-            "POST", "/api/v1/runs/{id}/retry", retry_run, "Run a finished run's task again, as a new run",
+            "POST",
+            "/api/v1/runs/{id}/retry",
+            retry_run,
+            "Run a finished run's task again, as a new run",
             answers={202: RunAgain, 409: Error},
         ),
-    ]  # fmt: skip
+    ]
 
 
 def to_run_ref(text: str) -> RunRef:
@@ -173,28 +222,57 @@ def show_run(run: Run, task: Task | None) -> RunShown:
     token = run.callback_token
     headers = _read_json(run.request_headers, None)
     if isinstance(headers, dict):
-        headers = mask_headers(headers, () if task is None else task.definition.options.secret_headers)
+        headers = mask_headers(
+            headers, () if task is None else task.definition.options.secret_headers
+        )
     return RunShown(
-        id=run.id, uid=run.uid, task_id=run.task_id, job_id=None if task is None else task.job_id,
-        scheduled_time=show_time(run.scheduled_time) or "", start_time=show_time(run.start_time),
-        end_time=show_time(run.end_time), status=run.status, final_status=final_status(run), reason=run.reason,
-        attempt=run.attempt, trigger=run.trigger, exec_type=run.exec_type, retry_of=run.retry_of,
-        request_headers=headers, request_body=_hide(run.request_body, token), response_code=run.response_code,
-        response_body=run.response_body, response_truncated=run.response_truncated,
-        response_encoding=run.response_encoding, error_message=_hide(run.error_message, token),
-        next_retry_time=show_time(run.next_retry_time), callback_token=None if token is None else MASK,
-        callback_deadline=show_time(run.callback_deadline), callback_data=_read_json(run.callback_data, run.callback_data),
-        trace_id=run.trace_id, attempts=_read_json(run.attempts, []), created_at=show_time(run.created_at) or "",
+        id=run.id,
+        uid=run.uid,
+        task_id=run.task_id,
+        job_id=None if task is None else task.job_id,
+        scheduled_time=show_time(run.scheduled_time) or "",
+        start_time=show_time(run.start_time),
+        end_time=show_time(run.end_time),
+        status=run.status,
+        final_status=final_status(run),
+        reason=run.reason,
+        attempt=run.attempt,
+        trigger=run.trigger,
+        exec_type=run.exec_type,
+        retry_of=run.retry_of,
+        request_headers=headers,
+        request_body=_hide(run.request_body, token),
+        response_code=run.response_code,
+        response_body=run.response_body,
+        response_truncated=run.response_truncated,
+        response_encoding=run.response_encoding,
+        error_message=_hide(run.error_message, token),
+        next_retry_time=show_time(run.next_retry_time),
+        callback_token=None if token is None else MASK,
+        callback_deadline=show_time(run.callback_deadline),
+        callback_data=_read_json(run.callback_data, run.callback_data),
+        trace_id=run.trace_id,
+        attempts=_read_json(run.attempts, []),
+        created_at=show_time(run.created_at) or "",
         updated_at=show_time(run.updated_at) or "",
-    )  # fmt: skip
+    )
 
 
 async def _list(surface: TaskSurface, query: TaskRunsQuery, task_id: int | None) -> RunList:
     page = await surface.runs.list_page(
-        task_id=task_id, status=query.status, since=None if query.since is None else read_time(query.since, "from"),
-        until=None if query.until is None else read_time(query.until, "to"), page=query.page, page_size=query.page_size,
-    )  # fmt: skip
-    return RunList([show_run(run, page.tasks.get(run.task_id)) for run in page.runs], page.total, query.page, query.page_size)
+        task_id=task_id,
+        status=query.status,
+        since=None if query.since is None else read_time(query.since, "from"),
+        until=None if query.until is None else read_time(query.until, "to"),
+        page=query.page,
+        page_size=query.page_size,
+    )
+    return RunList(
+        [show_run(run, page.tasks.get(run.task_id)) for run in page.runs],
+        page.total,
+        query.page,
+        query.page_size,
+    )
 
 
 def _hide(text: str | None, token: str | None) -> str | None:

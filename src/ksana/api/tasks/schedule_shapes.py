@@ -1,5 +1,6 @@
-"""The schedule as callers write it: the `schedule` member, and the short members `cron_expr`, `timezone`, `start_at`,
-`end_at`, `jitter`, `max_runs` that may stand beside it. From there to a checked schedule, and back."""
+"""The schedule as callers write it: the `schedule` member, and the short members `cron_expr`,
+`timezone`, `start_at`, `end_at`, `jitter`, `max_runs` that may stand beside it. From there to a
+checked schedule, and back."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
@@ -24,9 +25,13 @@ ZoneName = Annotated[str, msgspec.Meta(max_length=64)]
 MaxRuns = Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
 
 SHORT_MEMBERS: Final = {
-    "cron_expr": "expr", "timezone": "timezone", "start_at": "start_at", "end_at": "end_at", "jitter": "jitter",
+    "cron_expr": "expr",
+    "timezone": "timezone",
+    "start_at": "start_at",
+    "end_at": "end_at",
+    "jitter": "jitter",
     "max_runs": "max_runs",
-}  # fmt: skip
+}
 _OF_KIND: Final = {
     "once": frozenset({"run_at", "jitter", "max_runs"}),
     "every": frozenset({"every", "start_at", "end_at", "jitter", "max_runs"}),
@@ -35,7 +40,8 @@ _OF_KIND: Final = {
 
 
 class ScheduleBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a task is due. Which members go with which kind is checked besides; `anchor_at` is ours and ignored."""
+    """When a task is due. Which members go with which kind is checked besides; `anchor_at` is ours
+    and ignored."""
 
     kind: Literal["once", "every", "cron"] | Unset | None = UNSET
     run_at: Time | Unset | None = UNSET
@@ -61,7 +67,11 @@ def merge_schedule(base: Mapping[str, Any], patch: Mapping[str, Any] | None) -> 
     if patch is None:
         return {}
     kind = patch.get("kind") or base.get("kind")
-    kept = dict(base) if kind == base.get("kind") else {k: v for k, v in base.items() if k in _OF_KIND[str(kind)]}
+    kept = (
+        dict(base)
+        if kind == base.get("kind")
+        else {k: v for k, v in base.items() if k in _OF_KIND[str(kind)]}
+    )
     for name, value in patch.items():
         if value is None:
             kept.pop(name, None)
@@ -72,7 +82,11 @@ def merge_schedule(base: Mapping[str, Any], patch: Mapping[str, Any] | None) -> 
 
 def base_of(schedule: Schedule, max_runs: int | None) -> dict[str, Any]:
     """A stored schedule as a caller would write it, without what is absent or ours."""
-    members = {name: value for name, value in write_schedule(schedule).items() if value is not None and name != "anchor_at"}
+    members = {
+        name: value
+        for name, value in write_schedule(schedule).items()
+        if value is not None and name != "anchor_at"
+    }
     return members if max_runs is None else {**members, "max_runs": max_runs}
 
 
@@ -87,12 +101,17 @@ def read_chosen(
 ) -> Chosen:
     """Read a schedule set now from the `schedule` member and the short ones.
 
-    Where both say something different, the one that differs from what is stored is meant; else it is a 400. Nulls and
-    empty times count as absent. An interval whose length and start are unchanged keeps its anchor.
+    Where both say something different, the one that differs from what is stored is meant; else it
+    is a 400. Nulls and empty times count as absent. An interval whose length and start are
+    unchanged keeps its anchor.
     """
     base = None if old is None else base_of(old.schedule, old.max_runs)
-    wanted = {name: value for name, value in members.items() if value is not None and name != "anchor_at"}
-    wanted, origin = _fold(wanted, {name: value for name, value in short.items() if value is not None}, base)
+    wanted = {
+        name: value for name, value in members.items() if value is not None and name != "anchor_at"
+    }
+    wanted, origin = _fold(
+        wanted, {name: value for name, value in short.items() if value is not None}, base
+    )
     try:
         schedule = read_schedule(wanted, now, dst_gap=dst_gap, dst_overlap=dst_overlap)
     except InvalidError as error:
@@ -107,7 +126,9 @@ def show_schedule(schedule: Schedule, max_runs: int | None) -> dict[str, Any]:
     return {**write_schedule(schedule), "max_runs": max_runs}
 
 
-def _fold(wanted: dict[str, Any], short: dict[str, Any], base: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, str]]:
+def _fold(
+    wanted: dict[str, Any], short: dict[str, Any], base: dict[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Put the short members into the schedule; tell which came from where."""
     cron_expr = short.get("cron_expr")
     if cron_expr is not None and wanted.get("kind", "cron") != "cron":
@@ -136,7 +157,9 @@ def _fold(wanted: dict[str, Any], short: dict[str, Any], base: dict[str, Any] | 
     return wanted, origin
 
 
-def _prefers_schedule(inner: str, held: Any, value: Any, base: dict[str, Any] | None, top: str) -> bool:
+def _prefers_schedule(
+    inner: str, held: Any, value: Any, base: dict[str, Any] | None, top: str
+) -> bool:
     """Of two values for one member choose the one that is a change."""
     if held is None or _is_same(inner, held, value):
         return False
@@ -144,7 +167,9 @@ def _prefers_schedule(inner: str, held: Any, value: Any, base: dict[str, Any] | 
         return True
     if base is not None and _is_same(inner, base.get(inner), held):
         return False
-    raise InvalidError(f"{top} and schedule.{inner} say different things: give one of them", field=top)
+    raise InvalidError(
+        f"{top} and schedule.{inner} say different things: give one of them", field=top
+    )
 
 
 def _is_same(inner: str, left: Any, right: Any) -> bool:

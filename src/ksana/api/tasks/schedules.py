@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET
 from msgspec import UnsetType as Unset
 
-from ksana.api.tasks.members import TaskSurface, given, read_time, sent_members
 from ksana.api.core.routing import Call, Route
+from ksana.api.tasks.members import TaskSurface, given, read_time, sent_members
 from ksana.api.tasks.schedule_shapes import (
     SHORT_MEMBERS,
     Chosen,
@@ -72,18 +72,25 @@ def routes(surface: TaskSurface) -> list[Route]:
         after = given(body.after, "")
         chosen = read_chosen(
             {} if body.schedule is None or body.schedule is UNSET else sent_members(body.schedule),
-            {name: given(getattr(body, name), None) for name in SHORT_MEMBERS}, now,
+            {name: given(getattr(body, name), None) for name in SHORT_MEMBERS},
+            now,
             dst_gap=given(body.dst_gap, None) or defaults.dst_gap,
             dst_overlap=given(body.dst_overlap, None) or defaults.dst_overlap,
-        )  # fmt: skip
+        )
         return _preview(chosen, read_time(after, "after") if after else now, given(body.count, 10))
 
     return [
         Route(
-            "POST", "/api/v1/schedules/preview", preview_schedule, scope="tasks:read", tags=("schedules",),
-            summary="Put a schedule into words and list its next firings", body=PreviewBody, answers={200: Previewed},
+            "POST",
+            "/api/v1/schedules/preview",
+            preview_schedule,
+            scope="tasks:read",
+            tags=("schedules",),
+            summary="Put a schedule into words and list its next firings",
+            body=PreviewBody,
+            answers={200: Previewed},
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _preview(chosen: Chosen, after: Instant, count: int) -> Previewed:
@@ -93,5 +100,10 @@ def _preview(chosen: Chosen, after: Instant, count: int) -> Previewed:
     if chosen.max_runs is not None:
         count = min(count, chosen.max_runs)
     firings = preview(schedule, after, count)
-    shown = [FiringShown(format_instant(firing.at), firing.local, firing.offset, firing.note) for firing in firings]
-    return Previewed(describe(chosen.schedule), show_schedule(chosen.schedule, chosen.max_runs), shown)
+    shown = [
+        FiringShown(format_instant(firing.at), firing.local, firing.offset, firing.note)
+        for firing in firings
+    ]
+    return Previewed(
+        describe(chosen.schedule), show_schedule(chosen.schedule, chosen.max_runs), shown
+    )

@@ -1,4 +1,5 @@
-"""Tasks as dialect C writes them: the body people send, the task they are shown, and the way between both and the domain."""
+"""Tasks as dialect C writes them: the body people send, the task they are shown, and the way
+between both and the domain."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -7,35 +8,20 @@ from msgspec import UNSET
 from msgspec import UnsetType as Unset
 
 from ksana.api.tasks.members import (
-
     MASK,
-
     Defaults,
-
     align_names,
-
     check_name,
-
     check_placeholders,
-
     check_type,
-
     given,
-
     mask_headers,
-
     merge,
-
     read_headers,
-
     read_span,
-
     sent_members,
-
     show_seconds,
-
     show_time,
-
 )
 from ksana.api.tasks.schedule_shapes import (
     SHORT_MEMBERS,
@@ -54,16 +40,30 @@ from ksana.api.tasks.schedule_shapes import (
 from ksana.base.durations import format_duration
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, HOUR, MILLISECOND, SECOND, Instant, Micros
-from ksana.domain.tasks import headers as header_rules
 from ksana.domain.schedule import Cron
+from ksana.domain.tasks import headers as header_rules
+from ksana.domain.tasks.records import (
+    MAX_CATCHUP,
+    Definition,
+    Dialect,
+    MisfirePolicy,
+    Options,
+    RetryPolicy,
+    Task,
+    TaskType,
+)
 from ksana.domain.tasks.signing import check_secret
-from ksana.domain.tasks.records import MAX_CATCHUP, Definition, Dialect, MisfirePolicy, Options, RetryPolicy, Task, TaskType
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 CallbackMethod = Literal["POST", "PUT", "PATCH", "GET"]
 Tag = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[^,\x00-\x20\x7f](?:[^,\x00-\x1f\x7f]*[^,\x00-\x20\x7f])?$")
+    str,
+    msgspec.Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[^,\x00-\x20\x7f](?:[^,\x00-\x1f\x7f]*[^,\x00-\x20\x7f])?$",
+    ),
 ]
 Tags = Annotated[list[Tag], msgspec.Meta(max_length=32)]
 Name = Annotated[str, msgspec.Meta(max_length=128)]
@@ -71,10 +71,22 @@ Url = Annotated[str, msgspec.Meta(max_length=header_rules.MAX_URL)]
 
 MAX_TAGS_TEXT: Final = 1000
 LONGEST_WAIT: Final[Micros] = 30 * DAY
-SERVER_OWNED: Final = frozenset({
-    "id", "job_id", "dialect", "created_at", "updated_at", "next_run_at", "last_run", "last_run_at", "last_status",
-    "last_error", "runs_fired", "updated",
-})  # fmt: skip
+SERVER_OWNED: Final = frozenset(
+    {
+        "id",
+        "job_id",
+        "dialect",
+        "created_at",
+        "updated_at",
+        "next_run_at",
+        "last_run",
+        "last_run_at",
+        "last_status",
+        "last_error",
+        "runs_fired",
+        "updated",
+    }
+)
 
 
 class RetryBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +100,8 @@ class RetryBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class TaskBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task, whole or in part. What is absent or null gets its default, or on PATCH, where absent, stays."""
+    """A task, whole or in part. What is absent or null gets its default, or on PATCH, where absent,
+    stays."""
 
     name: Name | Unset | None = UNSET
     target_url: Url | Unset | None = UNSET
@@ -124,7 +137,9 @@ class TaskBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     delivery: Literal["at_least_once", "at_most_once"] | Unset | None = UNSET
     follow_redirects: Annotated[int, msgspec.Meta(ge=0, le=5)] | Unset | None = UNSET
     signing_secret: Annotated[str, msgspec.Meta(max_length=512)] | Unset | None = UNSET
-    secret_headers: Annotated[list[str], msgspec.Meta(max_length=header_rules.MAX_HEADERS)] | Unset | None = UNSET
+    secret_headers: (
+        Annotated[list[str], msgspec.Meta(max_length=header_rules.MAX_HEADERS)] | Unset | None
+    ) = UNSET
     tags: Tags | Unset | None = UNSET
     history_limit: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | Unset | None = UNSET
     response_limit: Annotated[int, msgspec.Meta(ge=0, le=2**40)] | Unset | None = UNSET
@@ -211,27 +226,53 @@ def _view(task: Task) -> TaskView:
     schedule = definition.schedule
     cron = schedule if isinstance(schedule, Cron) else None
     return TaskView(
-        id=task.id, job_id=task.job_id, dialect=task.dialect, name=definition.name, description=definition.description,
-        type=options.type, cron_expr=cron.expr if cron else None, timezone=cron.timezone if cron else "UTC",
-        schedule=show_schedule(schedule, options.max_runs), dst_gap=cron.dst_gap if cron else None,
-        dst_overlap=cron.dst_overlap if cron else None, exec_type=definition.exec_type,
-        http_method=definition.http_method, target_url=definition.target_url,
-        headers=mask_headers(definition.headers, options.secret_headers), body_template=definition.body,
-        template=options.template, timeout_seconds=show_seconds(definition.timeout_us),
-        connect_timeout=_show_span(options.connect_timeout_us), retry_policy=_show_retry(definition.retry),
-        max_concurrency=definition.max_concurrency, concurrency_policy=definition.concurrency_policy,
-        max_queued=options.max_queued, misfire_policy=definition.misfire_policy,
-        misfire_grace=format_duration(options.misfire_grace_us), catchup_limit=definition.catchup_limit,
-        callback_method=definition.callback_method, callback_timeout_sec=show_seconds(definition.callback_timeout_us),
-        retry_on_callback_failure=options.retry_on_callback_failure, on_orphan=options.on_orphan,
-        delivery=options.delivery, follow_redirects=options.follow_redirects,
-        signing_secret=MASK if options.signing_secret else None, secret_headers=list(options.secret_headers),
-        tags=list(definition.tags), history_limit=options.history_limit, response_limit=options.response_limit or 0,
-        status=task.status, version=task.version, created_at=show_time(task.created_at) or "",
-        updated_at=show_time(task.updated_at) or "", next_run_at=show_time(next_run_at(task)),
-        last_run_at=show_time(task.last_run_at), last_status=task.last_status, last_error=task.last_error,
+        id=task.id,
+        job_id=task.job_id,
+        dialect=task.dialect,
+        name=definition.name,
+        description=definition.description,
+        type=options.type,
+        cron_expr=cron.expr if cron else None,
+        timezone=cron.timezone if cron else "UTC",
+        schedule=show_schedule(schedule, options.max_runs),
+        dst_gap=cron.dst_gap if cron else None,
+        dst_overlap=cron.dst_overlap if cron else None,
+        exec_type=definition.exec_type,
+        http_method=definition.http_method,
+        target_url=definition.target_url,
+        headers=mask_headers(definition.headers, options.secret_headers),
+        body_template=definition.body,
+        template=options.template,
+        timeout_seconds=show_seconds(definition.timeout_us),
+        connect_timeout=_show_span(options.connect_timeout_us),
+        retry_policy=_show_retry(definition.retry),
+        max_concurrency=definition.max_concurrency,
+        concurrency_policy=definition.concurrency_policy,
+        max_queued=options.max_queued,
+        misfire_policy=definition.misfire_policy,
+        misfire_grace=format_duration(options.misfire_grace_us),
+        catchup_limit=definition.catchup_limit,
+        callback_method=definition.callback_method,
+        callback_timeout_sec=show_seconds(definition.callback_timeout_us),
+        retry_on_callback_failure=options.retry_on_callback_failure,
+        on_orphan=options.on_orphan,
+        delivery=options.delivery,
+        follow_redirects=options.follow_redirects,
+        signing_secret=MASK if options.signing_secret else None,
+        secret_headers=list(options.secret_headers),
+        tags=list(definition.tags),
+        history_limit=options.history_limit,
+        response_limit=options.response_limit or 0,
+        status=task.status,
+        version=task.version,
+        created_at=show_time(task.created_at) or "",
+        updated_at=show_time(task.updated_at) or "",
+        next_run_at=show_time(next_run_at(task)),
+        last_run_at=show_time(task.last_run_at),
+        last_status=task.last_status,
+        last_error=task.last_error,
         runs_fired=task.runs_fired,
-    )  # fmt: skip
+    )
 
 
 def next_run_at(task: Task) -> Instant | None:
@@ -245,13 +286,21 @@ def _show_span(span_us: Micros | None) -> str | None:
 
 def _show_retry(retry: RetryPolicy) -> RetryView:
     return RetryView(
-        retry.max_retries, show_seconds(retry.initial_delay_us), retry.strategy, show_seconds(retry.max_delay_us),
+        retry.max_retries,
+        show_seconds(retry.initial_delay_us),
+        retry.strategy,
+        show_seconds(retry.max_delay_us),
         show_seconds(retry.jitter_us),
-    )  # fmt: skip
+    )
 
 
 def read_task(
-    body: TaskBody, defaults: Defaults, now: Instant, *, dialect: Dialect = "C", old: Task | None = None
+    body: TaskBody,
+    defaults: Defaults,
+    now: Instant,
+    *,
+    dialect: Dialect = "C",
+    old: Task | None = None,
 ) -> Definition:
     """Read a whole task and check all of it. `old` lends its secrets and its interval's anchor."""
     chosen = _read_schedule(body, defaults, now, old)
@@ -273,20 +322,31 @@ def read_task(
     timeout_us = defaults.request_timeout_us
     callback_timeout_us = 300 * SECOND
     if (callback_timeout := given(body.callback_timeout_sec, None)) is not None:
-        callback_timeout_us = read_span(callback_timeout, "callback_timeout_sec", least=MILLISECOND, most=LONGEST_WAIT)
+        callback_timeout_us = read_span(
+            callback_timeout, "callback_timeout_sec", least=MILLISECOND, most=LONGEST_WAIT
+        )
     if (timeout := given(body.timeout_seconds, None)) is not None:
         timeout_us = read_span(timeout, "timeout_seconds", least=MILLISECOND)
     definition = Definition(
-        name=name, description=given(body.description, ""), schedule=chosen.schedule,
-        exec_type=given(body.exec_type, "SYNC"), http_method=given(body.http_method, "GET"), target_url=url,
+        name=name,
+        description=given(body.description, ""),
+        schedule=chosen.schedule,
+        exec_type=given(body.exec_type, "SYNC"),
+        http_method=given(body.http_method, "GET"),
+        target_url=url,
         headers=read_headers(headers, options.secret_headers, old_definition, "headers"),
-        body=given(body.body_template, "") or None, timeout_us=timeout_us,
+        body=given(body.body_template, "") or None,
+        timeout_us=timeout_us,
         retry=_read_retry(given(body.retry_policy, None), defaults),
-        max_concurrency=given(body.max_concurrency, 1), concurrency_policy=given(body.concurrency_policy, "QUEUE"),
-        misfire_policy=misfire_policy, catchup_limit=catchup_limit, callback_method=given(body.callback_method, "POST"),
+        max_concurrency=given(body.max_concurrency, 1),
+        concurrency_policy=given(body.concurrency_policy, "QUEUE"),
+        misfire_policy=misfire_policy,
+        catchup_limit=catchup_limit,
+        callback_method=given(body.callback_method, "POST"),
         callback_timeout_us=callback_timeout_us,
-        tags=_read_tags(given(body.tags, [])), options=options,
-    )  # fmt: skip
+        tags=_read_tags(given(body.tags, [])),
+        options=options,
+    )
     if options.template and dialect == "C":
         check_placeholders(definition, "target_url", "headers", "body_template")
     return definition
@@ -295,14 +355,22 @@ def read_task(
 def change_task(patch: TaskBody, defaults: Defaults, now: Instant, old: Task) -> Definition:
     """Merge a change into a task and read the whole again."""
     sent = sent_members(patch)
-    base = {name: value for name, value in sent_members(_view(old)).items() if name in _WRITABLE and value is not None}
+    base = {
+        name: value
+        for name, value in sent_members(_view(old)).items()
+        if name in _WRITABLE and value is not None
+    }
     base |= {"schedule": base_of(old.definition.schedule, old.definition.options.max_runs)}
     if isinstance(sent.get("headers"), dict):
         sent["headers"] = align_names(sent["headers"], old.definition.headers)
     merged = merge(base, {name: value for name, value in sent.items() if name != "schedule"})
     if "schedule" in sent:
         merged["schedule"] = merge_schedule(base["schedule"], sent["schedule"])
-    elif "cron_expr" in sent and sent["cron_expr"] is None and isinstance(old.definition.schedule, Cron):
+    elif (
+        "cron_expr" in sent
+        and sent["cron_expr"] is None
+        and isinstance(old.definition.schedule, Cron)
+    ):
         raise InvalidError("cron_expr or schedule is needed", field="cron_expr")
     for name in ("cron_expr", "timezone"):
         # Shown twice, in the schedule and beside it: only what was sent is meant.
@@ -322,9 +390,15 @@ def _read_schedule(body: TaskBody, defaults: Defaults, now: Instant, old: Task |
     short = {name: given(getattr(body, name), None) for name in SHORT_MEMBERS}
     dst_gap, dst_overlap = given(body.dst_gap, None), given(body.dst_overlap, None)
     chosen = read_chosen(
-        members, short, now, dst_gap=dst_gap or defaults.dst_gap, dst_overlap=dst_overlap or defaults.dst_overlap,
-        old=None if old is None else Chosen(old.definition.schedule, old.definition.options.max_runs),
-    )  # fmt: skip
+        members,
+        short,
+        now,
+        dst_gap=dst_gap or defaults.dst_gap,
+        dst_overlap=dst_overlap or defaults.dst_overlap,
+        old=None
+        if old is None
+        else Chosen(old.definition.schedule, old.definition.options.max_runs),
+    )
     if not isinstance(chosen.schedule, Cron):
         for name, value in (("dst_gap", dst_gap), ("dst_overlap", dst_overlap)):
             if value is not None:
@@ -332,7 +406,9 @@ def _read_schedule(body: TaskBody, defaults: Defaults, now: Instant, old: Task |
     return chosen
 
 
-def _read_options(body: TaskBody, defaults: Defaults, max_runs: int | None, old: Definition | None) -> Options:
+def _read_options(
+    body: TaskBody, defaults: Defaults, max_runs: int | None, old: Definition | None
+) -> Options:
     kind: TaskType = given(body.type, "http")
     check_type(kind)
     connect = given(body.connect_timeout, None)
@@ -344,23 +420,35 @@ def _read_options(body: TaskBody, defaults: Defaults, max_runs: int | None, old:
         if fault is not None:
             raise InvalidError(fault, field="secret_headers")
     return Options(
-        type=kind, template=given(body.template, True),
-        connect_timeout_us=None if connect is None else read_span(connect, "connect_timeout", least=MILLISECOND),
+        type=kind,
+        template=given(body.template, True),
+        connect_timeout_us=None
+        if connect is None
+        else read_span(connect, "connect_timeout", least=MILLISECOND),
         follow_redirects=given(body.follow_redirects, defaults.follow_redirects),
-        signing_secret=_read_secret(given(body.signing_secret, None), old), secret_headers=secret_headers,
+        signing_secret=_read_secret(given(body.signing_secret, None), old),
+        secret_headers=secret_headers,
         max_queued=given(body.max_queued, defaults.max_queued),
-        misfire_grace_us=defaults.misfire_grace_us if grace is None else read_span(grace, "misfire_grace", most=LONGEST_WAIT),
-        retry_on_callback_failure=given(body.retry_on_callback_failure, defaults.retry_on_callback_failure),
-        on_orphan=given(body.on_orphan, defaults.on_orphan), delivery=given(body.delivery, defaults.delivery),
-        max_runs=max_runs, history_limit=given(body.history_limit, defaults.history_limit),
+        misfire_grace_us=defaults.misfire_grace_us
+        if grace is None
+        else read_span(grace, "misfire_grace", most=LONGEST_WAIT),
+        retry_on_callback_failure=given(
+            body.retry_on_callback_failure, defaults.retry_on_callback_failure
+        ),
+        on_orphan=given(body.on_orphan, defaults.on_orphan),
+        delivery=given(body.delivery, defaults.delivery),
+        max_runs=max_runs,
+        history_limit=given(body.history_limit, defaults.history_limit),
         response_limit=defaults.response_limit if limit is None else limit or None,
-    )  # fmt: skip
+    )
 
 
 def _read_secret(sent: str | None, old: Definition | None) -> str | None:
     if sent == MASK:
         if old is None or old.options.signing_secret is None:
-            raise InvalidError(f"{MASK} stands for a stored secret, and none is stored", field="signing_secret")
+            raise InvalidError(
+                f"{MASK} stands for a stored secret, and none is stored", field="signing_secret"
+            )
         return old.options.signing_secret
     if not sent:
         return None
@@ -374,13 +462,17 @@ def _read_retry(body: RetryBody | None, defaults: Defaults) -> RetryPolicy:
 
     def span(value: Any, name: str, default: Micros) -> Micros:
         sent = given(value, None)
-        return default if sent is None else read_span(sent, f"retry_policy.{name}", most=LONGEST_WAIT)
+        return (
+            default if sent is None else read_span(sent, f"retry_policy.{name}", most=LONGEST_WAIT)
+        )
 
     return RetryPolicy(
         max_retries=given(body.max_retries, defaults.max_retries),
-        initial_delay_us=span(body.initial_delay, "initial_delay", 5 * SECOND), strategy=given(body.strategy, "fixed"),
-        max_delay_us=span(body.max_delay, "max_delay", HOUR), jitter_us=span(body.jitter, "jitter", 0),
-    )  # fmt: skip
+        initial_delay_us=span(body.initial_delay, "initial_delay", 5 * SECOND),
+        strategy=given(body.strategy, "fixed"),
+        max_delay_us=span(body.max_delay, "max_delay", HOUR),
+        jitter_us=span(body.jitter, "jitter", 0),
+    )
 
 
 def _read_tags(tags: list[str]) -> tuple[str, ...]:

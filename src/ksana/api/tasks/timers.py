@@ -1,4 +1,5 @@
-"""Timers over HTTP, dialect T: `/jobs` (T1-T4). The same records as tasks; what T cannot express is left as it is."""
+"""Timers over HTTP, dialect T: `/jobs` (T1-T4). The same records as tasks; what T cannot express is
+left as it is."""
 
 from collections.abc import AsyncIterator
 from functools import lru_cache
@@ -8,57 +9,57 @@ import msgspec
 from msgspec import UNSET
 from msgspec import UnsetType as Unset
 
-from ksana.api.tasks.members import (
-
-    Defaults,
-
-    TaskSurface,
-
-    align_names,
-
-    check_name,
-
-    check_placeholders,
-
-    check_type,
-
-    given,
-
-    mask_headers,
-
-    merge,
-
-    read_headers,
-
-    read_if_match,
-
-    read_span,
-
-    sent_members,
-
-    show_time,
-
-    trace_of,
-
-)
-from ksana.api.core.openapi import Error
 from ksana.api.core.idempotency import answer_once, read_key
+from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Answer, Call, Content, Route, Stream
-from ksana.api.tasks.schedule_shapes import Chosen, ScheduleBody, Span, base_of, merge_schedule, read_chosen
+from ksana.api.tasks.members import (
+    Defaults,
+    TaskSurface,
+    align_names,
+    check_name,
+    check_placeholders,
+    check_type,
+    given,
+    mask_headers,
+    merge,
+    read_headers,
+    read_if_match,
+    read_span,
+    sent_members,
+    show_time,
+    trace_of,
+)
+from ksana.api.tasks.schedule_shapes import (
+    Chosen,
+    ScheduleBody,
+    Span,
+    base_of,
+    merge_schedule,
+    read_chosen,
+)
 from ksana.base.durations import format_duration
 from ksana.base.errors import InvalidError
 from ksana.base.ids import JOB_ID
 from ksana.base.instant import DAY, MILLISECOND, Instant
-from ksana.domain.tasks import headers as header_rules
 from ksana.domain.schedule import Cron
 from ksana.domain.schedule_json import write_schedule
+from ksana.domain.tasks import headers as header_rules
 from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Status, Task
 from ksana.service.tasks.definitions import NewTask, Started
 
 PAGE: Final = 500
-_SERVER_OWNED: Final = frozenset({
-    "task_id", "version", "created_at", "updated_at", "last_run_at", "next_run_at", "last_status", "last_error",
-})  # fmt: skip
+_SERVER_OWNED: Final = frozenset(
+    {
+        "task_id",
+        "version",
+        "created_at",
+        "updated_at",
+        "last_run_at",
+        "next_run_at",
+        "last_status",
+        "last_error",
+    }
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -147,14 +148,18 @@ class _TimerEdge:
         definition = read_timer(body, self._defaults, self._surface.clock.now())
         status: Status = "ENABLED" if given(body.enabled, True) else "DISABLED"
         new = NewTask("T", definition, status, _read_id(given(body.id, "")))
-        return await answer_once(self._tasks.create(new, read_key(call, "jobs.create", body, _render)), _render, 201)
+        return await answer_once(
+            self._tasks.create(new, read_key(call, "jobs.create", body, _render)), _render, 201
+        )
 
     async def list_timers(self, call: Call) -> Answer | Stream:
         query: TimerQuery = call.query
         if query.limit is not None:
             page = await self._tasks.list_timers(query.cursor, query.limit + 1)
             shown = page[: query.limit]
-            more = ((b"x-next-cursor", str(shown[-1].id).encode()),) if len(page) > query.limit else ()
+            more = (
+                ((b"x-next-cursor", str(shown[-1].id).encode()),) if len(page) > query.limit else ()
+            )
             return Answer(200, [show_timer(task) for task in shown], more)
         page = await self._tasks.list_timers(query.cursor, PAGE)
         if len(page) < PAGE:
@@ -199,29 +204,69 @@ def routes(surface: TaskSurface) -> list[Route]:
     def route(method: str, path: str, handler: Any, summary: str, **more: Any) -> Route:
         scope = "tasks:read" if method == "GET" else "tasks:write"
         return Route(
-            method, path, handler, scope=scope, summary=summary, tags=("timers",), converters={"id": to_job_id}, **more
+            method,
+            path,
+            handler,
+            scope=scope,
+            summary=summary,
+            tags=("timers",),
+            converters={"id": to_job_id},
+            **more,
         )
 
     whole, conflict = {200: TimerView}, {409: Error}
     return [
         route(
-            "POST", "/jobs", edge.create_timer, "Make a timer", body=WholeTimer, answers={201: TimerView},
-            ignored_members=_SERVER_OWNED, is_swift=True,
+            "POST",
+            "/jobs",
+            edge.create_timer,
+            "Make a timer",
+            body=WholeTimer,
+            answers={201: TimerView},
+            ignored_members=_SERVER_OWNED,
+            is_swift=True,
         ),
-        route("GET", "/jobs", edge.list_timers, "List timers, oldest first", query=TimerQuery, answers={200: list[TimerView]}),
+        route(
+            "GET",
+            "/jobs",
+            edge.list_timers,
+            "List timers, oldest first",
+            query=TimerQuery,
+            answers={200: list[TimerView]},
+        ),
         route("GET", "/jobs/{id}", edge.get_timer, "Read a timer", answers=whole),
         route(
-            "PATCH", "/jobs/{id}", edge.change_timer, "Change a timer by a JSON merge patch", body=TimerBody, answers=whole,
+            "PATCH",
+            "/jobs/{id}",
+            edge.change_timer,
+            "Change a timer by a JSON merge patch",
+            body=TimerBody,
+            answers=whole,
             ignored_members=_SERVER_OWNED | {"id"},
         ),
         route("DELETE", "/jobs/{id}", edge.delete_timer, "Delete a timer", answers={204: None}),
         route(
-            "POST", "/jobs/{id}/run-now", edge.run_timer_now, "Run a timer at once, beside its schedule",
+            "POST",
+            "/jobs/{id}/run-now",
+            edge.run_timer_now,
+            "Run a timer at once, beside its schedule",
             answers={202: RunStarted, **conflict},
         ),
-        route("POST", "/jobs/{id}/pause", edge.pause_timer, "Pause a timer", answers={**whole, **conflict}),
-        route("POST", "/jobs/{id}/resume", edge.resume_timer, "Resume a timer from now on", answers={**whole, **conflict}),
-    ]  # fmt: skip
+        route(
+            "POST",
+            "/jobs/{id}/pause",
+            edge.pause_timer,
+            "Pause a timer",
+            answers={**whole, **conflict},
+        ),
+        route(
+            "POST",
+            "/jobs/{id}/resume",
+            edge.resume_timer,
+            "Resume a timer from now on",
+            answers={**whole, **conflict},
+        ),
+    ]
 
 
 def to_job_id(text: str) -> str:
@@ -235,24 +280,41 @@ def show_timer(task: Task) -> TimerView:
     """Render a timer."""
     definition = task.definition
     max_runs = definition.options.max_runs
-    schedule = {name: "" if value is None else value for name, value in write_schedule(definition.schedule).items()}
+    schedule = {
+        name: "" if value is None else value
+        for name, value in write_schedule(definition.schedule).items()
+    }
     if max_runs is not None:
         schedule["max_runs"] = max_runs
     return TimerView(
-        id=task.job_id, name=definition.name, enabled=task.status == "ENABLED", type=definition.options.type,
+        id=task.job_id,
+        name=definition.name,
+        enabled=task.status == "ENABLED",
+        type=definition.options.type,
         http=HttpView(
-            definition.http_method, definition.target_url,
-            mask_headers(definition.headers, definition.options.secret_headers), definition.body or "",
+            definition.http_method,
+            definition.target_url,
+            mask_headers(definition.headers, definition.options.secret_headers),
+            definition.body or "",
         ),
-        schedule=schedule, timeout=format_duration(definition.timeout_us), max_retries=definition.retry.max_retries,
-        retry_backoff=format_duration(definition.retry.initial_delay_us), last_run_at=show_time(task.last_run_at) or "",
+        schedule=schedule,
+        timeout=format_duration(definition.timeout_us),
+        max_retries=definition.retry.max_retries,
+        retry_backoff=format_duration(definition.retry.initial_delay_us),
+        last_run_at=show_time(task.last_run_at) or "",
         next_run_at=(show_time(task.next_slot_at) or "") if task.fire_at is not None else "",
-        last_status=task.last_status, last_error=task.last_error, task_id=task.id, version=task.version,
-        created_at=show_time(task.created_at) or "", updated_at=show_time(task.updated_at) or "",
-    )  # fmt: skip
+        last_status=task.last_status,
+        last_error=task.last_error,
+        task_id=task.id,
+        version=task.version,
+        created_at=show_time(task.created_at) or "",
+        updated_at=show_time(task.updated_at) or "",
+    )
 
 
-def read_timer(body: TimerBody, defaults: Defaults, now: Instant, old: Task | None = None) -> Definition:
+def read_timer(
+    body: TimerBody, defaults: Defaults, now: Instant, old: Task | None = None
+) -> Definition:
     """Read a whole timer and check all of it. Of `old`, everything that T cannot express stays."""
     before = _fresh(defaults) if old is None else old.definition
     http = given(body.http, HttpBody())
@@ -266,18 +328,29 @@ def read_timer(body: TimerBody, defaults: Defaults, now: Instant, old: Task | No
     chosen = _read_schedule(body, defaults, now, old)
     timeout, backoff = given(body.timeout, None), given(body.retry_backoff, None)
     definition = msgspec.structs.replace(
-        before, name=name, schedule=chosen.schedule, http_method=given(http.method, "GET"), target_url=url,
-        headers=read_headers(sent, before.options.secret_headers, None if old is None else before, "http.headers"),
+        before,
+        name=name,
+        schedule=chosen.schedule,
+        http_method=given(http.method, "GET"),
+        target_url=url,
+        headers=read_headers(
+            sent, before.options.secret_headers, None if old is None else before, "http.headers"
+        ),
         body=given(http.body, "") or None,
-        timeout_us=defaults.timer_timeout_us if timeout is None else read_span(timeout, "timeout", least=MILLISECOND),
+        timeout_us=defaults.timer_timeout_us
+        if timeout is None
+        else read_span(timeout, "timeout", least=MILLISECOND),
         retry=msgspec.structs.replace(
-            before.retry, max_retries=given(body.max_retries, defaults.timer_max_retries),
+            before.retry,
+            max_retries=given(body.max_retries, defaults.timer_max_retries),
             initial_delay_us=(
-                defaults.timer_retry_backoff_us if backoff is None else read_span(backoff, "retry_backoff", most=30 * DAY)
+                defaults.timer_retry_backoff_us
+                if backoff is None
+                else read_span(backoff, "retry_backoff", most=30 * DAY)
             ),
         ),
         options=msgspec.structs.replace(before.options, max_runs=chosen.max_runs),
-    )  # fmt: skip
+    )
     if old is not None and old.dialect == "C" and definition.options.template:
         check_placeholders(definition, "http.url", "http.headers", "http.body")
     return definition
@@ -287,15 +360,24 @@ def read_timer(body: TimerBody, defaults: Defaults, now: Instant, old: Task | No
 def _fresh(defaults: Defaults) -> Definition:
     """What a record made through T is before anybody says anything about it."""
     options = Options(
-        follow_redirects=defaults.follow_redirects, max_queued=defaults.max_queued,
-        misfire_grace_us=defaults.misfire_grace_us, retry_on_callback_failure=defaults.retry_on_callback_failure,
-        on_orphan=defaults.on_orphan, delivery=defaults.delivery, history_limit=defaults.history_limit,
+        follow_redirects=defaults.follow_redirects,
+        max_queued=defaults.max_queued,
+        misfire_grace_us=defaults.misfire_grace_us,
+        retry_on_callback_failure=defaults.retry_on_callback_failure,
+        on_orphan=defaults.on_orphan,
+        delivery=defaults.delivery,
+        history_limit=defaults.history_limit,
         response_limit=defaults.response_limit,
-    )  # fmt: skip
+    )
     return Definition(
-        name="", description="", schedule=Cron("0 0 0 1 1 *"), retry=RetryPolicy(), concurrency_policy="SKIP",
-        misfire_policy="SKIP", options=options,
-    )  # fmt: skip
+        name="",
+        description="",
+        schedule=Cron("0 0 0 1 1 *"),
+        retry=RetryPolicy(),
+        concurrency_policy="SKIP",
+        misfire_policy="SKIP",
+        options=options,
+    )
 
 
 def _read_schedule(body: TimerBody, defaults: Defaults, now: Instant, old: Task | None) -> Chosen:
@@ -305,16 +387,25 @@ def _read_schedule(body: TimerBody, defaults: Defaults, now: Instant, old: Task 
     held = None if old is None else old.definition.schedule
     cron = held if isinstance(held, Cron) else None
     return read_chosen(
-        members, {}, now, dst_gap=cron.dst_gap if cron else defaults.dst_gap,
+        members,
+        {},
+        now,
+        dst_gap=cron.dst_gap if cron else defaults.dst_gap,
         dst_overlap=cron.dst_overlap if cron else defaults.dst_overlap,
-        old=None if old is None else Chosen(old.definition.schedule, old.definition.options.max_runs),
-    )  # fmt: skip
+        old=None
+        if old is None
+        else Chosen(old.definition.schedule, old.definition.options.max_runs),
+    )
 
 
 def _change(patch: TimerBody, defaults: Defaults, now: Instant, old: Task) -> Definition:
     """Merge a change into a timer and read the whole again."""
     sent, definition = sent_members(patch), old.definition
-    base = {name: value for name, value in sent_members(show_timer(old)).items() if name in TimerBody.__struct_fields__}
+    base = {
+        name: value
+        for name, value in sent_members(show_timer(old)).items()
+        if name in TimerBody.__struct_fields__
+    }
     base["schedule"] = base_of(definition.schedule, definition.options.max_runs)
     http = sent.get("http")
     if isinstance(http, dict) and isinstance(http.get("headers"), dict):

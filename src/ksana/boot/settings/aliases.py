@@ -1,7 +1,7 @@
 """Key names of earlier designs that a configuration file may still use, and what they mean here.
 
-`scheduler.phase2…` comes from the node design, `mysql…`, `scheduler…`, `executor…` from the cron design. A key whose
-purpose is gone is accepted with a notice, so that an old file still starts.
+`scheduler.phase2…` comes from the node design, `mysql…`, `scheduler…`, `executor…` from the cron
+design. A key whose purpose is gone is accepted with a notice, so that an old file still starts.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,9 @@ ALIASES: Final[dict[str, Alias]] = {
     _PHASE2 + "dlq_scan_count": Alias("nodes.dlq_scan_count"),
     _PHASE2 + "node_snapshot.presence_ttl_seconds": Alias("nodes.presence_ttl", _seconds),
     _PHASE2 + "node_snapshot.refresh_interval_ms": Alias("nodes.refresh_interval", _milliseconds),
-    _PHASE2 + "node_snapshot.remove_stale_after_seconds": Alias("nodes.remove_stale_after", _seconds),
+    _PHASE2 + "node_snapshot.remove_stale_after_seconds": Alias(
+        "nodes.remove_stale_after", _seconds
+    ),
 }
 
 WITHOUT_EFFECT: Final[dict[str, str]] = {
@@ -63,12 +65,15 @@ WITHOUT_EFFECT: Final[dict[str, str]] = {
     _PHASE2 + "node_snapshot.enabled": "the view of all nodes is always kept",
 }
 
-REDIS_KEYS: Final = tuple(_PHASE2 + key for key in ("enabled", "redis.mode", "redis.url", "redis.cluster_urls"))
+REDIS_KEYS: Final = tuple(
+    _PHASE2 + key for key in ("enabled", "redis.mode", "redis.url", "redis.cluster_urls")
+)
 """Four keys that together say what `coordination.url` says."""
 
 
 def coordination_url_of(keys: dict[str, Any]) -> str:
-    """Make the coordination URL of the node design's four keys. Off unless `enabled` says otherwise."""
+    """Make the coordination URL of the node design's four keys. Off unless `enabled` says
+    otherwise."""
     enabled, mode, url, urls = (keys.get(key) for key in REDIS_KEYS)
     if not SWITCH.read(enabled if enabled is not None else False):
         return "memory"
@@ -77,10 +82,18 @@ def coordination_url_of(keys: dict[str, Any]) -> str:
     if mode == "cluster":
         if isinstance(urls, str):
             urls = urls.split(",")
-        if not isinstance(urls, list) or not urls or not all(isinstance(entry, str) for entry in urls):
-            raise ValueError(f"{REDIS_KEYS[3]} must be a list of addresses when the mode is cluster")
+        if (
+            not isinstance(urls, list)
+            or not urls
+            or not all(isinstance(entry, str) for entry in urls)
+        ):
+            raise ValueError(
+                f"{REDIS_KEYS[3]} must be a list of addresses when the mode is cluster"
+            )
         scheme = "rediss" if urls[0].startswith("rediss://") else "redis"
-        return f"{scheme}+cluster://" + ",".join(entry.strip().partition("://")[2] or entry.strip() for entry in urls)
+        return f"{scheme}+cluster://" + ",".join(
+            entry.strip().partition("://")[2] or entry.strip() for entry in urls
+        )
     if not isinstance(url, str) or not url:
         raise ValueError(f"{REDIS_KEYS[2]} must say where Redis is")
     return url

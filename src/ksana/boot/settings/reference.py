@@ -1,10 +1,11 @@
-"""The reference page of the settings, made from the table: `python -m ksana.boot.settings_doc > docs/reference/settings.md`."""
+"""The reference page of the settings, made from the table: `python -m ksana.boot.settings_doc >
+docs/reference/settings.md`."""
 
 import sys
 from itertools import groupby
 
-from ksana.boot.settings.table import TABLE, Setting
 from ksana.boot.settings.aliases import ALIASES, REDIS_KEYS, WITHOUT_EFFECT
+from ksana.boot.settings.table import TABLE, Setting
 
 _HEAD = """\
 # Settings
@@ -27,9 +28,13 @@ it came from.
 def render() -> str:
     """Write the whole page."""
     parts = [_HEAD]
-    for group, settings in groupby(TABLE.values(), key=lambda setting: setting.name.rpartition(".")[0]):
+    for group, settings in groupby(
+        TABLE.values(), key=lambda setting: setting.name.rpartition(".")[0]
+    ):
         parts.append(f"\n## {group}\n")
-        parts.append("| setting | default | what it is | flag | environment |\n|---|---|---|---|---|")
+        parts.append(
+            "| setting | default | what it is | flag | environment |\n|---|---|---|---|---|"
+        )
         parts += [_row(setting) for setting in settings]
     parts.append("\n## Names of earlier designs\n\nThese keys work in the file too.\n")
     parts.append("| key | means |\n|---|---|")

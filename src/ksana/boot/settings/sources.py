@@ -1,6 +1,7 @@
 """Where settings come from: flags > environment > file > defaults. Every value keeps its origin.
 
-What is wrong stops the start with a SetupError that names the key, the value's source and the nearest known name.
+What is wrong stops the start with a SetupError that names the key, the value's source and the
+nearest known name.
 """
 
 import difflib
@@ -13,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.errors import SetupError
-from ksana.boot.settings.table import ENV_PREFIX, TABLE, Setting, Settings
 from ksana.boot.settings.aliases import ALIASES, REDIS_KEYS, WITHOUT_EFFECT, coordination_url_of
+from ksana.boot.settings.table import ENV_PREFIX, TABLE, Setting, Settings
 from ksana.boot.settings.values import sqlite_url
 
 CONFIG_VARIABLE: Final = "KSANA_CONFIG"
@@ -22,7 +23,8 @@ DEFAULT_FILE: Final = "ksana.toml"
 _OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "KSANA_URL", "KSANA_API_KEY"})
 """Names in our prefix that are no settings of the server."""
 
-# Kubernetes puts the address of every service into the environment; a service called ksana makes these.
+# Kubernetes puts the address of every service into the environment; a service called ksana makes
+# these.
 _SERVICE_LINK: Final = re.compile(
     r"KSANA_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?)\Z"
 )
@@ -55,7 +57,8 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], config: str | None = None) -> Loaded:
-    """Find every value. `flags` are by dotted name. Raise SetupError for the first thing that is wrong."""
+    """Find every value. `flags` are by dotted name. Raise SetupError for the first thing that is
+    wrong."""
     warnings: list[str] = []
     file = _config_file(config, environ)
     from_file = _read_file(file, warnings) if file is not None else {}
@@ -68,7 +71,11 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], config: str | Non
     tree: dict[str, Any] = {}
     values = []
     for setting in TABLE.values():
-        found = from_flags.get(setting.name) or from_env.get(setting.name) or from_file.get(setting.name)
+        found = (
+            from_flags.get(setting.name)
+            or from_env.get(setting.name)
+            or from_file.get(setting.name)
+        )
         value = setting.default if found is None else _read(setting, found)
         origin = "default" if found is None else found.origin
         if setting.name == "store.data_dir":
@@ -78,7 +85,9 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], config: str | Non
     if not tree["store"]["url"]:
         tree["store"]["url"] = sqlite_url(data_dir)
         values = [_with_default_url(value, tree["store"]["url"]) for value in values]
-    return Loaded(_build(Settings, tree), tuple(values), tuple(warnings), None if file is None else str(file))
+    return Loaded(
+        _build(Settings, tree), tuple(values), tuple(warnings), None if file is None else str(file)
+    )
 
 
 def _config_file(config: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -86,7 +95,9 @@ def _config_file(config: str | None, environ: Mapping[str, str]) -> Path | None:
         if given:
             path = Path(given)
             if not path.is_file():
-                raise SetupError(f"The configuration file {given} named by {origin} does not exist.")
+                raise SetupError(
+                    f"The configuration file {given} named by {origin} does not exist."
+                )
             return path
     path = Path(DEFAULT_FILE)
     return path if path.is_file() else None
@@ -100,7 +111,9 @@ def _read_file(path: Path, warnings: list[str]) -> dict[str, Found]:
             raise SetupError(f"The configuration file {path} is larger than 1 MiB.")
         document = tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
-        raise SetupError(f"The configuration file {path} cannot be read: {error.strerror}.") from None
+        raise SetupError(
+            f"The configuration file {path} cannot be read: {error.strerror}."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SetupError(f"The configuration file {path} is not TOML: {error}.") from None
     origin = f"file {path}"
@@ -148,7 +161,9 @@ def _converted(key: str, raw: Any, origin: str) -> Any:
         raise SetupError(f"{key} from {origin} is wrong: {error}.") from None
 
 
-def _read_environment(environ: Mapping[str, str], warnings: list[str]) -> Iterator[tuple[str, Found]]:
+def _read_environment(
+    environ: Mapping[str, str], warnings: list[str]
+) -> Iterator[tuple[str, Found]]:
     known = set(_OTHER_VARIABLES)
     for setting in TABLE.values():
         winner = None
@@ -159,8 +174,14 @@ def _read_environment(environ: Mapping[str, str], warnings: list[str]) -> Iterat
         if winner is not None:
             yield setting.name, winner
     for variable in sorted(environ):
-        if variable.startswith(ENV_PREFIX) and variable not in known and _SERVICE_LINK.match(variable) is None:
-            warnings.append(f"The environment variable {variable} is no setting{_nearest(variable, sorted(known))}")
+        if (
+            variable.startswith(ENV_PREFIX)
+            and variable not in known
+            and _SERVICE_LINK.match(variable) is None
+        ):
+            warnings.append(
+                f"The environment variable {variable} is no setting{_nearest(variable, sorted(known))}"
+            )
 
 
 def _of_variable(variable: str, environ: Mapping[str, str]) -> Found | None:
@@ -175,7 +196,9 @@ def _of_variable(variable: str, environ: Mapping[str, str]) -> Found | None:
         try:
             content = Path(file).read_text("utf-8").strip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise SetupError(f"The file {file} named by {variable}_FILE cannot be read: {error}.") from None
+            raise SetupError(
+                f"The file {file} named by {variable}_FILE cannot be read: {error}."
+            ) from None
         return Found(content, f"environment {variable}_FILE")
     return Found(text, f"environment {variable}") if text else None
 
@@ -187,7 +210,9 @@ def _read(setting: Setting, found: Found) -> Any:
         # A bad secret is named, never shown: half a URL may still hold the password.
         is_secret = setting.about.secret or setting.about.kind.name == "URL"
         shown = "its value" if is_secret else f"the value {found.raw!r}"
-        raise SetupError(f"{setting.name}: {shown} from {found.origin} is wrong: {error}.") from None
+        raise SetupError(
+            f"{setting.name}: {shown} from {found.origin} is wrong: {error}."
+        ) from None
 
 
 def _nearest(name: str, known: Any) -> str:
@@ -195,7 +220,11 @@ def _nearest(name: str, known: Any) -> str:
     if not near:
         leaf = name.rpartition(".")[2]
         near = [other for other in known if other.rpartition(".")[2] == leaf][:1]
-    return f"; the nearest known name is {near[0]!r}." if near else "; `ksana config` lists all settings."
+    return (
+        f"; the nearest known name is {near[0]!r}."
+        if near
+        else "; `ksana config` lists all settings."
+    )
 
 
 def _with_default_url(value: Value, url: str) -> Value:
@@ -214,6 +243,9 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 def _build(kind: Any, tree: dict[str, Any]) -> Any:
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
-    return kind(**{
-        name: _build(types[name], value) if isinstance(value, dict) else value for name, value in tree.items()
-    })  # fmt: skip
+    return kind(
+        **{
+            name: _build(types[name], value) if isinstance(value, dict) else value
+            for name, value in tree.items()
+        }
+    )

@@ -1,7 +1,8 @@
-"""How one setting's value is read and shown: the kinds of values, and nothing about where they come from.
+"""How one setting's value is read and shown: the kinds of values, and nothing about where they come
+from.
 
-A reader takes text (flags, environment) or what TOML gave and answers the value, or raises ValueError saying what is
-allowed.
+A reader takes text (flags, environment) or what TOML gave and answers the value, or raises
+ValueError saying what is allowed.
 """
 
 import re
@@ -17,7 +18,9 @@ from ksana.boot.redaction import mask_url
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
-_SIZE: Final = re.compile(r"(\d{1,15})\s*(b|kb|kib|k|mb|mib|m|gb|gib|g)?\Z", re.ASCII | re.IGNORECASE)
+_SIZE: Final = re.compile(
+    r"(\d{1,15})\s*(b|kb|kib|k|mb|mib|m|gb|gib|g)?\Z", re.ASCII | re.IGNORECASE
+)
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _GO_DSN: Final = re.compile(r"(?:(.*)@)?(?:(tcp|unix)(?:\(([^)]*)\))?)?/([^/?]*)(?:\?(.*))?\Z")
 
@@ -102,7 +105,9 @@ def _read_size(raw: Any) -> int:
         elif raw.strip().lower() == "whole":
             raw = 0
     if isinstance(raw, bool) or not isinstance(raw, int) or not 0 <= raw <= 1 << 30:
-        raise ValueError('it must be a size such as "64KiB" or a number of bytes, at most 1 GiB; 0 or "whole" for no limit')
+        raise ValueError(
+            'it must be a size such as "64KiB" or a number of bytes, at most 1 GiB; 0 or "whole" for no limit'
+        )
     return raw
 
 
@@ -166,9 +171,13 @@ def _read_store_url(raw: Any) -> str:
     scheme, sep, rest = value.partition("://")
     scheme = _SCHEME_ALIASES.get(scheme.lower(), scheme.lower())
     if not sep or scheme not in STORE_SCHEMES:
-        raise ValueError(f"it must be a URL that begins with one of {', '.join(s + '://' for s in STORE_SCHEMES)}")
+        raise ValueError(
+            f"it must be a URL that begins with one of {', '.join(s + '://' for s in STORE_SCHEMES)}"
+        )
     if scheme in {"sqlite", "json"} and not rest.startswith("/"):
-        raise ValueError(f"write {scheme}:///path for a relative path and {scheme}:////path for an absolute one")
+        raise ValueError(
+            f"write {scheme}:///path for a relative path and {scheme}:////path for an absolute one"
+        )
     return f"{scheme}://{rest}"
 
 
@@ -178,7 +187,9 @@ def _read_coordination_url(raw: Any) -> str:
         return "memory"
     scheme, sep, rest = value.partition("://")
     if not sep or scheme.lower() not in COORDINATION_SCHEMES or not rest:
-        raise ValueError("it must be memory, redis://…, rediss://… or redis+cluster://host:port,host:port")
+        raise ValueError(
+            "it must be memory, redis://…, rediss://… or redis+cluster://host:port,host:port"
+        )
     return f"{scheme.lower()}://{rest}"
 
 
@@ -192,9 +203,11 @@ def _plain(raw: Any) -> str:
 
 
 def url_of_go_dsn(dsn: Any) -> str:
-    """Turn the Go driver's `user:pass@tcp(host:port)/base?…` into a store URL. A URL passes as it is.
+    """Turn the Go driver's `user:pass@tcp(host:port)/base?…` into a store URL. A URL passes as it
+    is.
 
-    Only where the database is and who we are is taken over; the parameters tune the Go driver and mean nothing here.
+    Only where the database is and who we are is taken over; the parameters tune the Go driver and
+    mean nothing here.
     """
     value = _plain(dsn)
     if "://" in value:
@@ -204,7 +217,11 @@ def url_of_go_dsn(dsn: Any) -> str:
         raise ValueError('it must be like "user:password@tcp(host:3306)/base"')
     login, transport, address, base, _ = match.groups()
     user, colon, password = (login or "").partition(":")
-    who = quote(user, safe="") + (":" + quote(password, safe="") if colon else "") + "@" if login else ""
+    who = (
+        quote(user, safe="") + (":" + quote(password, safe="") if colon else "") + "@"
+        if login
+        else ""
+    )
     if transport == "unix":
         return f"mysql://{who}localhost/{base}?unix_socket={quote(address or '', safe='/')}"
     return f"mysql://{who}{address or '127.0.0.1:3306'}/{base}"

@@ -1,8 +1,9 @@
-"""Admission: whether a job may run now within the capacity, and why not. Pure: rows and `now` in, a decision out.
+"""Admission: whether a job may run now within the capacity, and why not. Pure: rows and `now` in, a
+decision out.
 
-Three rules, in this order. The sum of what runs never passes the total. An addon with a share never passes it. A refused
-request of the highest waiting priority keeps its units for a while, so that small jobs do not starve a large one; only a
-more urgent request may pass it.
+Three rules, in this order. The sum of what runs never passes the total. An addon with a share never
+passes it. A refused request of the highest waiting priority keeps its units for a while, so that
+small jobs do not starve a large one; only a more urgent request may pass it.
 """
 
 from typing import Final
@@ -17,7 +18,8 @@ RESERVE_GRACE: Final[Micros] = 5 * SECOND
 """How long after its next try a refused request still keeps its units."""
 
 PATIENCE: Final[Micros] = 30 * SECOND
-"""A ready job that has waited longer and still does not fit keeps its units too, when claims ask for leases at once."""
+"""A ready job that has waited longer and still does not fit keeps its units too, when claims ask
+for leases at once."""
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -33,7 +35,11 @@ class Room(msgspec.Struct, frozen=True):
 
     def reserved(self, now: Instant) -> int:
         """Units kept for a refused request, while that lasts."""
-        return self.reserved_units if self.reserved_for is not None and self.reserved_until > now else 0
+        return (
+            self.reserved_units
+            if self.reserved_for is not None and self.reserved_until > now
+            else 0
+        )
 
     def with_grant(self, cost_units: int, job_id: str) -> "Room":
         """The room after a grant; a reservation of the same job is used up by it."""
@@ -49,17 +55,26 @@ class Room(msgspec.Struct, frozen=True):
         )
 
     def with_all(self, cost_units: int, count: int) -> "Room | None":
-        """The room after so many grants of so many units together, when nothing stands in the way of any: nothing is kept for
-        anybody and all of them fit. None: they are to be judged one by one."""
+        """The room after so many grants of so many units together, when nothing stands in the way
+        of any: nothing is kept for anybody and all of them fit. None: they are to be judged one by
+        one."""
         if self.reserved_for is not None or self.used + cost_units > self.total:
             return None
         return Room(
-            self.total, self.used + cost_units, self.active + count, 0, None, self.reserved_urgency, self.reserved_until
-        )  # fmt: skip
+            self.total,
+            self.used + cost_units,
+            self.active + count,
+            0,
+            None,
+            self.reserved_urgency,
+            self.reserved_until,
+        )
 
     def with_reserve(self, ask: "Ask", until: Instant) -> "Room":
         """The room with units kept for a refused request."""
-        return Room(self.total, self.used, self.active, ask.cost_units, ask.job_id, ask.urgency, until)
+        return Room(
+            self.total, self.used, self.active, ask.cost_units, ask.job_id, ask.urgency, until
+        )
 
 
 class Ask(msgspec.Struct, frozen=True, gc=False):
@@ -78,14 +93,22 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-def find_denial(room: Room, ask: Ask, now: Instant, share: int | None = None, addon_used: int = 0) -> Denial | None:
+def find_denial(
+    room: Room, ask: Ask, now: Instant, share: int | None = None, addon_used: int = 0
+) -> Denial | None:
     """Decide: None admits."""
     if room.used + ask.cost_units > room.total:
         asked = f"requested={ask.cost_units}"
-        return Denial("CAPACITY_EXCEEDED", f"Capacity exceeded: used={room.used}, {asked}, capacity={room.total}")
+        return Denial(
+            "CAPACITY_EXCEEDED",
+            f"Capacity exceeded: used={room.used}, {asked}, capacity={room.total}",
+        )
     if share is not None and addon_used + ask.cost_units > share:
         asked = f"requested={ask.cost_units}"
-        return Denial("SHARE_EXCEEDED", f"Share of {ask.addon_id} exceeded: used={addon_used}, {asked}, capacity={share}")
+        return Denial(
+            "SHARE_EXCEEDED",
+            f"Share of {ask.addon_id} exceeded: used={addon_used}, {asked}, capacity={share}",
+        )
     kept = room.reserved(now)
     is_behind = room.reserved_for != ask.job_id and ask.urgency >= room.reserved_urgency
     if kept and is_behind and room.used + kept + ask.cost_units > room.total:

@@ -1,6 +1,8 @@
-"""Queue jobs, leases and lines: their types, the legal moves, and every rule that needs no store and no clock.
+"""Queue jobs, leases and lines: their types, the legal moves, and every rule that needs no store
+and no clock.
 
-Who waits where is a lane; what callers see is a state. What may run at once is decided in `domain.admission`.
+Who waits where is a lane; what callers see is a state. What may run at once is decided in
+`domain.admission`.
 """
 
 import hashlib
@@ -19,8 +21,11 @@ URGENCY: Final[Mapping[str, int]] = {name: place for place, name in enumerate(PR
 
 FINAL_STATUSES: Final = ("SUCCEEDED", "FAILED", "CANCELED", "TIMEOUT")
 FINAL_OF: Final[Mapping[str, str]] = {
-    "DONE": "SUCCEEDED", "FAILED": "FAILED", "CANCELED": "CANCELED", "TIMEOUT": "TIMEOUT",
-}  # fmt: skip
+    "DONE": "SUCCEEDED",
+    "FAILED": "FAILED",
+    "CANCELED": "CANCELED",
+    "TIMEOUT": "TIMEOUT",
+}
 """The final status of a job by the state it ended in."""
 
 ENDED: Final = frozenset(FINAL_OF)
@@ -156,26 +161,89 @@ class ReadyJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     def claimed(self, worker_id: str, until: Instant, now: Instant) -> Job:
         """The job with its claim."""
         return Job(
-            self.seq, self.job_id, self.addon_id, self.job_type, self.priority, self.cost_units, self.constraints_json,
-            self.payload_json, "CLAIMED", self.attempts, self.max_attempts, self.created_at, now, self.run_at, worker_id,
-            until, None, self.next_retry_at, self.fairness_key, self.client_request_id, 0, None, None, None,
-            self.started_at, None, None, self.error_text, None, self.metrics_json, Lane.CLAIMED, self.urgency,
-            self.line_id, self.turn, self.due_at, None,
-        )  # fmt: skip
+            self.seq,
+            self.job_id,
+            self.addon_id,
+            self.job_type,
+            self.priority,
+            self.cost_units,
+            self.constraints_json,
+            self.payload_json,
+            "CLAIMED",
+            self.attempts,
+            self.max_attempts,
+            self.created_at,
+            now,
+            self.run_at,
+            worker_id,
+            until,
+            None,
+            self.next_retry_at,
+            self.fairness_key,
+            self.client_request_id,
+            0,
+            None,
+            None,
+            None,
+            self.started_at,
+            None,
+            None,
+            self.error_text,
+            None,
+            self.metrics_json,
+            Lane.CLAIMED,
+            self.urgency,
+            self.line_id,
+            self.turn,
+            self.due_at,
+            None,
+        )
 
     def running(self, worker_id: str, lease_id: str, now: Instant) -> Job:
         """The job in its next attempt."""
         return Job(
-            self.seq, self.job_id, self.addon_id, self.job_type, self.priority, self.cost_units, self.constraints_json,
-            self.payload_json, "RUNNING", self.attempts + 1, self.max_attempts, self.created_at, now, self.run_at, worker_id,
-            None, lease_id, None, self.fairness_key, self.client_request_id, 0, None, None, None,
-            now, None, None, self.error_text, None, self.metrics_json, 4, self.urgency,
-            self.line_id, self.turn, self.due_at, None,
-        )  # fmt: skip
+            self.seq,
+            self.job_id,
+            self.addon_id,
+            self.job_type,
+            self.priority,
+            self.cost_units,
+            self.constraints_json,
+            self.payload_json,
+            "RUNNING",
+            self.attempts + 1,
+            self.max_attempts,
+            self.created_at,
+            now,
+            self.run_at,
+            worker_id,
+            None,
+            lease_id,
+            None,
+            self.fairness_key,
+            self.client_request_id,
+            0,
+            None,
+            None,
+            None,
+            now,
+            None,
+            None,
+            self.error_text,
+            None,
+            self.metrics_json,
+            4,
+            self.urgency,
+            self.line_id,
+            self.turn,
+            self.due_at,
+            None,
+        )
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """One row of `scheduler_lease_runs`: the right to run a job, and the fencing token of its attempt."""
+    """One row of `scheduler_lease_runs`: the right to run a job, and the fencing token of its
+    attempt."""
 
     lease_id: str
     job_id: str
@@ -193,7 +261,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A lease, and of its job what it takes to end the attempt. `is_live`: active, and lasting by the store's clock."""
+    """A lease, and of its job what it takes to end the attempt. `is_live`: active, and lasting by
+    the store's clock."""
 
     lease_id: str
     job_id: str
@@ -233,7 +302,8 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """All jobs that a claim's filters cannot tell apart: same addon, type, cost and needs. The id follows from these."""
+    """All jobs that a claim's filters cannot tell apart: same addon, type, cost and needs. The id
+    follows from these."""
 
     id: int
     addon_id: str
@@ -258,7 +328,8 @@ def needs_of(constraints: Mapping[str, Any]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def line_of(addon_id: str, job_type: str, cost_units: int, needs: tuple[str, ...]) -> Line:
-    """Name the line of such jobs. The id is a hash, so every instance and every retry finds the same one."""
+    """Name the line of such jobs. The id is a hash, so every instance and every retry finds the
+    same one."""
     text = msgspec.json.encode((addon_id, job_type, cost_units, needs))
     number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
     return Line(number, addon_id, job_type, cost_units, needs)
@@ -294,9 +365,10 @@ def backoff_us(attempts: int) -> Micros:
 def next_turn(has_key: bool, head: int | None, tail: int | None, key_tail: int | None) -> int:
     """Give a job that becomes ready its turn: the least turn is served first, and then age decides.
 
-    Jobs without a fairness key go to the tail, so among themselves they are served by age. A job with a key comes one turn
-    after the last waiting job of its key, or at the head if its key has none waiting: keys are served in rotation, however
-    many jobs one of them has. Nothing is stored per key; what waits is all there is to know.
+    Jobs without a fairness key go to the tail, so among themselves they are served by age. A job
+    with a key comes one turn after the last waiting job of its key, or at the head if its key has
+    none waiting: keys are served in rotation, however many jobs one of them has. Nothing is stored
+    per key; what waits is all there is to know.
     """
     if not has_key:
         return tail or 0
@@ -322,7 +394,8 @@ _AGAIN: Final = Ending("QUEUED", 0)
 
 
 def after_release(job: Job | Hold, status: str) -> Ending:
-    """Decide a job's state once its worker released the lease. A cancelled job is never tried again."""
+    """Decide a job's state once its worker released the lease. A cancelled job is never tried
+    again."""
     if job.cancel_requested or status == "CANCELED":
         return _CANCELED
     if status == "SUCCEEDED":
@@ -335,15 +408,19 @@ def after_release(job: Job | Hold, status: str) -> Ending:
 
 
 def after_expiry(job: Job | Hold) -> Ending:
-    """Decide a job's state once its lease ran out. The attempt was counted when the lease was granted."""
+    """Decide a job's state once its lease ran out. The attempt was counted when the lease was
+    granted."""
     if job.cancel_requested:
         return _CANCELED
     return _AGAIN if job.attempts < job.max_attempts else _TIMEOUT
 
 
 def can_report(state: str, to: str) -> bool:
-    """Tell whether a worker may report this state: a legal move, or the same state again while the job is alive."""
-    return (state, "status", to) in JOB_MOVES or (state == to and state not in ENDED and state != "QUEUED")
+    """Tell whether a worker may report this state: a legal move, or the same state again while the
+    job is alive."""
+    return (state, "status", to) in JOB_MOVES or (
+        state == to and state not in ENDED and state != "QUEUED"
+    )
 
 
 @lru_cache(maxsize=256)
@@ -351,4 +428,6 @@ def release_digest(status: str, result: str, error: str | None, metrics: str) ->
     """Name what a release said, so that the same one sent again is known."""
     # Lengths keep one member's end from passing for another's beginning.
     lengths = f"{len(result)} {len(metrics)} {-1 if error is None else len(error)}"
-    return hashlib.blake2b(f"{status} {lengths} {result}{metrics}{error or ''}".encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        f"{status} {lengths} {result}{metrics}{error or ''}".encode(), digest_size=16
+    ).hexdigest()

@@ -1,4 +1,5 @@
-"""What an answer means: success, another try, or the end. Pure; whether tries are left is the retry policy's matter."""
+"""What an answer means: success, another try, or the end. Pure; whether tries are left is the retry
+policy's matter."""
 
 import re
 from datetime import UTC, datetime
@@ -13,7 +14,8 @@ ReplyKind = Literal["answered", "timeout", "unreachable", "refused", "aborted"]
 """How a call ended, in the words of the Caller port."""
 
 Outcome = Literal["success", "retry", "fail", "timeout-retry"]
-"""retry and timeout-retry differ only in what the run is called if this was the last try: failed or timeout."""
+"""retry and timeout-retry differ only in what the run is called if this was the last try: failed or
+timeout."""
 
 MAX_ERROR: Final = 1024
 MAX_RETRY_AFTER: Final[Micros] = HOUR
@@ -27,12 +29,34 @@ _DEFAULT_ERRORS: Final[dict[str, str]] = {
     "aborted": "the call was ended before an answer came",
 }
 
-_MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTHS: Final = (
+    "jan",
+    "feb",
+    "mar",
+    "apr",
+    "may",
+    "jun",
+    "jul",
+    "aug",
+    "sep",
+    "oct",
+    "nov",
+    "dec",
+)
 # The three forms RFC 9110 asks readers to know: IMF-fixdate, RFC 850, asctime.
 _DATE_FORMS: Final = (
-    re.compile(r"\w{3}, (?P<d>\d\d) (?P<mon>\w{3}) (?P<y>\d{4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d) GMT\Z", re.ASCII),
-    re.compile(r"\w+, (?P<d>\d\d)-(?P<mon>\w{3})-(?P<y>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d) GMT\Z", re.ASCII),
-    re.compile(r"\w{3} (?P<mon>\w{3}) (?P<d>[ \d]\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d) (?P<y>\d{4})\Z", re.ASCII),
+    re.compile(
+        r"\w{3}, (?P<d>\d\d) (?P<mon>\w{3}) (?P<y>\d{4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d) GMT\Z",
+        re.ASCII,
+    ),
+    re.compile(
+        r"\w+, (?P<d>\d\d)-(?P<mon>\w{3})-(?P<y>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d) GMT\Z",
+        re.ASCII,
+    ),
+    re.compile(
+        r"\w{3} (?P<mon>\w{3}) (?P<d>[ \d]\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d) (?P<y>\d{4})\Z",
+        re.ASCII,
+    ),
 )
 
 
@@ -79,7 +103,8 @@ def describe_status(status: int) -> str:
 
 
 def parse_retry_after(text: str | None, now: Instant) -> Micros | None:
-    """Read Retry-After, in seconds or as a date; None if absent, unreadable or past; never more than an hour."""
+    """Read Retry-After, in seconds or as a date; None if absent, unreadable or past; never more
+    than an hour."""
     if text is None or len(text) > 64:
         return None
     text = text.strip()
@@ -94,7 +119,8 @@ def parse_retry_after(text: str | None, now: Instant) -> Micros | None:
 
 
 def clip_error(line: str) -> str:
-    """Make one line of at most 1024 characters; what cannot be printed, and could steer a terminal, is shown as �."""
+    """Make one line of at most 1024 characters; what cannot be printed, and could steer a terminal,
+    is shown as �."""
     line = " ".join(line.split())
     if not line.isprintable():
         line = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
@@ -107,14 +133,24 @@ def _parse_http_date(text: str, now: Instant) -> Instant | None:
         if match is None:
             continue
         year = int(match["y"])
-        if year < 100:  # RFC 850 dates: the year with these two digits that is not more than 50 years ahead
+        if (
+            year < 100
+        ):  # RFC 850 dates: the year with these two digits that is not more than 50 years ahead
             this_year = datetime.fromtimestamp(now // SECOND, UTC).year
             year += this_year - this_year % 100
             year -= 100 if year > this_year + 50 else 0
         try:
             month = _MONTHS.index(match["mon"].lower()) + 1
             return to_instant(
-                datetime(year, month, int(match["d"]), int(match["h"]), int(match["m"]), int(match["s"]), tzinfo=UTC)
+                datetime(
+                    year,
+                    month,
+                    int(match["d"]),
+                    int(match["h"]),
+                    int(match["m"]),
+                    int(match["s"]),
+                    tzinfo=UTC,
+                )
             )
         except ValueError:
             return None

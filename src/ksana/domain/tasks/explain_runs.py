@@ -1,4 +1,5 @@
-"""Why a run is in its state and what it waits for. Pure: the run, its recorded events and the present counts in; words out."""
+"""Why a run is in its state and what it waits for. Pure: the run, its recorded events and the
+present counts in; words out."""
 
 from typing import Any, Literal
 
@@ -6,8 +7,8 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact, Reason, reason, recorded, show, span_words, tell
-from ksana.domain.tasks.firing import Counts
 from ksana.domain.lifecycle import RUN
+from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import Run, Task
 
 MASK = "***"
@@ -23,7 +24,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     """All of the run's events that are kept, oldest first."""
     counts: Counts
     ahead: int
-    """Runs before it: in its task's line if it waits for its turn, at its host if it waits for a place."""
+    """Runs before it: in its task's line if it waits for its turn, at its host if it waits for a
+    place."""
     is_ahead_cut: bool
     """Whether there are more than were counted."""
     holder_lease_until: Instant | None
@@ -64,7 +66,9 @@ class RunExplanation(msgspec.Struct, frozen=True):
 def explain_run(facts: RunFacts) -> RunExplanation:
     """Say why."""
     run = facts.run
-    facts = msgspec.structs.replace(facts, events=tuple(_masked(fact, run.callback_token) for fact in facts.events))
+    facts = msgspec.structs.replace(
+        facts, events=tuple(_masked(fact, run.callback_token) for fact in facts.events)
+    )
     reasons = [*_explain_state(facts)]
     waits_for = None
     if run.status not in RUN.final:
@@ -77,16 +81,29 @@ def explain_run(facts: RunFacts) -> RunExplanation:
 
 
 def _explain_state(facts: RunFacts) -> list[Reason]:
-    """The recorded reason of the state it is in, and before it how the run came to be if that is another."""
+    """The recorded reason of the state it is in, and before it how the run came to be if that is
+    another."""
     run = facts.run
     reasons: list[Reason] = []
-    of_state = [fact for fact in facts.events if fact.type.startswith("RUN_") and fact.type != "RUN_RESULT_REFUSED"]
-    last = next((fact for fact in reversed(of_state) if fact.data.get("reason") == run.reason), None)
+    of_state = [
+        fact
+        for fact in facts.events
+        if fact.type.startswith("RUN_") and fact.type != "RUN_RESULT_REFUSED"
+    ]
+    last = next(
+        (fact for fact in reversed(of_state) if fact.data.get("reason") == run.reason), None
+    )
     if run.reason is not None:
         data = {"status": run.status, "error": _hide(run.error_message, run.callback_token)}
-        reasons.append(recorded(last, run.reason) if last is not None else reason(run.reason, **data))
+        reasons.append(
+            recorded(last, run.reason) if last is not None else reason(run.reason, **data)
+        )
     first = of_state[0] if of_state else None
-    if first is not None and first is not last and isinstance(code := first.data.get("reason"), str):
+    if (
+        first is not None
+        and first is not last
+        and isinstance(code := first.data.get("reason"), str)
+    ):
         reasons.append(recorded(first, code))
     return reasons
 
@@ -100,13 +117,17 @@ def _explain_waiting(facts: RunFacts) -> tuple[Waiting, Reason]:
         waits_for = Waiting("callback", until=show(until))
         if until <= now:
             return waits_for, reason("OVERDUE", what="the callback", at=show(until))
-        return waits_for, reason("WAITS_FOR_CALLBACK", deadline=show(until), rest=span_words(until - now))
+        return waits_for, reason(
+            "WAITS_FOR_CALLBACK", deadline=show(until), rest=span_words(until - now)
+        )
     if run.status == "RETRYING" and run.ready_host is None:
         at = run.next_retry_time or run.wake_at or now
         waits_for = Waiting("retry", until=show(at))
         if at <= now:
             return waits_for, reason("OVERDUE", what="the next attempt", at=show(at))
-        return waits_for, reason("WAITS_FOR_RETRY", attempt=run.attempt, at=show(at), rest=span_words(at - now))
+        return waits_for, reason(
+            "WAITS_FOR_RETRY", attempt=run.attempt, at=show(at), rest=span_words(at - now)
+        )
     if run.ready_host is not None:
         ahead = f"{facts.ahead} or more" if facts.is_ahead_cut else facts.ahead
         return (
@@ -117,7 +138,9 @@ def _explain_waiting(facts: RunFacts) -> tuple[Waiting, Reason]:
     position = facts.ahead + 1
     return (
         Waiting("turn", position=position),
-        reason("WAITS_FOR_TURN", position=position, active=facts.counts.active, max_concurrency=limit),
+        reason(
+            "WAITS_FOR_TURN", position=position, active=facts.counts.active, max_concurrency=limit
+        ),
     )
 
 
@@ -133,13 +156,22 @@ def _explain_held(facts: RunFacts) -> tuple[Waiting, Reason]:
 
 def _moment(fact: Fact) -> Moment:
     code = fact.data.get("reason")
-    return Moment(show(fact.at) or "", fact.id, fact.type, tell(fact), code if isinstance(code, str) else None, fact.data)
+    return Moment(
+        show(fact.at) or "",
+        fact.id,
+        fact.type,
+        tell(fact),
+        code if isinstance(code, str) else None,
+        fact.data,
+    )
 
 
 def _sum_up(facts: RunFacts) -> dict[str, Any]:
     """How many attempts were made, how many may be, and what came of each."""
     run = facts.run
-    made: list[dict[str, Any]] = msgspec.json.decode(_hide(run.attempts, run.callback_token) or "[]")
+    made: list[dict[str, Any]] = msgspec.json.decode(
+        _hide(run.attempts, run.callback_token) or "[]"
+    )
     allowed = None if facts.task is None else facts.task.definition.retry.max_retries + 1
     kept = ("attempt", "started_at", "ended_at", "status", "response_code", "error", "instance")
     ended = [{name: one[name] for name in kept if name in one} for one in made]
@@ -147,14 +179,23 @@ def _sum_up(facts: RunFacts) -> dict[str, Any]:
     words = f"{tries} attempts are over"
     if made and made[-1].get("error"):
         words += f"; the last one ended with: {made[-1]['error']}"
-    return {"current": run.attempt, "ended": len(made), "allowed": allowed, "words": words, "list": ended}
+    return {
+        "current": run.attempt,
+        "ended": len(made),
+        "allowed": allowed,
+        "words": words,
+        "list": ended,
+    }
 
 
 def _masked(fact: Fact, token: str | None) -> Fact:
     """A target's error may repeat the callback's address: its token is not for readers."""
     if token is None:
         return fact
-    data = {name: _hide(value, token) if isinstance(value, str) else value for name, value in fact.data.items()}
+    data = {
+        name: _hide(value, token) if isinstance(value, str) else value
+        for name, value in fact.data.items()
+    }
     return msgspec.structs.replace(fact, data=data)
 
 

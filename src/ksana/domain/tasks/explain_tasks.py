@@ -1,7 +1,9 @@
-"""Why a task did, did not, or has not yet run. Pure: recorded facts in; verdict, reasons and the decision out.
+"""Why a task did, did not, or has not yet run. Pure: recorded facts in; verdict, reasons and the
+decision out.
 
-The question is about one slot: the latest at or before the instant asked about, or, for an instant to come, the next one.
-What was recorded of it wins; what was not recorded is judged by the same functions that fire in production.
+The question is about one slot: the latest at or before the instant asked about, or, for an instant
+to come, the next one. What was recorded of it wins; what was not recorded is judged by the same
+functions that fire in production.
 """
 
 from typing import Any, Final, Literal
@@ -10,23 +12,40 @@ import msgspec
 
 from ksana.base.instant import DAY, Instant, Micros
 from ksana.domain import schedule
-from ksana.domain.tasks import firing
 from ksana.domain.explain import Fact, Reason, reason, recorded, show, span_words
+from ksana.domain.tasks import firing
 from ksana.domain.tasks.firing import Counts, Outage
 from ksana.domain.tasks.records import Run, Task
 
 Verdict = Literal[
-    "ran", "running", "waiting", "skipped", "canceled", "missed", "due", "not_due", "disabled", "ended", "not_created",
-    "will_run", "will_not_run", "unknown",
-]  # fmt: skip
+    "ran",
+    "running",
+    "waiting",
+    "skipped",
+    "canceled",
+    "missed",
+    "due",
+    "not_due",
+    "disabled",
+    "ended",
+    "not_created",
+    "will_run",
+    "will_not_run",
+    "unknown",
+]
 
 COUNT_WITHIN: Final[Micros] = 366 * DAY
-"""Slots to come are counted this far: the end of time may be asked about, and counting to it takes half a minute."""
+"""Slots to come are counted this far: the end of time may be asked about, and counting to it takes
+half a minute."""
 
 _OF_STATUS: dict[str, Verdict] = {
-    "SCHEDULED": "waiting", "SKIPPED": "skipped", "CANCELED": "canceled", "RUNNING": "running", "RETRYING": "running",
+    "SCHEDULED": "waiting",
+    "SKIPPED": "skipped",
+    "CANCELED": "canceled",
+    "RUNNING": "running",
+    "RETRYING": "running",
     "CALLBACK_PENDING": "running",
-}  # fmt: skip
+}
 _SETTING = ("TASK_CREATED", "TASK_CHANGED", "TASK_ENABLED")
 
 
@@ -58,7 +77,8 @@ class TaskFacts(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What is done about a slot, as recorded or as it would be decided now, with everything it was decided from."""
+    """What is done about a slot, as recorded or as it would be decided now, with everything it was
+    decided from."""
 
     source: Literal["recorded", "replayed"]
     slot: str
@@ -96,7 +116,9 @@ def explain_task(facts: TaskFacts) -> TaskExplanation:
     verdict, reasons = _explain_slot(facts)
     if facts.last_by_hand is not None:
         run = facts.last_by_hand
-        reasons.append(reason("RUN_BY_HAND", run_id=run.id, at=show(run.created_at), status=run.status))
+        reasons.append(
+            reason("RUN_BY_HAND", run_id=run.id, at=show(run.created_at), status=run.status)
+        )
     codes = {one.code for one in reasons}
     reasons += [one for one in _explain_next(facts) if one.code not in codes]
     decision = _recorded_decision(facts) or replay(facts)
@@ -133,7 +155,9 @@ def _explain_slot(facts: TaskFacts) -> tuple[Verdict, list[Reason]]:
 def _explain_run_of_slot(facts: TaskFacts, found: SlotRun) -> tuple[Verdict, list[Reason]]:
     run, first = found.run, found.first
     verdict = _OF_STATUS.get(run.status, "ran")
-    reasons = [reason("SLOT_RAN", slot=show(run.slot_at), run_id=run.id, uid=run.uid, status=run.status)]
+    reasons = [
+        reason("SLOT_RAN", slot=show(run.slot_at), run_id=run.id, uid=run.uid, status=run.status)
+    ]
     admitted = first.data.get("reason") if first is not None else None
     if first is not None and isinstance(admitted, str):
         reasons.append(recorded(first, admitted))
@@ -157,7 +181,9 @@ def _explain_no_slot(facts: TaskFacts) -> tuple[Verdict, list[Reason]]:
 def _explain_due(facts: TaskFacts, slot: Instant, fire_at: Instant) -> tuple[Verdict, list[Reason]]:
     if fire_at > facts.at:
         rest = span_words(fire_at - facts.at)
-        return "not_due", [reason("WAITS_FOR_JITTER", slot=show(slot), fire_at=show(fire_at), rest=rest)]
+        return "not_due", [
+            reason("WAITS_FOR_JITTER", slot=show(slot), fire_at=show(fire_at), rest=rest)
+        ]
     reasons = [reason("DUE", slot=show(slot), late=span_words(facts.at - fire_at))]
     if not facts.is_anybody_alive:
         reasons.append(reason("NO_INSTANCE_ALIVE"))
@@ -178,7 +204,11 @@ def _explain_next(facts: TaskFacts) -> list[Reason]:
         return [reason("NO_MORE_SLOTS", after=show(facts.now))]
     if task.next_slot_at <= facts.now:
         return []
-    return [reason("NOT_DUE", slot=show(task.next_slot_at), rest=span_words(task.next_slot_at - facts.now))]
+    return [
+        reason(
+            "NOT_DUE", slot=show(task.next_slot_at), rest=span_words(task.next_slot_at - facts.now)
+        )
+    ]
 
 
 def _explain_future(facts: TaskFacts) -> tuple[Verdict, list[Reason]]:
@@ -205,13 +235,17 @@ def _explain_future(facts: TaskFacts) -> tuple[Verdict, list[Reason]]:
     ]
 
 
-# -- what was recorded ----------------------------------------------------------------------------------------------------
+# -- what was recorded -----------------------------------------------------------------------------
 
 
 def _find_miss(facts: TaskFacts) -> Reason | None:
     """A recorded miss of the slot, or of the only slot a one-time task had."""
     for fact in (*facts.after, *facts.before):
-        if fact.type == "TASK_MISSED" and fact.instant("slot") == facts.slot and facts.slot is not None:
+        if (
+            fact.type == "TASK_MISSED"
+            and fact.instant("slot") == facts.slot
+            and facts.slot is not None
+        ):
             return recorded(fact, str(fact.data.get("reason", "NO_INSTANCE_RAN")))
     return _find_misfire(facts)
 
@@ -232,7 +266,9 @@ def _recorded_decision(facts: TaskFacts) -> Decision | None:
         first = facts.slot_run.first
         slot, code = first.data.get("slot"), first.data.get("reason")
         if isinstance(slot, str) and isinstance(code, str):
-            action: Literal["start", "wait", "skip"] = "skip" if first.type == "RUN_SKIPPED" else "start"
+            action: Literal["start", "wait", "skip"] = (
+                "skip" if first.type == "RUN_SKIPPED" else "start"
+            )
             action = "wait" if code == "QUEUED_BEHIND_ACTIVE" else action
             return Decision("recorded", slot, action, code, first.data)
     missed = _find_miss(facts)
@@ -281,19 +317,27 @@ def _is_used_up(task: Task) -> bool:
 
 
 def _used_up(task: Task) -> Reason:
-    return reason("MAX_RUNS_REACHED", runs_fired=task.runs_fired, max_runs=task.definition.options.max_runs)
+    return reason(
+        "MAX_RUNS_REACHED", runs_fired=task.runs_fired, max_runs=task.definition.options.max_runs
+    )
 
 
-# -- what would be decided ------------------------------------------------------------------------------------------------
+# -- what would be decided -------------------------------------------------------------------------
 
 
 def _admit(facts: TaskFacts) -> tuple[firing.Start, str]:
     definition = facts.task.definition
-    return firing.admit(definition.concurrency_policy, definition.max_concurrency, definition.options.max_queued, facts.counts)
+    return firing.admit(
+        definition.concurrency_policy,
+        definition.max_concurrency,
+        definition.options.max_queued,
+        facts.counts,
+    )
 
 
 def replay(facts: TaskFacts) -> Decision | None:
-    """Decide the task's next slot as firing would: now if it is due, else at its instant as things stand now."""
+    """Decide the task's next slot as firing would: now if it is due, else at its instant as things
+    stand now."""
     task = facts.task
     slot = task.next_slot_at
     if slot is None:
@@ -302,16 +346,32 @@ def replay(facts: TaskFacts) -> Decision | None:
     fire_at = schedule.fire_at(definition.schedule, task.job_id, slot)
     when = max(facts.now, fire_at)
     inputs = {
-        "at": show(when), "status": task.status, "active": facts.counts.active, "waiting": facts.counts.waiting,
-        "concurrency_policy": definition.concurrency_policy, "max_concurrency": definition.max_concurrency,
-        "max_queued": options.max_queued, "misfire_policy": definition.misfire_policy, "runs_fired": task.runs_fired,
+        "at": show(when),
+        "status": task.status,
+        "active": facts.counts.active,
+        "waiting": facts.counts.waiting,
+        "concurrency_policy": definition.concurrency_policy,
+        "max_concurrency": definition.max_concurrency,
+        "max_queued": options.max_queued,
+        "misfire_policy": definition.misfire_policy,
+        "runs_fired": task.runs_fired,
         "max_runs": options.max_runs,
-    }  # fmt: skip
+    }
     if task.fire_at is None:
         return Decision("replayed", str(show(slot)), "none", "DISABLED", inputs)
     decided = firing.decide_firing(task, when, list(facts.outages), facts.counts)
     if not decided.runs:
-        code = "MAX_RUNS_REACHED" if decided.misfire is None else f"MISFIRE_{definition.misfire_policy}"
-        return Decision("replayed", str(show(slot)), "none" if decided.misfire is None else "misfire", code, inputs)
+        code = (
+            "MAX_RUNS_REACHED"
+            if decided.misfire is None
+            else f"MISFIRE_{definition.misfire_policy}"
+        )
+        return Decision(
+            "replayed",
+            str(show(slot)),
+            "none" if decided.misfire is None else "misfire",
+            code,
+            inputs,
+        )
     planned = decided.runs[0]
     return Decision("replayed", str(show(planned.slot_at)), planned.start, planned.reason, inputs)

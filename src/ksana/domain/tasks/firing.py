@@ -1,6 +1,8 @@
-"""What a due task does now. Pure: a task, the clock and the counts in; runs to write, the next slot and the reasons out.
+"""What a due task does now. Pure: a task, the clock and the counts in; runs to write, the next slot
+and the reasons out.
 
-Production, preview, simulation and explain use these same functions, so a decision can be replayed from its inputs.
+Production, preview, simulation and explain use these same functions, so a decision can be replayed
+from its inputs.
 """
 
 from typing import Final, Literal
@@ -97,7 +99,9 @@ def decide_firing(task: Task, now: Instant, outages: list[Outage], counts: Count
         slot = schedules.next_after(schedule, last)
     while slot is not None and len(planned) < SLOTS_PER_PASS:
         due_at = schedules.fire_at(schedule, task.job_id, slot)
-        if due_at > now or (slot is not task.next_slot_at and is_misfire(slot, now, grace, outages)):
+        if due_at > now or (
+            slot is not task.next_slot_at and is_misfire(slot, now, grace, outages)
+        ):
             break
         planned.append((slot, "schedule"))
         slot = schedules.next_after(schedule, slot)
@@ -110,7 +114,10 @@ def _make_up(task: Task, misfire: Misfire) -> list[tuple[Instant, Trigger]]:
         return [(misfire.last, "schedule")]
     if definition.misfire_policy == "CATCH_UP_LIMITED":
         slots = schedules.latest_n(
-            definition.schedule, misfire.last, min(definition.catchup_limit, misfire.count), misfire.first - 1
+            definition.schedule,
+            misfire.last,
+            min(definition.catchup_limit, misfire.count),
+            misfire.first - 1,
         )
         return [(slot, "catchup") for slot in slots]
     return []
@@ -131,7 +138,9 @@ def _plan(
     for slot, trigger in planned:
         if room is not None and started >= room:
             break
-        start, reason = admit(definition.concurrency_policy, definition.max_concurrency, options.max_queued, counts)
+        start, reason = admit(
+            definition.concurrency_policy, definition.max_concurrency, options.max_queued, counts
+        )
         if start == "start":
             counts = Counts(counts.active + 1, counts.waiting)
         elif start == "wait":
@@ -143,12 +152,18 @@ def _plan(
         runs.append(PlannedRun(slot, trigger, start, reason))
     if room is not None and started >= room:
         next_slot = None
-    fire_at = None if next_slot is None else schedules.fire_at(definition.schedule, task.job_id, next_slot)
+    fire_at = (
+        None
+        if next_slot is None
+        else schedules.fire_at(definition.schedule, task.job_id, next_slot)
+    )
     is_missed = misfire is not None and not runs and isinstance(definition.schedule, Once)
     return Firing(tuple(runs), next_slot, fire_at, started, misfire, is_missed)
 
 
-def next_due(task_key: str, schedule: schedules.Schedule, after: Instant) -> tuple[Instant | None, Instant | None]:
+def next_due(
+    task_key: str, schedule: schedules.Schedule, after: Instant
+) -> tuple[Instant | None, Instant | None]:
     """The first slot after an instant and when it fires, jitter included."""
     slot = schedules.next_after(schedule, after)
     return slot, None if slot is None else schedules.fire_at(schedule, task_key, slot)

@@ -1,6 +1,8 @@
-"""What a user may ask us to send: methods, URLs and headers, checked when they are stored and again when they leave.
+"""What a user may ask us to send: methods, URLs and headers, checked when they are stored and again
+when they leave.
 
-Pure. Whether the address behind a URL may be reached is not decided here; the egress rules judge that at connect time.
+Pure. Whether the address behind a URL may be reached is not decided here; the egress rules judge
+that at connect time.
 """
 
 import re
@@ -36,7 +38,8 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Target(NamedTuple):
-    """A URL taken apart: `host` in lower case, ASCII, without brackets or a final dot; `url` is safe to hand on."""
+    """A URL taken apart: `host` in lower case, ASCII, without brackets or a final dot; `url` is
+    safe to hand on."""
 
     scheme: str
     host: str
@@ -51,10 +54,12 @@ def check_method(method: str, *, field: str = "method") -> None:
 
 
 def check_url(url: str, *, field: str = "url") -> None:
-    """Raise InvalidError unless the URL is http or https, whole, and short enough. `{{name}}` may stand inside."""
+    """Raise InvalidError unless the URL is http or https, whole, and short enough. `{{name}}` may
+    stand inside."""
     if len(url) > MAX_URL:
         raise InvalidError(f"the URL is longer than {MAX_URL} characters", field=field)
-    # A digit is right in a host, a port and a path alike, so one stand-in serves wherever a placeholder may be.
+    # A digit is right in a host, a port and a path alike, so one stand-in serves wherever a
+    # placeholder may be.
     wrong = find_url_fault(_PLACEHOLDER.sub("1", url))
     if wrong is not None:
         raise InvalidError(wrong, field=field)
@@ -71,7 +76,8 @@ def find_url_fault(url: str) -> str | None:
 
 @lru_cache(maxsize=4096)
 def split_url(url: str) -> Target:
-    """Take a URL apart, so strictly that no other parser can see another host in it. Raise ValueError saying why."""
+    """Take a URL apart, so strictly that no other parser can see another host in it. Raise
+    ValueError saying why."""
     if _NOT_IN_URL.search(url):
         raise ValueError("the URL holds a space or a control character")
     match = _URL.match(url)
@@ -81,13 +87,16 @@ def split_url(url: str) -> Target:
     if scheme not in _DEFAULT_PORTS:
         raise ValueError(f"the URL must start with http:// or https://, not {scheme[:32]}://")
     if match["user"] is not None:
-        raise ValueError("the URL may not carry a user name or password; send an Authorization header")
+        raise ValueError(
+            "the URL may not carry a user name or password; send an Authorization header"
+        )
     port = _read_port(match["port"], _DEFAULT_PORTS[scheme])
     host = _read_host(match["host"])
     rest = match["rest"]
     if url.isascii() and not host.endswith("."):
         return Target(scheme, host.strip("[]"), port, url)
-    # A final dot changes nothing for the resolver, yet caches and servers would take it for another host.
+    # A final dot changes nothing for the resolver, yet caches and servers would take it for another
+    # host.
     host = host.rstrip(".")
     url = f"{scheme}://{host}{match['port'] or ''}{quote(rest, safe=_KEPT_IN_URL)}"
     return Target(scheme, host.strip("[]"), port, url)
@@ -96,7 +105,9 @@ def split_url(url: str) -> Target:
 def check_headers(headers: Mapping[str, str], *, field: str = "headers") -> None:
     """Raise InvalidError unless every header may be set by a user and can be sent as it stands."""
     if len(headers) > MAX_HEADERS:
-        raise InvalidError(f"at most {MAX_HEADERS} headers are allowed, not {len(headers)}", field=field)
+        raise InvalidError(
+            f"at most {MAX_HEADERS} headers are allowed, not {len(headers)}", field=field
+        )
     for name, value in headers.items():
         wrong = find_header_fault(name, value)
         if wrong is None and is_reserved(name):
@@ -106,7 +117,8 @@ def check_headers(headers: Mapping[str, str], *, field: str = "headers") -> None
 
 
 def find_header_fault(name: str, value: object) -> str | None:
-    """Say why a header cannot be sent, or None. Names follow the token grammar; values hold no control bytes."""
+    """Say why a header cannot be sent, or None. Names follow the token grammar; values hold no
+    control bytes."""
     if not _TOKEN.match(name):
         return f"{name[:64]!r} is not a header name: letters, digits and -_.!#$%&'*+^`|~ only"
     if not isinstance(value, str):
@@ -126,7 +138,9 @@ def _read_port(text: str | None, default: int) -> int:
     if text is None or text == ":":
         return default
     digits = text[1:]
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 0 < int(digits) < 65_536):
+    if not (
+        digits.isascii() and digits.isdigit() and len(digits) <= 5 and 0 < int(digits) < 65_536
+    ):
         raise ValueError("the port in the URL must lie between 1 and 65535")
     return int(digits)
 

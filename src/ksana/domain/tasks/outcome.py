@@ -1,4 +1,5 @@
-"""What an attempt's end means for its run: done, again later, waiting for a callback, or failed. Pure."""
+"""What an attempt's end means for its run: done, again later, waiting for a callback, or failed.
+Pure."""
 
 import hashlib
 from typing import Final, Literal
@@ -25,23 +26,35 @@ _DONE: Final = Outcome("SUCCESS", "ANSWERED_2XX")
 
 
 def retry_delay(policy: RetryPolicy, attempt: int, uid: str) -> Micros:
-    """The pause after failed attempt `attempt`. Jitter comes from a hash, so the decision can be replayed."""
+    """The pause after failed attempt `attempt`. Jitter comes from a hash, so the decision can be
+    replayed."""
     delay = policy.initial_delay_us
     if policy.strategy == "exponential":
         delay = min(policy.initial_delay_us << min(attempt - 1, 40), policy.max_delay_us)
     if policy.jitter_us:
-        draw = int.from_bytes(hashlib.blake2b(f"{uid}:{attempt}".encode(), digest_size=8).digest(), "big")
+        draw = int.from_bytes(
+            hashlib.blake2b(f"{uid}:{attempt}".encode(), digest_size=8).digest(), "big"
+        )
         delay += draw % (policy.jitter_us + 1)
     return delay
 
 
 def decide_outcome(
-    verdict: Verdict, policy: RetryPolicy, attempt: int, uid: str, now: Instant, *, is_async: bool, callback_timeout_us: Micros
+    verdict: Verdict,
+    policy: RetryPolicy,
+    attempt: int,
+    uid: str,
+    now: Instant,
+    *,
+    is_async: bool,
+    callback_timeout_us: Micros,
 ) -> Outcome:
     """Decide from the verdict on the last attempt."""
     if verdict.outcome == "success":
         if is_async:
-            return Outcome("CALLBACK_PENDING", "ACCEPTED", callback_deadline=now + callback_timeout_us)
+            return Outcome(
+                "CALLBACK_PENDING", "ACCEPTED", callback_deadline=now + callback_timeout_us
+            )
         return _DONE
     if verdict.outcome == "fail":
         return Outcome("FAILED", "NOT_RETRYABLE")

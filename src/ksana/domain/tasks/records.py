@@ -1,4 +1,5 @@
-"""Tasks and runs: the frozen types that T and C share. A timer job and a task are one record seen through two dialects."""
+"""Tasks and runs: the frozen types that T and C share. A timer job and a task are one record seen
+through two dialects."""
 
 from functools import lru_cache
 from typing import Final, Literal
@@ -138,7 +139,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
 @lru_cache(maxsize=16_384)
 def host_of(url: str) -> str:
-    """The key of a target's host: what its limit of calls counts by. No parsing: it also serves URLs with placeholders."""
+    """The key of a target's host: what its limit of calls counts by. No parsing: it also serves
+    URLs with placeholders."""
     rest = url.partition("://")[2] or url
     for mark in "/?#":
         rest = rest.partition(mark)[0]

@@ -1,4 +1,5 @@
-"""Signatures in the Standard Webhooks form, which every consumer library can verify. Pure: id and time are given."""
+"""Signatures in the Standard Webhooks form, which every consumer library can verify. Pure: id and
+time are given."""
 
 import base64
 import binascii
@@ -14,13 +15,20 @@ PREFIX: Final = "whsec_"
 MAX_SECRET: Final = 512
 
 
-def sign(secret: str | Sequence[str], msg_id: str, at: Instant, body: bytes) -> tuple[tuple[str, str], ...]:
-    """Make the three headers. With several secrets, as while a key is being replaced, each gives a signature."""
+def sign(
+    secret: str | Sequence[str], msg_id: str, at: Instant, body: bytes
+) -> tuple[tuple[str, str], ...]:
+    """Make the three headers. With several secrets, as while a key is being replaced, each gives a
+    signature."""
     secrets = (secret,) if isinstance(secret, str) else secret
     seconds = at // SECOND
     content = f"{msg_id}.{seconds}.".encode() + body
     signatures = " ".join("v1," + _signature(read_key(each), content) for each in secrets)
-    return (("webhook-id", msg_id), ("webhook-timestamp", str(seconds)), ("webhook-signature", signatures))
+    return (
+        ("webhook-id", msg_id),
+        ("webhook-timestamp", str(seconds)),
+        ("webhook-signature", signatures),
+    )
 
 
 def check_secret(secret: str, *, field: str = "signing_secret") -> None:
@@ -32,13 +40,16 @@ def check_secret(secret: str, *, field: str = "signing_secret") -> None:
 
 
 def read_key(secret: str) -> bytes:
-    """Read the key out of a secret. Raise ValueError saying what is allowed, without showing the secret."""
+    """Read the key out of a secret. Raise ValueError saying what is allowed, without showing the
+    secret."""
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX).encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError):
         key = b""
     if not key or len(secret) > MAX_SECRET:
-        raise ValueError(f"a signing secret is the base64 of a key, such as {PREFIX} and 32 characters of base64")
+        raise ValueError(
+            f"a signing secret is the base64 of a key, such as {PREFIX} and 32 characters of base64"
+        )
     return key
 
 

@@ -1,4 +1,5 @@
-"""Placeholders in URL, headers and body: one pass over a fixed list of names, escaped by where they stand.
+"""Placeholders in URL, headers and body: one pass over a fixed list of names, escaped by where they
+stand.
 
 No expressions, no nesting, no engine: a value that contains `{{…}}` is not looked at again.
 """
@@ -13,9 +14,18 @@ from urllib.parse import quote
 from ksana.base.errors import InvalidError
 
 NAMES: Final = (
-    "run_id", "run_uid", "task_id", "job_id", "task_name", "scheduled_at", "triggered_at", "attempt", "trace_id",
-    "callback_url", "callback_token",
-)  # fmt: skip
+    "run_id",
+    "run_uid",
+    "task_id",
+    "job_id",
+    "task_name",
+    "scheduled_at",
+    "triggered_at",
+    "attempt",
+    "trace_id",
+    "callback_url",
+    "callback_token",
+)
 
 _HOLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.]{0,63})\s*\}\}")
 _ANY = re.compile(r"\{\{(.{0,80}?)\}\}", re.DOTALL)
@@ -47,7 +57,8 @@ def check_template(text: str, field: str) -> None:
 
 
 def fill_url(text: str, values: Mapping[str, str]) -> str:
-    """Fill a URL, percent-encoding every value; a callback URL standing alone as the whole is kept as it is."""
+    """Fill a URL, percent-encoding every value; a callback URL standing alone as the whole is kept
+    as it is."""
     if "{{" not in text:
         return text
     return _fill(text, {name: quote(value, safe="") for name, value in values.items()})
@@ -57,7 +68,9 @@ def fill_header(text: str, values: Mapping[str, str]) -> str:
     """Fill a header's value; control bytes in a value are dropped."""
     if "{{" not in text:
         return text
-    return _fill(text, {name: re.sub(r"[\x00-\x1f\x7f]", "", value) for name, value in values.items()})
+    return _fill(
+        text, {name: re.sub(r"[\x00-\x1f\x7f]", "", value) for name, value in values.items()}
+    )
 
 
 def fill_body(text: str, values: Mapping[str, str], *, is_json: bool) -> str:
@@ -67,7 +80,9 @@ def fill_body(text: str, values: Mapping[str, str], *, is_json: bool) -> str:
     if "{{" not in text:
         return text
     if is_json:
-        values = {name: json.dumps(value, ensure_ascii=False)[1:-1] for name, value in values.items()}
+        values = {
+            name: json.dumps(value, ensure_ascii=False)[1:-1] for name, value in values.items()
+        }
     return _fill(text, values)
 
 

@@ -1,10 +1,13 @@
-"""One job of `jobs.json`: a task in the shape of dialect T, whole and unmasked, written and read back without loss.
+"""One job of `jobs.json`: a task in the shape of dialect T, whole and unmasked, written and read
+back without loss.
 
-    {"id", "task_id", "name", "enabled", "type", "http": {…}, "schedule": {…}, "timeout", "max_retries", "retry_backoff",
-     "version", "created_at", "updated_at", "task": {…}, "last_run_at", "next_run_at", "last_status", "last_error"}
+{"id", "task_id", "name", "enabled", "type", "http": {…}, "schedule": {…}, "timeout", "max_retries",
+"retry_backoff", "version", "created_at", "updated_at", "task": {…}, "last_run_at", "next_run_at",
+"last_status", "last_error"}
 
-What T cannot express goes into `task`, by the names of `domain.tasks.Definition`, and only that: the members of T stay
-the ones to edit. Everything but `http.url` and `schedule` may be left out; an unknown member is refused by its name.
+What T cannot express goes into `task`, by the names of `domain.tasks.Definition`, and only that:
+the members of T stay the ones to edit. Everything but `http.url` and `schedule` may be left out; an
+unknown member is refused by its name.
 """
 
 from typing import Any, Final
@@ -14,18 +17,33 @@ import msgspec
 from ksana.base.durations import format_duration, parse_duration
 from ksana.base.errors import InvalidError
 from ksana.base.ids import JOB_ID
-from ksana.base.instant import DAY, MILLISECOND, SECOND, Instant, Micros, format_instant, parse_instant
+from ksana.base.instant import (
+    DAY,
+    MILLISECOND,
+    SECOND,
+    Instant,
+    Micros,
+    format_instant,
+    parse_instant,
+)
 from ksana.domain import schedule as schedules
-from ksana.domain.tasks.headers import check_headers, check_method, check_url
 from ksana.domain.schedule import Cron, Once
 from ksana.domain.schedule_json import read_schedule, write_schedule
+from ksana.domain.tasks.headers import check_headers, check_method, check_url
 from ksana.domain.tasks.records import Definition, Dialect, Options, RetryPolicy, Task, TaskType
 
 MAX_TASK_ID: Final = 2**53 - 1
 _PLAIN: Final = (
-    "description", "exec_type", "max_concurrency", "concurrency_policy", "misfire_policy", "catchup_limit",
-    "callback_method", "callback_timeout_us", "tags",
-)  # fmt: skip
+    "description",
+    "exec_type",
+    "max_concurrency",
+    "concurrency_policy",
+    "misfire_policy",
+    "catchup_limit",
+    "callback_method",
+    "callback_timeout_us",
+    "tags",
+)
 _PLAIN_RETRY: Final = ("strategy", "max_delay_us", "jitter_us")
 _OF_T: Final = ("type", "max_runs")
 """Options that T has members for."""
@@ -94,33 +112,51 @@ def write_head(task: Task) -> dict[str, Any]:
     """The members that change only with the task's version."""
     definition = task.definition
     members: dict[str, Any] = {
-        "id": task.job_id, "task_id": task.id, "name": definition.name, "enabled": task.status == "ENABLED",
+        "id": task.job_id,
+        "task_id": task.id,
+        "name": definition.name,
+        "enabled": task.status == "ENABLED",
         "type": definition.options.type,
         "http": {
-            "method": definition.http_method, "url": definition.target_url, "headers": definition.headers,
+            "method": definition.http_method,
+            "url": definition.target_url,
+            "headers": definition.headers,
             "body": definition.body or "",
         },
-        "schedule": _write_schedule(definition), "timeout": format_duration(definition.timeout_us),
+        "schedule": _write_schedule(definition),
+        "timeout": format_duration(definition.timeout_us),
         "max_retries": definition.retry.max_retries,
-        "retry_backoff": format_duration(definition.retry.initial_delay_us), "version": task.version,
-        "created_at": format_instant(task.created_at), "updated_at": format_instant(task.updated_at),
-    }  # fmt: skip
+        "retry_backoff": format_duration(definition.retry.initial_delay_us),
+        "version": task.version,
+        "created_at": format_instant(task.created_at),
+        "updated_at": format_instant(task.updated_at),
+    }
     beyond = _write_beyond(task.dialect, definition)
     return {**members, "task": beyond} if beyond else members
 
 
 def write_tail(
-    last_run_at: Instant | None, next_run_at: Instant | None, last_status: str, last_error: str, runs_fired: int | None
+    last_run_at: Instant | None,
+    next_run_at: Instant | None,
+    last_status: str,
+    last_error: str,
+    runs_fired: int | None,
 ) -> dict[str, Any]:
-    """The members that every firing changes. `runs_fired` matters, and is given, only where `max_runs` is set."""
+    """The members that every firing changes. `runs_fired` matters, and is given, only where
+    `max_runs` is set."""
     count = {} if runs_fired is None else {"runs_fired": runs_fired}
     return {
-        **count, "last_run_at": _write_instant(last_run_at), "next_run_at": _write_instant(next_run_at),
-        "last_status": last_status, "last_error": last_error,
-    }  # fmt: skip
+        **count,
+        "last_run_at": _write_instant(last_run_at),
+        "next_run_at": _write_instant(next_run_at),
+        "last_status": last_status,
+        "last_error": last_error,
+    }
 
 
-def read_timer(text: bytes | msgspec.Raw, now: Instant, defaults: TimerDefaults = DEFAULTS) -> StoredTimer:
+def read_timer(
+    text: bytes | msgspec.Raw, now: Instant, defaults: TimerDefaults = DEFAULTS
+) -> StoredTimer:
     """Read one job. Raise InvalidError that says which member is wrong and what is allowed."""
     try:
         job = msgspec.json.decode(text, type=_Job)
@@ -136,31 +172,51 @@ def read_timer(text: bytes | msgspec.Raw, now: Instant, defaults: TimerDefaults 
     if dialect not in ("T", "C"):
         raise InvalidError("task.dialect must be T or C", field="task.dialect")
     return StoredTimer(
-        job.task_id, job.id, dialect, _read_definition(job, now, defaults), job.enabled, job.version,
-        _read_instant(job.created_at, "created_at"), _read_instant(job.updated_at, "updated_at"), job.runs_fired,
-        _read_instant(job.last_run_at, "last_run_at"), _read_instant(job.next_run_at, "next_run_at"),
-        job.last_status[:24], job.last_error[:1024],
-    )  # fmt: skip
+        job.task_id,
+        job.id,
+        dialect,
+        _read_definition(job, now, defaults),
+        job.enabled,
+        job.version,
+        _read_instant(job.created_at, "created_at"),
+        _read_instant(job.updated_at, "updated_at"),
+        job.runs_fired,
+        _read_instant(job.last_run_at, "last_run_at"),
+        _read_instant(job.next_run_at, "next_run_at"),
+        job.last_status[:24],
+        job.last_error[:1024],
+    )
 
 
 def place(stored: StoredTimer, task_id: int, job_id: str, alive_at: Instant, now: Instant) -> Task:
     """Make a task of a stored job at a start. `alive_at` is the last sign of life before it.
 
-    The slot that was next then stays next, even if it is past: firing judges what became of it by the task's misfire
-    policy. If it is no slot of the schedule, somebody edited the file, and the first slot after `alive_at` is taken.
+    The slot that was next then stays next, even if it is past: firing judges what became of it by
+    the task's misfire policy. If it is no slot of the schedule, somebody edited the file, and the
+    first slot after `alive_at` is taken.
     """
     slot = _slot_of(stored, alive_at)
     is_armed = slot is not None and stored.is_enabled
     created_at = stored.created_at if stored.created_at is not None else now
     return Task(
-        id=task_id, job_id=job_id, dialect=stored.dialect, definition=stored.definition,
-        status="ENABLED" if stored.is_enabled else "DISABLED", version=stored.version, created_at=created_at,
-        updated_at=stored.updated_at if stored.updated_at is not None else created_at, is_deleted=False,
+        id=task_id,
+        job_id=job_id,
+        dialect=stored.dialect,
+        definition=stored.definition,
+        status="ENABLED" if stored.is_enabled else "DISABLED",
+        version=stored.version,
+        created_at=created_at,
+        updated_at=stored.updated_at if stored.updated_at is not None else created_at,
+        is_deleted=False,
         next_slot_at=slot,
-        fire_at=schedules.fire_at(stored.definition.schedule, job_id, slot) if slot is not None and is_armed else None,
-        runs_fired=stored.runs_fired, last_run_at=stored.last_run_at, last_status=stored.last_status,
+        fire_at=schedules.fire_at(stored.definition.schedule, job_id, slot)
+        if slot is not None and is_armed
+        else None,
+        runs_fired=stored.runs_fired,
+        last_run_at=stored.last_run_at,
+        last_status=stored.last_status,
         last_error=stored.last_error,
-    )  # fmt: skip
+    )
 
 
 def _slot_of(stored: StoredTimer, alive_at: Instant) -> Instant | None:
@@ -178,7 +234,10 @@ def _slot_of(stored: StoredTimer, alive_at: Instant) -> Instant | None:
 
 
 def _write_schedule(definition: Definition) -> dict[str, Any]:
-    members = {name: "" if value is None else value for name, value in write_schedule(definition.schedule).items()}
+    members = {
+        name: "" if value is None else value
+        for name, value in write_schedule(definition.schedule).items()
+    }
     if definition.options.max_runs is not None:
         members["max_runs"] = definition.options.max_runs
     return members
@@ -194,7 +253,10 @@ def _write_beyond(dialect: Dialect, definition: Definition) -> dict[str, Any]:
     if definition.body == "":
         beyond["body"] = ""
     if isinstance(definition.schedule, Cron):
-        rules = {"dst_gap": definition.schedule.dst_gap, "dst_overlap": definition.schedule.dst_overlap}
+        rules = {
+            "dst_gap": definition.schedule.dst_gap,
+            "dst_overlap": definition.schedule.dst_overlap,
+        }
         beyond |= {name: value for name, value in rules.items() if value is not None}
     retry = {name: getattr(definition.retry, name) for name in _PLAIN_RETRY}
     if retry != {name: getattr(_BARE.retry, name) for name in _PLAIN_RETRY}:
@@ -218,21 +280,36 @@ def _read_definition(job: _Job, now: Instant, defaults: TimerDefaults) -> Defini
     check_url(job.http.url, field="http.url")
     check_headers(job.http.headers, field="http.headers")
     schedule = read_schedule(
-        job.schedule, now, dst_gap=beyond.get("dst_gap"), dst_overlap=beyond.get("dst_overlap"), keep_anchor=True
+        job.schedule,
+        now,
+        dst_gap=beyond.get("dst_gap"),
+        dst_overlap=beyond.get("dst_overlap"),
+        keep_anchor=True,
     )
     retries = defaults.max_retries if job.max_retries is None else job.max_retries
     if not 0 <= retries <= 1000:
         raise InvalidError("max_retries must lie between 0 and 1000", field="max_retries")
     if len(job.name) > 128 or (not job.name.strip() and beyond.get("dialect") == "C"):
-        raise InvalidError("name must have at most 128 characters, and a task of dialect C needs one", field="name")
-    backoff_us = _read_span(job.retry_backoff, "retry_backoff", defaults.retry_backoff_us, 0, 30 * DAY)
+        raise InvalidError(
+            "name must have at most 128 characters, and a task of dialect C needs one", field="name"
+        )
+    backoff_us = _read_span(
+        job.retry_backoff, "retry_backoff", defaults.retry_backoff_us, 0, 30 * DAY
+    )
     definition = Definition(
-        name=job.name, description="", schedule=schedule, http_method=job.http.method, target_url=job.http.url,
-        headers=job.http.headers, body=job.http.body or None,
+        name=job.name,
+        description="",
+        schedule=schedule,
+        http_method=job.http.method,
+        target_url=job.http.url,
+        headers=job.http.headers,
+        body=job.http.body or None,
         timeout_us=_read_span(job.timeout, "timeout", defaults.timeout_us, MILLISECOND, DAY),
-        retry=RetryPolicy(retries, backoff_us), concurrency_policy="SKIP", misfire_policy="SKIP",
+        retry=RetryPolicy(retries, backoff_us),
+        concurrency_policy="SKIP",
+        misfire_policy="SKIP",
         options=Options(type=job.type, max_runs=job.schedule.get("max_runs")),
-    )  # fmt: skip
+    )
     return _read_beyond(beyond, definition) if beyond else definition
 
 
@@ -242,7 +319,9 @@ def _read_beyond(beyond: dict[str, Any], definition: Definition) -> Definition:
     whole |= {name: beyond[name] for name in _PLAIN if name in beyond}
     whole["body"] = definition.body or beyond.get("body")
     whole["retry"] |= _part(beyond, "retry", _PLAIN_RETRY)
-    whole["options"] |= _part(beyond, "options", tuple(name for name in Options.__struct_fields__ if name not in _OF_T))
+    whole["options"] |= _part(
+        beyond, "options", tuple(name for name in Options.__struct_fields__ if name not in _OF_T)
+    )
     try:
         return msgspec.convert(whole, Definition)
     except msgspec.ValidationError as error:
@@ -250,7 +329,12 @@ def _read_beyond(beyond: dict[str, Any], definition: Definition) -> Definition:
 
 
 _BARE: Final = Definition(
-    name="", description="", schedule=Once(0), retry=RetryPolicy(), concurrency_policy="SKIP", misfire_policy="SKIP"
+    name="",
+    description="",
+    schedule=Once(0),
+    retry=RetryPolicy(),
+    concurrency_policy="SKIP",
+    misfire_policy="SKIP",
 )
 """What the members of T make of everything they do not name (T0)."""
 
@@ -262,7 +346,9 @@ def _part(beyond: dict[str, Any], name: str, allowed: tuple[str, ...]) -> dict[s
     return part
 
 
-def _read_span(value: float | str | None, field: str, default: Micros, least: Micros, most: Micros) -> Micros:
+def _read_span(
+    value: float | str | None, field: str, default: Micros, least: Micros, most: Micros
+) -> Micros:
     if value is None or value == "":
         return default
     try:
@@ -270,7 +356,10 @@ def _read_span(value: float | str | None, field: str, default: Micros, least: Mi
     except ValueError as error:
         raise InvalidError(f"{field}: {error}", field=field) from None
     if not least <= span <= most:
-        raise InvalidError(f"{field} must lie between {format_duration(least)} and {format_duration(most)}", field=field)
+        raise InvalidError(
+            f"{field} must lie between {format_duration(least)} and {format_duration(most)}",
+            field=field,
+        )
     return span
 
 

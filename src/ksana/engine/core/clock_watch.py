@@ -1,7 +1,8 @@
-"""Watches the clocks: wall against monotonic, ours against the store's, and the event loop against both.
+"""Watches the clocks: wall against monotonic, ours against the store's, and the event loop against
+both.
 
-It changes nothing. Slots are claimed once in the store, so a step back cannot fire one again; this is how operators learn
-that a clock moved.
+It changes nothing. Slots are claimed once in the store, so a step back cannot fire one again; this
+is how operators learn that a clock moved.
 """
 
 from collections.abc import Awaitable, Callable
@@ -59,7 +60,11 @@ class ClockWatch:
         self._wall, self._mono = wall, mono
         if abs(step_us) <= STEP_TOLERANCE:
             return 0
-        _log.warning("wall clock stepped", step_ms=step_us // 1000, direction="forward" if step_us > 0 else "back")
+        _log.warning(
+            "wall clock stepped",
+            step_ms=step_us // 1000,
+            direction="forward" if step_us > 0 else "back",
+        )
         self._on_step(step_us)
         return step_us
 
@@ -84,14 +89,18 @@ class ClockWatch:
 
 
 def proven_skew(store_at: Instant, asked_at: Instant, answered_at: Instant) -> Micros:
-    """How far the store's clock is for certain ahead of ours, or behind (negative): it was read between the two instants."""
+    """How far the store's clock is for certain ahead of ours, or behind (negative): it was read
+    between the two instants."""
     if store_at > answered_at:
         return store_at - answered_at
     return min(0, store_at - asked_at)
 
 
-async def watch_loop_lag(clock: Clock, observe: Callable[[Micros], None], every_us: Micros = SECOND) -> None:
-    """Measure how late the event loop wakes us, for ever: what blocks it delays every firing and heartbeat."""
+async def watch_loop_lag(
+    clock: Clock, observe: Callable[[Micros], None], every_us: Micros = SECOND
+) -> None:
+    """Measure how late the event loop wakes us, for ever: what blocks it delays every firing and
+    heartbeat."""
     while True:
         asked_mono = clock.monotonic()
         await clock.sleep_until(clock.now() + every_us)

@@ -1,7 +1,8 @@
 """This process among its peers: one row with one lease that covers everything it holds.
 
-The store's clock decides for others whether we are dead; our own monotonic clock decides for ourselves, and sooner: the
-lease counts from before the renewal was asked for, so we stop sending (`is_held`) before anybody may take over.
+The store's clock decides for others whether we are dead; our own monotonic clock decides for
+ourselves, and sooner: the lease counts from before the renewal was asked for, so we stop sending
+(`is_held`) before anybody may take over.
 """
 
 from collections.abc import Callable
@@ -35,9 +36,10 @@ class Membership:
         is_dead: Callable[[Instance], bool] = lambda instance: False,
         on_peers: Callable[[int], None] = lambda count: None,
     ) -> None:
-        """`is_dead` tells whether another instance is known to be dead although its lease still runs: a restart on the same
-        machine then need not wait for the lease, and the gap between the two lives is known for what it is. `on_peers` is
-        told, with every sign of life on a store that several may share, how many others live there."""
+        """`is_dead` tells whether another instance is known to be dead although its lease still
+        runs: a restart on the same machine then need not wait for the lease, and the gap between
+        the two lives is known for what it is. `on_peers` is told, with every sign of life on a
+        store that several may share, how many others live there."""
         self.instance_id = instance_id
         self._store = store
         self._clock = clock
@@ -49,7 +51,8 @@ class Membership:
         self._held_until_mono: Micros = 0
 
     def is_held(self) -> bool:
-        """Whether our lease is certain. False means: start nothing that another instance might take over.
+        """Whether our lease is certain. False means: start nothing that another instance might take
+        over.
 
         On a store that admits one server nobody can, however long we were frozen.
         """
@@ -61,14 +64,21 @@ class Membership:
         """Enter ourselves, or enter again after our row was removed."""
         asked_mono = self._clock.monotonic()
         instance, peers = await self._store.transact(
-            _register, self.instance_id, self._host, self._version, LEASE, self._store.sole, self._is_dead
+            _register,
+            self.instance_id,
+            self._host,
+            self._version,
+            LEASE,
+            self._store.sole,
+            self._is_dead,
         )
         self._held_until_mono = asked_mono + LEASE
         self._on_peers(peers)
         return instance
 
     async def run(self) -> None:
-        """Renew for ever. While the store is away it tries every second: the lease may still be saved."""
+        """Renew for ever. While the store is away it tries every second: the lease may still be
+        saved."""
         while True:
             pause_us = self._every_us if await self._renew() else _RETRY_EVERY
             await self._clock.sleep_until(self._clock.now() + pause_us)
@@ -85,7 +95,9 @@ class Membership:
         asked_mono = self._clock.monotonic()
         was_held = self.is_held()
         try:
-            is_known, peers = await self._store.transact(_renew, self.instance_id, LEASE, self._store.sole)
+            is_known, peers = await self._store.transact(
+                _renew, self.instance_id, LEASE, self._store.sole
+            )
         except UnavailableError as error:
             if was_held and not self.is_held():
                 _log.warning("lease lost: the store does not answer", err=str(error))
@@ -102,11 +114,19 @@ class Membership:
 
 
 def _register(
-    tx: Tx, instance_id: str, host: str, version: str, lease_us: Micros, sole: bool, is_dead: Callable[[Instance], bool]
+    tx: Tx,
+    instance_id: str,
+    host: str,
+    version: str,
+    lease_us: Micros,
+    sole: bool,
+    is_dead: Callable[[Instance], bool],
 ) -> tuple[Instance, int]:
     others = _list_living_others(tx, instance_id)
     dead = tuple(one.id for one in others if is_dead(one))
-    return tx.instances.register(instance_id, host, version, lease_us, sole, dead), 0 if sole else len(others) - len(dead)
+    return tx.instances.register(
+        instance_id, host, version, lease_us, sole, dead
+    ), 0 if sole else len(others) - len(dead)
 
 
 def _renew(tx: Tx, instance_id: str, lease_us: Micros, sole: bool) -> tuple[bool, int]:
@@ -116,7 +136,11 @@ def _renew(tx: Tx, instance_id: str, lease_us: Micros, sole: bool) -> tuple[bool
 
 def _list_living_others(tx: Tx, instance_id: str) -> list[Instance]:
     instances = tx.instances.list_instances()
-    return [one for one in instances if one.id != instance_id and one.stopped_at is None and one.lease_until > tx.now]
+    return [
+        one
+        for one in instances
+        if one.id != instance_id and one.stopped_at is None and one.lease_until > tx.now
+    ]
 
 
 def _stop(tx: Tx, instance_id: str) -> None:

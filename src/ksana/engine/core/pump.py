@@ -1,13 +1,15 @@
-"""The pump: the one shape of a loop. Do what is due, in batches, then park until the next due instant or a signal.
+"""The pump: the one shape of a loop. Do what is due, in batches, then park until the next due
+instant or a signal.
 
-The step does everything that is due and answers when the next thing is. A signal is a hint that something earlier came;
-the poll is the net under lost hints. Three rules keep it honest:
+The step does everything that is due and answers when the next thing is. A signal is a hint that
+something earlier came; the poll is the net under lost hints. Three rules keep it honest:
 
-- It trusts no single reading of the wall clock: the clock's `wait` looks again every few seconds. A clock stepped back delays
-  nothing by the size of the step, one stepped forward wakes it within seconds. The poll runs on monotonic time, which
-  does not step.
-- It never spins: a step that answers an instant which had already passed when it began got nothing done about it, so the
-  next call waits, from a millisecond up to a second. A step that stopped in the middle of its work answers AGAIN.
+- It trusts no single reading of the wall clock: the clock's `wait` looks again every few seconds. A
+  clock stepped back delays nothing by the size of the step, one stepped forward wakes it within
+  seconds. The poll runs on monotonic time, which does not step.
+- It never spins: a step that answers an instant which had already passed when it began got nothing
+  done about it, so the next call waits, from a millisecond up to a second. A step that stopped in
+  the middle of its work answers AGAIN.
 - It catches nothing: what the step raises is the supervisor's to see.
 """
 
@@ -19,14 +21,16 @@ from ksana.base.clock import Clock
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 
 AGAIN: Final[Instant] = -1
-"""The step's answer when it left due work undone on purpose: call it again at once, after others had their turn."""
+"""The step's answer when it left due work undone on purpose: call it again at once, after others
+had their turn."""
 
 _BACKOFF_LEAST: Final[Micros] = MILLISECOND
 _BACKOFF_MOST: Final[Micros] = SECOND
 
 
 class Pump:
-    """One loop. `run` goes on until it is cancelled or the step raises; it may be run again afterwards."""
+    """One loop. `run` goes on until it is cancelled or the step raises; it may be run again
+    afterwards."""
 
     def __init__(
         self,
@@ -36,8 +40,9 @@ class Pump:
         poll_us: Micros = 5 * SECOND,
         pace_us: Micros = 0,
     ) -> None:
-        """`pace_us` is the least time from the start of one step to the next, unless the step answered AGAIN: under load a
-        few milliseconds make one commit of many, and a step after a rest is not delayed at all."""
+        """`pace_us` is the least time from the start of one step to the next, unless the step
+        answered AGAIN: under load a few milliseconds make one commit of many, and a step after a
+        rest is not delayed at all."""
         self.name = name
         self.steps = 0
         self._clock = clock
@@ -48,13 +53,15 @@ class Pump:
         self._backoff_us: Micros = 0
 
     def signal(self) -> None:
-        """Hint that something may be due earlier than known. Cheap, and any number of hints make one step."""
+        """Hint that something may be due earlier than known. Cheap, and any number of hints make
+        one step."""
         self._wake.set()
 
     async def run(self) -> None:
         """Step and park, for ever."""
         while True:
-            # Cleared before the step reads anything: a signal that comes while it works is kept for the next one.
+            # Cleared before the step reads anything: a signal that comes while it works is kept for
+            # the next one.
             self._wake.clear()
             began_at, began_mono = self._clock.now(), self._clock.monotonic()
             self.steps += 1
@@ -86,5 +93,6 @@ class Pump:
             if rest_us <= 0:
                 break
             await self._clock.wait(self._wake, now + rest_us)
-        # Even a due step lets others run first: a step that never awaits must not starve the event loop.
+        # Even a due step lets others run first: a step that never awaits must not starve the event
+        # loop.
         await asyncio.sleep(0)

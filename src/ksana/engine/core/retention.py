@@ -1,7 +1,9 @@
-"""Retention: what is old is removed, in small batches with a breath between, so that the database stops growing.
+"""Retention: what is old is removed, in small batches with a breath between, so that the database
+stops growing.
 
-Each surface adds what it wants removed; the core adds its own. One instance at a time does the removing, by a lock that is
-taken in the very transaction that removes. Losing the lock is harmless: a purge removes old rows, and twice is once.
+Each surface adds what it wants removed; the core adds its own. One instance at a time does the
+removing, by a lock that is taken in the very transaction that removes. Losing the lock is harmless:
+a purge removes old rows, and twice is once.
 """
 
 from collections.abc import Callable
@@ -28,7 +30,8 @@ MARKS_KEPT_US: Final[Micros] = DAY
 """Commit marks are asked for within a minute or never."""
 
 Remove = Callable[[Any, Instant, int], int]
-"""`remove(tx, before, limit)` removes up to `limit` rows older than `before` and answers how many, by the row count."""
+"""`remove(tx, before, limit)` removes up to `limit` rows older than `before` and answers how many,
+by the row count."""
 
 
 class Purge(NamedTuple):

@@ -1,8 +1,10 @@
-"""The supervisor: holds every long-running loop as a task, restarts one that falls, and tells how they fare.
+"""The supervisor: holds every long-running loop as a task, restarts one that falls, and tells how
+they fare.
 
-A crash is restarted with exponential backoff and jitter, logged with its stack. A store that is down is no crash: the loop
-pauses quietly and tries again. A loop that returns by itself counts as fallen, for a loop has no end. The tasks are
-referenced here for their whole life, so none can be collected while it waits.
+A crash is restarted with exponential backoff and jitter, logged with its stack. A store that is
+down is no crash: the loop pauses quietly and tries again. A loop that returns by itself counts as
+fallen, for a loop has no end. The tasks are referenced here for their whole life, so none can be
+collected while it waits.
 """
 
 import asyncio
@@ -18,8 +20,8 @@ from ksana.base.errors import UnavailableError
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 
 LoopState = Literal["running", "recovering", "paused", "stopped"]
-"""running; recovering: fell and waits for its restart, or restarted a moment ago; paused: waits for the store or another
-dependency; stopped: ended on purpose."""
+"""running; recovering: fell and waits for its restart, or restarted a moment ago; paused: waits for
+the store or another dependency; stopped: ended on purpose."""
 
 _BACKOFF_LEAST: Final[Micros] = 100 * MILLISECOND
 _BACKOFF_MOST: Final[Micros] = 30 * SECOND
@@ -77,7 +79,9 @@ class _Watched:
 class Supervisor:
     """Runs loops. `start` each, ask `readiness`, and `stop` them in the reverse order."""
 
-    def __init__(self, clock: Clock, random: Random, on_restart: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, clock: Clock, random: Random, on_restart: Callable[[str], None] | None = None
+    ) -> None:
         self._clock = clock
         self._random = random
         self._on_restart = on_restart
@@ -95,9 +99,11 @@ class Supervisor:
         """Tell how each loop fares, in the order of their start."""
         return tuple(self._report(watched) for watched in self._watched.values())
 
-    async def stop(self, within_us: Micros, names: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """Cancel loops (all, or those named), the last started first, and wait for each as long as `within_us` lasts
-        in all. Answer the names of those that did not end in time."""
+    async def stop(
+        self, within_us: Micros, names: tuple[str, ...] | None = None
+    ) -> tuple[str, ...]:
+        """Cancel loops (all, or those named), the last started first, and wait for each as long as
+        `within_us` lasts in all. Answer the names of those that did not end in time."""
         until_mono = self._clock.monotonic() + within_us
         late = []
         for watched in reversed(list(self._watched.values())):
@@ -123,7 +129,14 @@ class Supervisor:
             state = "recovering"
         if watched.task is not None and watched.task.done() and state != "stopped":
             state = "recovering"  # the keeper itself died: never expected, and never shown as well
-        return LoopReport(watched.loop.name, state, watched.since, watched.restarts, watched.last_error, watched.last_error_at)
+        return LoopReport(
+            watched.loop.name,
+            state,
+            watched.since,
+            watched.restarts,
+            watched.last_error,
+            watched.last_error_at,
+        )
 
     def _is_proven(self, watched: _Watched) -> bool:
         return self._clock.monotonic() - watched.began_mono >= _PROVEN_AFTER
@@ -151,7 +164,8 @@ class Supervisor:
         try:
             await watched.loop.run()
         except asyncio.CancelledError as error:
-            # Ours to obey only if somebody cancelled this very task; a stray one from inside is a fault like any other.
+            # Ours to obey only if somebody cancelled this very task; a stray one from inside is a
+            # fault like any other.
             if _is_cancelled():
                 raise
             return error
@@ -163,12 +177,19 @@ class Supervisor:
         full = min(_BACKOFF_LEAST << min(failures - 1, 30), most)
         return int(full * (0.5 + self._random.random() / 2))
 
-    def _tell(self, watched: _Watched, error: BaseException, delay_us: Micros, is_pause: bool) -> None:
+    def _tell(
+        self, watched: _Watched, error: BaseException, delay_us: Micros, is_pause: bool
+    ) -> None:
         if is_pause:
             if watched.failures == 1:
                 _log.warning("loop paused", loop=watched.loop.name, err=str(error))
         else:
-            _log.error("loop fell and will be restarted", loop=watched.loop.name, delay_ms=delay_us // 1000, exc_info=error)
+            _log.error(
+                "loop fell and will be restarted",
+                loop=watched.loop.name,
+                delay_ms=delay_us // 1000,
+                exc_info=error,
+            )
         if self._on_restart is not None:
             self._on_restart(watched.loop.name)
 

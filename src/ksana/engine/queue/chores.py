@@ -1,6 +1,6 @@
-"""Upkeep of the queue: old finished jobs, counts and remembered answers are removed in small batches, counts of past minutes
-are packed, and the figures for /metrics are read now and then. One instance at a time does each; it would be safe with more,
-only wasteful."""
+"""Upkeep of the queue: old finished jobs, counts and remembered answers are removed in small
+batches, counts of past minutes are packed, and the figures for /metrics are read now and then. One
+instance at a time does each; it would be safe with more, only wasteful."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -8,7 +8,8 @@ from typing import Final
 from ksana.base.clock import Clock
 from ksana.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from ksana.engine.core.pump import AGAIN, Pump
-from ksana.ports.store import Store, Tx
+from ksana.ports.queue.tables import QueueTx
+from ksana.ports.store import Store
 
 EVERY: Final[Micros] = MINUTE
 SAMPLE_EVERY: Final[Micros] = 15 * SECOND
@@ -27,7 +28,12 @@ class QueueChores:
     """The loop, on the pump. `sample` is called each time round."""
 
     def __init__(
-        self, store: Store, clock: Clock, owner: str, retention_us: Micros, sample: Callable[[], Awaitable[None]]
+        self,
+        store: Store,
+        clock: Clock,
+        owner: str,
+        retention_us: Micros,
+        sample: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -53,8 +59,9 @@ class QueueChores:
         return now + SAMPLE_EVERY
 
 
-def purge(tx: Tx, owner: str, retention_us: Micros, limit: int) -> int:
-    """Remove up to `limit` finished jobs older than the retention, and answers that no longer count; say how many jobs."""
+def purge(tx: QueueTx, owner: str, retention_us: Micros, limit: int) -> int:
+    """Remove up to `limit` finished jobs older than the retention, and answers that no longer
+    count; say how many jobs."""
     if not tx.locks.take(LOCK, owner, EVERY):
         return 0
     tx.idempotency.purge(tx.now, limit)
@@ -63,6 +70,6 @@ def purge(tx: Tx, owner: str, retention_us: Micros, limit: int) -> int:
     return removed
 
 
-def pack(tx: Tx, owner: str, limit: int) -> int:
+def pack(tx: QueueTx, owner: str, limit: int) -> int:
     """Pack up to `limit` counts of minutes that are over; say how many."""
     return tx.counts.pack_minutes(limit) if tx.locks.take(PACK_LOCK, owner, EVERY) else 0

@@ -5,11 +5,13 @@
                          ▼                    ▼
                        QUEUED            TIMEOUT / QUEUED again         decided here, by the store's clock
 
-The store is authoritative. A lease that ran out is refused by every statement from that instant on, whether or not the sweep
-has come; the sweep only writes down what is true already and frees the units. It parks until the first lease, claim or
-scheduled job is due, on every instance: rows are taken with SKIP LOCKED and guarded, so sweeps on many instances share the
-work and none waits for a dead one. The units a lease holds and its state change in one transaction, so a crash at any point
-leaks nothing. Who takes units holds the capacity row from the start; who gives some back only touches it at the end.
+The store is authoritative. A lease that ran out is refused by every statement from that instant on,
+whether or not the sweep has come; the sweep only writes down what is true already and frees the
+units. It parks until the first lease, claim or scheduled job is due, on every instance: rows are
+taken with SKIP LOCKED and guarded, so sweeps on many instances share the work and none waits for a
+dead one. The units a lease holds and its state change in one transaction, so a crash at any point
+leaks nothing. Who takes units holds the capacity row from the start; who gives some back only
+touches it at the end.
 """
 
 from collections import Counter
@@ -22,10 +24,10 @@ from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.domain.histogram import bucket_counts
 from ksana.domain.queue.jobs import FINAL_OF, MANY, Ending, Hold, Job, Lane, Settled, after_expiry
-from ksana.engine.queue.long_poll import Arrivals
 from ksana.engine.core.pump import AGAIN, Pump
-from ksana.ports.queue.tables import Due
-from ksana.ports.store import Store, Tx
+from ksana.engine.queue.long_poll import Arrivals
+from ksana.ports.queue.tables import Due, QueueTx
+from ksana.ports.store import Store
 
 SWEEP: Final = 200
 """Rows of each kind one sweep deals with before others get their turn."""
@@ -33,7 +35,12 @@ SWEEP: Final = 200
 POLL: Final[Micros] = 2 * SECOND
 RECOUNT_EVERY: Final[Micros] = 60 * MINUTE
 
-_ENDED_EVENT: Final = {"DONE": "JOB_DONE", "FAILED": "JOB_FAILED", "CANCELED": "JOB_CANCELED", "TIMEOUT": "JOB_TIMEOUT"}
+_ENDED_EVENT: Final = {
+    "DONE": "JOB_DONE",
+    "FAILED": "JOB_FAILED",
+    "CANCELED": "JOB_CANCELED",
+    "TIMEOUT": "JOB_TIMEOUT",
+}
 _TALLY: Final = {"DONE": "done", "FAILED": "failed", "CANCELED": "canceled", "TIMEOUT": "timeout"}
 _ALERTS: Final = frozenset({"FAILED", "TIMEOUT"})
 
@@ -41,12 +48,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 AttemptEnd = tuple[Hold, Ending, str, str | None, str | None, str | None]
-"""One attempt that ends: what was held, what becomes of it, and what its worker said or what is said for it: status, error,
-result, metrics. A plain tuple, for there is one for every job."""
+"""One attempt that ends: what was held, what becomes of it, and what its worker said or what is
+said for it: status, error, result, metrics. A plain tuple, for there is one for every job."""
 
 
-def end_attempts(tx: Tx, ends: Sequence[AttemptEnd], reason: str) -> list[Settled]:
-    """Write the ends of attempts whose leases have left ACTIVE in this transaction; answer what their jobs are now.
+def end_attempts(tx: QueueTx, ends: Sequence[AttemptEnd], reason: str) -> list[Settled]:
+    """Write the ends of attempts whose leases have left ACTIVE in this transaction; answer what
+    their jobs are now.
 
     Their units are given back with it. `reason` is why they ended: RELEASED or EXPIRED.
     """
@@ -66,26 +74,41 @@ def end_attempts(tx: Tx, ends: Sequence[AttemptEnd], reason: str) -> list[Settle
             if state == "DONE" and error is None:
                 plain.append(hold)
             else:
-                events.append(("JOB", job_id, _ENDED_EVENT[state], _tell_end(hold, state, error, reason)))
+                events.append(
+                    ("JOB", job_id, _ENDED_EVENT[state], _tell_end(hold, state, error, reason))
+                )
         else:
             one = _requeue(tx, hold, ending.rest_us, error, metrics_json)
             requeued.append(one)
             why = "LEASE_EXPIRED" if reason == "EXPIRED" else status
-            events.append(("JOB", job_id, "JOB_REQUEUED", _tell_requeue(hold, ending.rest_us, error, why)))
+            events.append(
+                ("JOB", job_id, "JOB_REQUEUED", _tell_requeue(hold, ending.rest_us, error, why))
+            )
         settled.append(one)
     if len(plain) < MANY:
-        events += [("JOB", hold.job_id, "JOB_DONE", _tell_end(hold, "DONE", None, reason)) for hold in plain]
+        events += [
+            ("JOB", hold.job_id, "JOB_DONE", _tell_end(hold, "DONE", None, reason))
+            for hold in plain
+        ]
     else:
         tx.queue.tell_done([hold.seq for hold in plain], reason)
     tx.events.append_texts(events)
     count = tx.queue.end_running(finished) + tx.queue.requeue_running(requeued)
-    assert count == len(ends), "a running job and its active lease are changed together, never alone"
+    assert count == len(ends), (
+        "a running job and its active lease are changed together, never alone"
+    )
     for state, number in Counter([one.state for one in finished]).items():
         tx.queue.tally(_TALLY[state], number)
     started = Counter([end[0].started_at or now for end in ends if end[1].rest_us is None])
     tx.queue.observe("run", bucket_counts(now, started))
     tx.leases.free(units, len(ends))
-    tx.queue.count(queued=len(requeued), running=-len(ends), leases=-len(ends), units=-units, arrivals=len(ends))
+    tx.queue.count(
+        queued=len(requeued),
+        running=-len(ends),
+        leases=-len(ends),
+        units=-units,
+        arrivals=len(ends),
+    )
     return settled
 
 
@@ -100,18 +123,32 @@ def _tell_end(hold: Hold, state: str, error: str | None, reason: str) -> str:
     return _encode(data).decode()
 
 
-def _requeue(tx: Tx, hold: Hold, rest_us: Micros, error: str | None, metrics_json: str | None) -> Settled:
+def _requeue(
+    tx: QueueTx, hold: Hold, rest_us: Micros, error: str | None, metrics_json: str | None
+) -> Settled:
     lane = int(Lane.SCHEDULED if rest_us else Lane.READY)
     turn = 0 if rest_us else tx.queue.front_turn(hold.urgency)
     return Settled(
-        hold.seq, hold.job_id, hold.lease_id, "QUEUED", error, None, metrics_json, lane, turn, tx.now + rest_us
-    )  # fmt: skip
+        hold.seq,
+        hold.job_id,
+        hold.lease_id,
+        "QUEUED",
+        error,
+        None,
+        metrics_json,
+        lane,
+        turn,
+        tx.now + rest_us,
+    )
 
 
 def _tell_requeue(hold: Hold, rest_us: Micros, error: str | None, why: str) -> str:
     data: dict[str, Any] = {
-        "reason": why, "attempts": hold.attempts, "max_attempts": hold.max_attempts, "rest_ms": rest_us // 1000,
-    }  # fmt: skip
+        "reason": why,
+        "attempts": hold.attempts,
+        "max_attempts": hold.max_attempts,
+        "rest_ms": rest_us // 1000,
+    }
     if error is not None:
         data["error"] = error
     return _encode(data).decode()
@@ -122,40 +159,74 @@ def job_after(job: Job, settled: Settled, now: Instant) -> Job:
     if settled.lane is None:
         return msgspec.structs.replace(
             job,
-            state=settled.state, final_status=FINAL_OF[settled.state], error_text=settled.error,
-            result_json=settled.result_json, metrics_json=settled.metrics_json, finished_at=now, updated_at=now, lane=None,
-        )  # fmt: skip
+            state=settled.state,
+            final_status=FINAL_OF[settled.state],
+            error_text=settled.error,
+            result_json=settled.result_json,
+            metrics_json=settled.metrics_json,
+            finished_at=now,
+            updated_at=now,
+            lane=None,
+        )
     return msgspec.structs.replace(
         job,
-        state="QUEUED", claimed_by=None, lease_id=None, next_retry_at=settled.next_retry_at, due_at=settled.due_at,
-        error_text=settled.error, metrics_json=settled.metrics_json, progress=None, note=None, updated_at=now,
-        lane=settled.lane, turn=settled.turn,
-    )  # fmt: skip
+        state="QUEUED",
+        claimed_by=None,
+        lease_id=None,
+        next_retry_at=settled.next_retry_at,
+        due_at=settled.due_at,
+        error_text=settled.error,
+        metrics_json=settled.metrics_json,
+        progress=None,
+        note=None,
+        updated_at=now,
+        lane=settled.lane,
+        turn=settled.turn,
+    )
 
 
-def expire_leases(tx: Tx, holds: Sequence[Hold]) -> list[Settled]:
-    """Leases that were locked and have run out become EXPIRED; their jobs time out or are queued again."""
+def expire_leases(tx: QueueTx, holds: Sequence[Hold]) -> list[Settled]:
+    """Leases that were locked and have run out become EXPIRED; their jobs time out or are queued
+    again."""
     if not holds:
         return []
     tx.leases.expire_locked([hold.lease_id for hold in holds])
     ends: list[AttemptEnd] = []
     for hold in holds:
         tx.events.append(
-            "LEASE", hold.lease_id, "LEASE_EXPIRED",
-            {"job_id": hold.job_id, "worker_id": hold.worker_id, "cost_units": hold.cost_units, "ttl_sec": hold.ttl_sec},
-        )  # fmt: skip
-        ends.append((hold, after_expiry(hold), "TIMEOUT", f"the lease ran out after {hold.ttl_sec:g} s", None, None))
+            "LEASE",
+            hold.lease_id,
+            "LEASE_EXPIRED",
+            {
+                "job_id": hold.job_id,
+                "worker_id": hold.worker_id,
+                "cost_units": hold.cost_units,
+                "ttl_sec": hold.ttl_sec,
+            },
+        )
+        ends.append(
+            (
+                hold,
+                after_expiry(hold),
+                "TIMEOUT",
+                f"the lease ran out after {hold.ttl_sec:g} s",
+                None,
+                None,
+            )
+        )
     tx.queue.tally("expired", len(holds))
     return end_attempts(tx, ends, "EXPIRED")
 
 
-def list_expired(tx: Tx, limit: int) -> list[Hold]:
+def list_expired(tx: QueueTx, limit: int) -> list[Hold]:
     """Leases that ran out by the store's clock, held, with what ending them takes."""
     leases = tx.leases.list_expired(limit)
-    return list(tx.leases.lock_holds([lease.lease_id for lease in leases]).values()) if leases else []
+    return (
+        list(tx.leases.lock_holds([lease.lease_id for lease in leases]).values()) if leases else []
+    )
 
 
-def expire_claims(tx: Tx, limit: int) -> list[Job]:
+def expire_claims(tx: QueueTx, limit: int) -> list[Job]:
     """Jobs whose claim ran out are QUEUED again, at the front of their priority."""
     jobs = tx.queue.list_expired_claims(limit)
     if not jobs:
@@ -164,7 +235,9 @@ def expire_claims(tx: Tx, limit: int) -> list[Job]:
     for job in jobs:
         data = {"worker_id": job.claimed_by, "state": job.state}
         tx.events.append("JOB", job.job_id, "JOB_CLAIM_EXPIRED", data)
-        tx.events.append("JOB", job.job_id, "JOB_REQUEUED", {"reason": "CLAIM_EXPIRED", "attempts": job.attempts})
+        tx.events.append(
+            "JOB", job.job_id, "JOB_REQUEUED", {"reason": "CLAIM_EXPIRED", "attempts": job.attempts}
+        )
     tx.queue.count(queued=len(jobs), arrivals=len(jobs))
     return jobs
 
@@ -178,7 +251,7 @@ class Swept(msgspec.Struct, frozen=True):
     due: Due
 
 
-def sweep(tx: Tx, limit: int) -> Swept:
+def sweep(tx: QueueTx, limit: int) -> Swept:
     """Write down everything whose time is over, by the store's clock."""
     due = tx.queue.next_due()
     ready = freed = 0
@@ -201,16 +274,19 @@ def sweep(tx: Tx, limit: int) -> Swept:
     return Swept(ready, freed, is_full, tx.queue.next_due())
 
 
-def recount(tx: Tx, total: int) -> tuple[int, int]:
-    """Compare the counters with what they count and put them right; answer how far the used units were off, and by how many
-    leases. Both are 0 unless somebody changed the tables by hand."""
+def recount(tx: QueueTx, total: int) -> tuple[int, int]:
+    """Compare the counters with what they count and put them right; answer how far the used units
+    were off, and by how many leases. Both are 0 unless somebody changed the tables by hand."""
     room = tx.leases.lock_room(total)
     active, used = tx.leases.sum_active()
     off = (room.used - used, room.active - active)
     if off != (0, 0):
         tx.leases.set_room(msgspec.structs.replace(room, used=used, active=active))
         tx.events.append(
-            "LEASE", "capacity", "CAPACITY_RECOUNTED", {"used": room.used, "counted": used, "leases": active, "alert": True}
+            "LEASE",
+            "capacity",
+            "CAPACITY_RECOUNTED",
+            {"used": room.used, "counted": used, "leases": active, "alert": True},
         )
     tx.queue.recount()
     return off
@@ -234,7 +310,10 @@ class Leasing:
             self.pump.signal()
 
     async def _step(self) -> Instant | None:
-        if self._recounted_at is None or self._clock.monotonic() - self._recounted_at > RECOUNT_EVERY:
+        if (
+            self._recounted_at is None
+            or self._clock.monotonic() - self._recounted_at > RECOUNT_EVERY
+        ):
             await self._store.transact(recount, self._total)
             self._recounted_at = self._clock.monotonic()
         due, now = await self._store.read(_read_due)
@@ -249,10 +328,11 @@ class Leasing:
                 return AGAIN
             soonest = swept.due.soonest()
         self._next_at = soonest
-        # Leases of other instances end too, and only the store tells; where we are the only server we know of each.
+        # Leases of other instances end too, and only the store tells; where we are the only server
+        # we know of each.
         look_at = None if self._store.sole else self._clock.now() + POLL
         return soonest if look_at is None else min(look_at, soonest or look_at)
 
 
-def _read_due(tx: Tx) -> tuple[Due, Instant]:
+def _read_due(tx: QueueTx) -> tuple[Due, Instant]:
     return tx.queue.next_due(), tx.now

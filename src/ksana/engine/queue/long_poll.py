@@ -1,8 +1,9 @@
 """How a claim that found nothing waits: it costs nothing until something comes that it would take.
 
-A submit or a requeue on this instance wakes exactly the waiters that accept its line. What happens on another instance is
-seen by one small read every 20 ms, made only while somebody waits here and only on a store that others share. A wake-up is
-a hint: the waiter claims again, and may find that another was faster.
+A submit or a requeue on this instance wakes exactly the waiters that accept its line. What happens
+on another instance is seen by one small read every 20 ms, made only while somebody waits here and
+only on a store that others share. A wake-up is a hint: the waiter claims again, and may find that
+another was faster.
 """
 
 import asyncio
@@ -14,11 +15,13 @@ from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 from ksana.domain.queue.jobs import Line, Wants, accepts
 
 LOOK_EVERY: Final[Micros] = 20 * MILLISECOND
-"""Together with the claim itself well under the 50 ms within which a submit elsewhere must be noticed."""
+"""Together with the claim itself well under the 50 ms within which a submit elsewhere must be
+noticed."""
 
 
 class Waiter:
-    """One claim that waits. Enter it before the first try, so that nothing is missed between try and wait."""
+    """One claim that waits. Enter it before the first try, so that nothing is missed between try
+    and wait."""
 
     __slots__ = ("_arrivals", "came", "needs_capacity", "wants")
 
@@ -40,7 +43,9 @@ class Waiter:
 class Arrivals:
     """Who waits for jobs on this instance, and how they hear of them."""
 
-    def __init__(self, clock: Clock, read_count: Callable[[], Awaitable[int]], is_shared: Callable[[], bool]) -> None:
+    def __init__(
+        self, clock: Clock, read_count: Callable[[], Awaitable[int]], is_shared: Callable[[], bool]
+    ) -> None:
         self._clock = clock
         self._read_count = read_count
         self._is_shared = is_shared
@@ -93,7 +98,8 @@ class Arrivals:
                 self.somebody_waits.clear()
                 await self.somebody_waits.wait()
             if not self._is_shared():
-                # Nobody else writes to this store. The loop rests; a waiter now and then makes it look here again.
+                # Nobody else writes to this store. The loop rests; a waiter now and then makes it
+                # look here again.
                 await self._clock.sleep_until(self._clock.now() + SECOND)
                 continue
             await self._watch_while_waiting()

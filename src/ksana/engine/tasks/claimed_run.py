@@ -1,4 +1,5 @@
-"""A run this instance holds, and the end of one attempt: what passes between firing, delivery and recording."""
+"""A run this instance holds, and the end of one attempt: what passes between firing, delivery and
+recording."""
 
 import msgspec
 

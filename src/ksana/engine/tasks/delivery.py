@@ -1,15 +1,17 @@
-"""Delivery: held runs become calls, calls become outcomes, outcomes are written in the next group commit.
+"""Delivery: held runs become calls, calls become outcomes, outcomes are written in the next group
+commit.
 
     firing ──held──▶ take ─▶ host lines ─▶ caller ─▶ over ─▶ outcomes pump ─▶ store
     store ──ready──▶ claim pump ─┘                                 │
       ▲                                                            └─▶ ready hosts, wakes
       └── retries and promotions make runs ready again
 
-Two limits: calls in flight in all (`workers`) and per host. Within them nothing waits for another's target, and targets that
-hang do not take the places of those that answer (see hosts). A run waiting
-for its retry or its callback is in the store and holds nothing. We hold a run under its token and our instance's lease; when
-the lease is not certain nothing new is sent (`is_held`), because another instance may be taking over. Nothing is sent either
-before the mark that covers it is on disk (see begun).
+Two limits: calls in flight in all (`workers`) and per host. Within them nothing waits for another's
+target, and targets that hang do not take the places of those that answer (see hosts). A run waiting
+for its retry or its callback is in the store and holds nothing. We hold a run under its token and
+our instance's lease; when the lease is not certain nothing new is sent (`is_held`), because another
+instance may be taking over. Nothing is sent either before the mark that covers it is on disk (see
+begun).
 """
 
 import asyncio
@@ -22,20 +24,22 @@ from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
 from ksana.base.ids import new_tokens
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
-from ksana.engine.tasks.watermark import Watermark
-from ksana.engine.tasks.claimed_run import AttemptOver, ClaimedRun, claimed_run_of
-from ksana.engine.tasks.host_limits import ALONE, SHARED, Prefetch, HostQueue, CallSlots, SlotBudget
-from ksana.engine.tasks.outcomes import Recorded, record_outcomes
 from ksana.engine.core.pump import AGAIN, Pump
+from ksana.engine.tasks.claimed_run import AttemptOver, ClaimedRun, claimed_run_of
+from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue, Prefetch, SlotBudget
+from ksana.engine.tasks.outcomes import Recorded, record_outcomes
 from ksana.engine.tasks.requests import Built, build_request
+from ksana.engine.tasks.watermark import Watermark
 from ksana.ports.caller import Call, Caller, Reply, Timing
-from ksana.ports.store import Store, Tx
+from ksana.ports.store import Store
+from ksana.ports.tasks.tables import TasksTx
 
 _log = structlog.get_logger("ksana.delivery")
 
 MAX_OUTCOMES = 500
 CANCEL_LOOK = 400 * MILLISECOND
-"""How often calls in flight are compared with the store: a cancel made on another instance is seen within a second."""
+"""How often calls in flight are compared with the store: a cancel made on another instance is seen
+within a second."""
 
 MAX_IDLE_HOSTS = 10_000
 PACE = 4 * MILLISECOND
@@ -43,7 +47,8 @@ PACE = 4 * MILLISECOND
 
 BUSY = 64
 BUSY_PACE = 32 * MILLISECOND
-"""When that many came in one pace, calls are what the time is needed for: fewer and larger commits."""
+"""When that many came in one pace, calls are what the time is needed for: fewer and larger commits.
+"""
 
 
 class DeliveryMetrics(Protocol):
@@ -104,7 +109,7 @@ class Delivery:
         self.outcomes = Pump("outcomes", clock, self._record, poll_us=30 * SECOND, pace_us=PACE)
         self.cancels = Pump("cancels", clock, self._look_for_cancels, poll_us=30 * SECOND)
 
-    # -- what others hand in ------------------------------------------------------------------------------------------
+    # -- what others hand in -----------------------------------------------------------------------
 
     def rooms(self) -> SlotBudget:
         """How many runs firing may hold for us right now."""
@@ -117,8 +122,8 @@ class Delivery:
         return SlotBudget(by_host, self._per_host + ahead.unknown, total, soon, self._per_host)
 
     def take(self, held: list[ClaimedRun], ready_hosts: set[str], begun_to: int = 0) -> None:
-        """Deliver runs that are ours, and remember hosts that have runs in the store. `begun_to` is the mark written with
-        them."""
+        """Deliver runs that are ours, and remember hosts that have runs in the store. `begun_to` is
+        the mark written with them."""
         self._move_mark(begun_to)
         for run in held:
             line = self._line(run.host)
@@ -143,7 +148,9 @@ class Delivery:
 
     def known_runs(self) -> set[int]:
         """The runs that wait here, are in flight, or whose outcome is being written."""
-        known = {over.held.run_id for over in (*self._over, *self._recording)} | set(self._in_flight)
+        known = {over.held.run_id for over in (*self._over, *self._recording)} | set(
+            self._in_flight
+        )
         return known | {held.run_id for line in self._lines.values() for held in line.waiting}
 
     @property
@@ -169,7 +176,7 @@ class Delivery:
         if self._caller is not None:
             self._caller.close()
 
-    # -- sending --------------------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------
 
     def _line(self, host: str) -> HostQueue:
         line = self._lines.get(host)
@@ -180,7 +187,11 @@ class Delivery:
         return line
 
     def _forget_idle_lines(self) -> None:
-        idle = [host for host, line in self._lines.items() if not line.in_flight and not line.waiting and not line.is_lined_up]
+        idle = [
+            host
+            for host, line in self._lines.items()
+            if not line.in_flight and not line.waiting and not line.is_lined_up
+        ]
         for host in idle:
             del self._lines[host]
 
@@ -214,13 +225,24 @@ class Delivery:
     def _send(self, line: HostQueue, held: ClaimedRun) -> None:
         now = self._clock.now()
         if not self._is_held():
-            reply = Reply("aborted", Timing(), error="the lease of this instance has run out; another one takes over")
+            reply = Reply(
+                "aborted",
+                Timing(),
+                error="the lease of this instance has run out; another one takes over",
+            )
             self._note_over(held, None, reply, now)
             return
         try:
             built = build_request(held, now, self._callback_base, self._agent)
-        except Exception as error:  # a definition we cannot build from fails its own run, nobody else's
-            self._note_over(held, None, Reply("refused", Timing(), error=f"the request cannot be made: {error}"), now)
+        except (
+            Exception
+        ) as error:  # a definition we cannot build from fails its own run, nobody else's
+            self._note_over(
+                held,
+                None,
+                Reply("refused", Timing(), error=f"the request cannot be made: {error}"),
+                now,
+            )
             return
         if self._caller is None:
             self._caller = self._make_caller()
@@ -235,11 +257,17 @@ class Delivery:
         line.began(since_mono)
         if not self._in_flight:
             self.cancels.signal()
-        self._in_flight[held.run_id] = _Flight(self._caller.call(built.request, done), held.token, now, line, since_mono)
+        self._in_flight[held.run_id] = _Flight(
+            self._caller.call(built.request, done), held.token, now, line, since_mono
+        )
 
-    def _note_over(self, held: ClaimedRun, built: Built | None, reply: Reply, started_at: Instant) -> None:
+    def _note_over(
+        self, held: ClaimedRun, built: Built | None, reply: Reply, started_at: Instant
+    ) -> None:
         request, shown = built or (None, None)
-        over = AttemptOver(held, request, shown, reply, started_at, max(started_at, self._clock.now()))
+        over = AttemptOver(
+            held, request, shown, reply, started_at, max(started_at, self._clock.now())
+        )
         self._metrics.called(over)
         if not (self._stopped and reply.kind == "aborted"):
             self._over.append(over)
@@ -259,7 +287,7 @@ class Delivery:
         if not self._in_flight:
             self._quiet.set()
 
-    # -- pumps ----------------------------------------------------------------------------------------------------------
+    # -- pumps -------------------------------------------------------------------------------------
 
     async def _record(self) -> Instant | None:
         mark = self._begun.next_mark(self._clock.monotonic())
@@ -269,7 +297,8 @@ class Delivery:
             try:
                 recorded = await self._write(batch, mark)
             except StoreDownError:
-                # Nothing was written: keep them. The guard makes a repeat harmless if something was.
+                # Nothing was written: keep them. The guard makes a repeat harmless if something
+                # was.
                 self._over[:0] = batch
                 raise
             finally:
@@ -291,9 +320,12 @@ class Delivery:
         return None
 
     async def _write(self, batch: list[AttemptOver], mark: int = 0) -> Recorded:
-        """Record a batch. An outcome the store will not take is left to the orphan rule; the others are written without it."""
+        """Record a batch. An outcome the store will not take is left to the orphan rule; the others
+        are written without it."""
         try:
-            recorded: Recorded = await self._store.transact(record_outcomes, batch, self._store.sole, self._instance_id, mark)
+            recorded: Recorded = await self._store.transact(
+                record_outcomes, batch, self._store.sole, self._instance_id, mark
+            )
             return recorded
         except StoreDownError:
             raise
@@ -301,17 +333,22 @@ class Delivery:
             if not batch:  # the mark alone: nothing to leave out
                 raise
             if len(batch) == 1:
-                _log.error("an outcome cannot be recorded", run_id=batch[0].held.run_id, exc_info=error)
+                _log.error(
+                    "an outcome cannot be recorded", run_id=batch[0].held.run_id, exc_info=error
+                )
                 return Recorded(set(), False, [], 0)
         middle = len(batch) // 2
         one, other = await self._write(batch[:middle]), await self._write(batch[middle:])
         return Recorded(
-            one.ready_hosts | other.ready_hosts, one.wakes or other.wakes, one.statuses + other.statuses,
+            one.ready_hosts | other.ready_hosts,
+            one.wakes or other.wakes,
+            one.statuses + other.statuses,
             one.refused + other.refused,
-        )  # fmt: skip
+        )
 
     async def _claim(self) -> Instant | None:
-        """Take ready runs for hosts with room. The store's list of hosts is read when the poll finds us idle."""
+        """Take ready runs for hosts with room. The store's list of hosts is read when the poll
+        finds us idle."""
         if self._stopped or not self._is_held():
             return None
         if not self._ready:
@@ -323,7 +360,9 @@ class Delivery:
             if room <= 0 or not self._places.has_place(line, self._clock.monotonic()):
                 continue
             soon = line.soon(self._clock.monotonic()) - len(line.waiting)
-            held, mark = await self._store.transact(_hold, host, room, self._instance_id, new_tokens(room), soon)
+            held, mark = await self._store.transact(
+                _hold, host, room, self._instance_id, new_tokens(room), soon
+            )
             if len(held) < room:
                 self._ready.pop(host, None)
             else:
@@ -332,11 +371,15 @@ class Delivery:
         return AGAIN if left else None
 
     async def _look_for_cancels(self) -> Instant | None:
-        """Find calls whose run was cancelled on another instance, or ended by its callback. And let those who wait for a
-        place look again: a call that has become stale frees one."""
+        """Find calls whose run was cancelled on another instance, or ended by its callback. And let
+        those who wait for a place look again: a call that has become stale frees one."""
         # Calls that just began are left for the next look: most end before it.
         before = self._clock.now() - CANCEL_LOOK // 2
-        flying = [(run_id, flight.token) for run_id, flight in self._in_flight.items() if flight.started_at < before]
+        flying = [
+            (run_id, flight.token)
+            for run_id, flight in self._in_flight.items()
+            if flight.started_at < before
+        ]
         if flying:
             for run_id in await self._store.read(_list_taken_away, flying):
                 self.abort(run_id)
@@ -346,16 +389,19 @@ class Delivery:
         return self._clock.now() + CANCEL_LOOK if self._in_flight else None
 
 
-def _list_ready_hosts(tx: Tx) -> list[str]:
+def _list_ready_hosts(tx: TasksTx) -> list[str]:
     return tx.runs.list_ready_hosts()
 
 
-def _list_taken_away(tx: Tx, flying: list[tuple[int, int]]) -> list[int]:
+def _list_taken_away(tx: TasksTx, flying: list[tuple[int, int]]) -> list[int]:
     return [run_id for run_id, token in flying if not tx.runs.is_held(run_id, token)]
 
 
-def _hold(tx: Tx, host: str, limit: int, instance_id: str, tokens: list[int], soon: int) -> tuple[list[ClaimedRun], int]:
-    """Take ready runs of a host. The first `soon` of them are begun at once: answer the mark that covers these, too."""
+def _hold(
+    tx: TasksTx, host: str, limit: int, instance_id: str, tokens: list[int], soon: int
+) -> tuple[list[ClaimedRun], int]:
+    """Take ready runs of a host. The first `soon` of them are begun at once: answer the mark that
+    covers these, too."""
     held = tx.runs.hold_ready(host, limit, instance_id, tokens)
     for run, task in held:
         data = {"task_id": task.id, "attempt": run.attempt, "reason": "PLACE_FREE"}

@@ -1,12 +1,14 @@
-"""Firing: due tasks become runs. One transaction for all that is due: slots claimed by compare-and-set on (task, version,
-slot), runs, next slots and events written together.
+"""Firing: due tasks become runs. One transaction for all that is due: slots claimed by
+compare-and-set on (task, version, slot), runs, next slots and events written together.
 
-The index on `fire_at` is the heap and the pump is the one timer: memory and the cost of a firing do not depend on how many
-tasks wait. Tasks that were made or fired lately are remembered by version, and only where they stand is read when they are due.
-What is remembered is never the truth: the compare-and-set on the version is.
+The index on `fire_at` is the heap and the pump is the one timer: memory and the cost of a firing do
+not depend on how many tasks wait. Tasks that were made or fired lately are remembered by version,
+and only where they stand is read when they are due. What is remembered is never the truth: the
+compare-and-set on the version is.
 
-A run for which a worker and a place at its host are free is written RUNNING and held by us at once; the rest are written ready,
-for any instance to take. Nothing fires early: what is due is judged by the store's clock.
+A run for which a worker and a place at its host are free is written RUNNING and held by us at once;
+the rest are written ready, for any instance to take. Nothing fires early: what is due is judged by
+the store's clock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +24,17 @@ from ksana.domain.tasks import firing as rules
 from ksana.domain.tasks.firing import Counts, Firing, PlannedRun
 from ksana.domain.tasks.records import Definition, Task, host_of
 from ksana.engine.core.clock_watch import proven_skew
+from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.claimed_run import ClaimedRun
 from ksana.engine.tasks.host_limits import SlotBudget
-from ksana.engine.core.pump import AGAIN, Pump
-from ksana.ports.store import Store, Tx
-from ksana.ports.tasks.tables import Advance, NewRun
+from ksana.ports.store import Store
+from ksana.ports.tasks.tables import Advance, NewRun, TasksTx
 
 _NO_COUNTS = Counts()
 
 PACE = 4 * MILLISECOND
-"""At most 250 firing passes a second: with a thousand slots spread over it each commit carries a few of them."""
+"""At most 250 firing passes a second: with a thousand slots spread over it each commit carries a
+few of them."""
 
 FIRST_BATCH = 100
 """The first pass of a crowd takes no more, so that their calls begin while the rest is fired."""
@@ -91,7 +94,8 @@ class FiringEngine:
         self._stopped = False
         self._is_busy = False
         self._known: dict[int, Task] = {}
-        """Tasks as they were committed, the newest last. The writer looks things up here while we add and drop."""
+        """Tasks as they were committed, the newest last. The writer looks things up here while we
+        add and drop."""
         self.pump = Pump("firing", clock, self._step, poll_us, pace_us=PACE)
 
     def hint(self, at: Instant | None) -> None:
@@ -101,7 +105,8 @@ class FiringEngine:
             self.pump.signal()
 
     def remember(self, tasks: Sequence[Task]) -> None:
-        """These tasks are in the store as they are here, and stay so for as long as their version is the current one."""
+        """These tasks are in the store as they are here, and stay so for as long as their version
+        is the current one."""
         known = self._known
         known.update((task.id, task) for task in tasks)
         for _ in range(len(known) - KNOWN):
@@ -121,9 +126,15 @@ class FiringEngine:
         began, began_at = self._clock.monotonic(), self._clock.now()
         self._next_at = None
         limit = self._batch_limit if self._is_busy else min(FIRST_BATCH, self._batch_limit)
-        fired = await self._store.transact(fire_due, self._instance_id, limit, self._rooms(), self._known)
+        fired = await self._store.transact(
+            fire_due, self._instance_id, limit, self._rooms(), self._known
+        )
         self.remember(
-            [task for task in fired.due if task.id not in self._known or self._known[task.id].version != task.version]
+            [
+                task
+                for task in fired.due
+                if task.id not in self._known or self._known[task.id].version != task.version
+            ]
         )
         self._is_busy = fired.is_full
         if fired.held or fired.ready_hosts:
@@ -135,7 +146,11 @@ class FiringEngine:
             return AGAIN
         self._next_at = _earlier(self._next_at, fired.next_at)
         # Due is judged by the store's clock and waited for by ours.
-        return None if self._next_at is None else self._next_at - proven_skew(fired.now, began_at, self._clock.now())
+        return (
+            None
+            if self._next_at is None
+            else self._next_at - proven_skew(fired.now, began_at, self._clock.now())
+        )
 
 
 def _earlier(one: Instant | None, other: Instant | None) -> Instant | None:
@@ -144,16 +159,29 @@ def _earlier(one: Instant | None, other: Instant | None) -> Instant | None:
     return min(one, other)
 
 
-def fire_due(tx: Tx, instance_id: str, limit: int, rooms: SlotBudget, known: Mapping[int, Task] = MappingProxyType({})) -> Fired:
+def fire_due(
+    tx: TasksTx,
+    instance_id: str,
+    limit: int,
+    rooms: SlotBudget,
+    known: Mapping[int, Task] = MappingProxyType({}),
+) -> Fired:
     """Fire everything that is due, up to `limit` tasks."""
     rooms = rooms.copy()  # the function may be run again
     due = tx.tasks.list_due(tx.now, limit, known)
     fired = Fired([], set(), None, len(due) == limit, [], len(due), tx.now, due=due)
     if due:
         outages = tx.instances.list_outages(min(task.next_slot_at or tx.now for task in due))
-        counts = tx.runs.count_open_of([task.id for task in due if task.definition.concurrency_policy != "PARALLEL"])
-        decided = [rules.decide_firing(task, tx.now, outages, counts.get(task.id, _NO_COUNTS)) for task in due]
-        is_ours = tx.tasks.advance_unchanged([_advance(task, one) for task, one in zip(due, decided, strict=True)])
+        counts = tx.runs.count_open_of(
+            [task.id for task in due if task.definition.concurrency_policy != "PARALLEL"]
+        )
+        decided = [
+            rules.decide_firing(task, tx.now, outages, counts.get(task.id, _NO_COUNTS))
+            for task in due
+        ]
+        is_ours = tx.tasks.advance_unchanged(
+            [_advance(task, one) for task, one in zip(due, decided, strict=True)]
+        )
         planned: list[tuple[Task, PlannedRun]] = []
         for task, decision, ours in zip(due, decided, is_ours, strict=True):
             if ours:  # if not, another instance or a change was first
@@ -176,22 +204,38 @@ def _advance(task: Task, decision: Firing) -> Advance:
     return Advance(task, decision.next_slot_at, decision.fire_at, decision.started, last_status)
 
 
-def _new_runs(now: Instant, planned: list[tuple[Task, PlannedRun]], instance_id: str, rooms: SlotBudget) -> list[NewRun]:
+def _new_runs(
+    now: Instant, planned: list[tuple[Task, PlannedRun]], instance_id: str, rooms: SlotBudget
+) -> list[NewRun]:
     runs: list[NewRun] = []
     count = len(planned)
-    for (task, plan), uid, token in zip(planned, new_run_uids(now, count), new_tokens(count), strict=True):
+    for (task, plan), uid, token in zip(
+        planned, new_run_uids(now, count), new_tokens(count), strict=True
+    ):
         definition = task.definition
         host, exec_type, start = host_of(definition.target_url), definition.exec_type, plan.start
         is_held = start == "start" and rooms.take(host)
-        # In the order of the fields: names would cost as much again, and there is one for every firing.
+        # In the order of the fields: names would cost as much again, and there is one for every
+        # firing.
         runs.append(
             NewRun(
-                uid, task.id, plan.slot_at, plan.slot_at,
-                "RUNNING" if is_held else "SKIPPED" if start == "skip" else "SCHEDULED", plan.trigger, exec_type, True, host,
-                start == "start" and not is_held, instance_id if is_held else None, token, plan.reason, uid,
+                uid,
+                task.id,
+                plan.slot_at,
+                plan.slot_at,
+                "RUNNING" if is_held else "SKIPPED" if start == "skip" else "SCHEDULED",
+                plan.trigger,
+                exec_type,
+                True,
+                host,
+                start == "start" and not is_held,
+                instance_id if is_held else None,
+                token,
+                plan.reason,
+                uid,
                 new_uid() if exec_type == "ASYNC" else None,
             )
-        )  # fmt: skip
+        )
     return runs
 
 
@@ -199,13 +243,15 @@ def _all_skipped(decision: Firing) -> bool:
     return bool(decision.runs) and decision.runs[-1].start == "skip"
 
 
-def _tell_misfire(tx: Tx, task: Task, decision: Firing, fired: Fired) -> None:
+def _tell_misfire(tx: TasksTx, task: Task, decision: Firing, fired: Fired) -> None:
     misfire = decision.misfire
     assert misfire is not None
     data: dict[str, Any] = {
-        "first": format_instant(misfire.first), "last": format_instant(misfire.last), "count": misfire.count,
+        "first": format_instant(misfire.first),
+        "last": format_instant(misfire.last),
+        "count": misfire.count,
         "policy": misfire.policy,
-    }  # fmt: skip
+    }
     tx.events.append("TASK", task.id, "TASK_MISFIRED", data)
     tx.rollups.add("misfires", count=misfire.count)
     fired.misfires.append((task.id, misfire.count))
@@ -214,7 +260,9 @@ def _tell_misfire(tx: Tx, task: Task, decision: Firing, fired: Fired) -> None:
         tx.events.append("TASK", task.id, "TASK_MISSED", data)
 
 
-def _write_runs(tx: Tx, planned: list[tuple[Task, PlannedRun]], runs: list[NewRun], fired: Fired) -> None:
+def _write_runs(
+    tx: TasksTx, planned: list[tuple[Task, PlannedRun]], runs: list[NewRun], fired: Fired
+) -> None:
     events: list[tuple[str, str, str, str]] = []
     for run_id, run, (task, _) in zip(tx.runs.insert_many(runs), runs, planned, strict=True):
         # A task, an instant and two words: nothing in them needs escaping.
@@ -226,12 +274,24 @@ def _write_runs(tx: Tx, planned: list[tuple[Task, PlannedRun]], runs: list[NewRu
             events.append(("RUN", str(run_id), "RUN_STARTED", f"{{{facts}}}"))
             fired.held.append(
                 ClaimedRun(
-                    run_id, run.uid, task, run.token, 1, run.scheduled_time, run.exec_type, run.trace_id, run.host, True,
-                    run.held_by or "", run.callback_token,
+                    run_id,
+                    run.uid,
+                    task,
+                    run.token,
+                    1,
+                    run.scheduled_time,
+                    run.exec_type,
+                    run.trace_id,
+                    run.host,
+                    True,
+                    run.held_by or "",
+                    run.callback_token,
                 )
-            )  # fmt: skip
+            )
         elif run.status == "SKIPPED":
-            events.append(("RUN", str(run_id), "RUN_SKIPPED", f"{{{facts},{_limits(task.definition)}}}"))
+            events.append(
+                ("RUN", str(run_id), "RUN_SKIPPED", f"{{{facts},{_limits(task.definition)}}}")
+            )
             tx.rollups.add("runs_skipped")
         else:
             events.append(("RUN", str(run_id), "RUN_SCHEDULED", f"{{{facts}}}"))

@@ -1,13 +1,16 @@
-"""CallSlots: how many calls may be in flight, in all and per host, and how many runs are worth holding ahead of a place.
+"""CallSlots: how many calls may be in flight, in all and per host, and how many runs are worth
+holding ahead of a place.
 
-A run that is held waits in our memory for a place; one that is only ready waits in the store, for any instance. To keep a
-fast host busy some runs are held ahead, as many as the host will start within 0.4 s by its measured rate; where no other
-instance could take them, within 4 s, since one that is ready costs another write before it starts. A host that hangs has a
-rate of nothing, so nothing is held for it beyond its free places.
+A run that is held waits in our memory for a place; one that is only ready waits in the store, for
+any instance. To keep a fast host busy some runs are held ahead, as many as the host will start
+within 0.4 s by its measured rate; where no other instance could take them, within 4 s, since one
+that is ready costs another write before it starts. A host that hangs has a rate of nothing, so
+nothing is held for it beyond its free places.
 
-Hosts that hang must not take every place from those that answer. A call without an answer for half a second makes its host
-slow, until a call of it ends sooner. Slow hosts share the `workers` places; for all others a stale call does not count, so they
-find a place while the slow ones wait for theirs. In all at most twice `workers` calls are in flight.
+Hosts that hang must not take every place from those that answer. A call without an answer for half
+a second makes its host slow, until a call of it ends sooner. Slow hosts share the `workers` places;
+for all others a stale call does not count, so they find a place while the slow ones wait for
+theirs. In all at most twice `workers` calls are in flight.
 """
 
 from collections import deque
@@ -47,12 +50,18 @@ _STALE_LOOK: Final[Micros] = 50 * MILLISECOND
 
 
 class SlotBudget:
-    """A snapshot of how many runs may be held now, taken on the event loop and used in a transaction."""
+    """A snapshot of how many runs may be held now, taken on the event loop and used in a
+    transaction."""
 
     __slots__ = ("_by_host", "_default", "_soon", "_soon_default", "_total")
 
     def __init__(
-        self, by_host: dict[str, int], default: int, total: int, soon: dict[str, int] | None = None, soon_default: int = 0
+        self,
+        by_host: dict[str, int],
+        default: int,
+        total: int,
+        soon: dict[str, int] | None = None,
+        soon_default: int = 0,
     ) -> None:
         """`soon` tells how many more are begun at once or nearly so."""
         self._by_host = by_host
@@ -63,7 +72,9 @@ class SlotBudget:
 
     def copy(self) -> "SlotBudget":
         """A copy to use up."""
-        return SlotBudget(dict(self._by_host), self._default, self._total, dict(self._soon), self._soon_default)
+        return SlotBudget(
+            dict(self._by_host), self._default, self._total, dict(self._soon), self._soon_default
+        )
 
     def take(self, host: str) -> bool:
         """Take one place at a host, if there is one."""
@@ -141,7 +152,8 @@ class HostQueue:
         return self.limit - self.in_flight + ahead - len(self.waiting)
 
     def soon(self, now_mono: Micros) -> int:
-        """How many of those that wait here are begun soon: the free places, and as many again or what the rate says."""
+        """How many of those that wait here are begun soon: the free places, and as many again or
+        what the rate says."""
         if now_mono >= self._window_ends:
             self._roll(now_mono)
         more = int(self.rate * SOON / 1e6) if self.is_known else _UNKNOWN_SOON
@@ -156,7 +168,9 @@ class HostQueue:
         elif self._window_ends:
             self.rate *= 0.5 ** min(20, 1 + late // _RATE_WINDOW)
             # Not sooner: in a crowd we ourselves may be too busy to read the first answers.
-            self.is_known = self.is_known or (self.in_flight > 0 and now_mono - self._quiet_since >= STALE)
+            self.is_known = self.is_known or (
+                self.in_flight > 0 and now_mono - self._quiet_since >= STALE
+            )
         self._window_count = 0
         self._window_ends = now_mono + _RATE_WINDOW
 
@@ -172,7 +186,8 @@ class Flight(Protocol):
 
 
 class CallSlots:
-    """Who may send next when places are short: one call a turn, so that no host keeps the places it has."""
+    """Who may send next when places are short: one call a turn, so that no host keeps the places it
+    has."""
 
     def __init__(self, flights: Mapping[int, Flight], workers: int) -> None:
         """`flights` are the calls in flight, in the order in which they began."""
@@ -189,7 +204,11 @@ class CallSlots:
         count = len(self._flights)
         if count < self._workers:
             return True
-        return count < 2 * self._workers and count < self._workers + self._count_stale(now_mono) and not line.is_slow
+        return (
+            count < 2 * self._workers
+            and count < self._workers + self._count_stale(now_mono)
+            and not line.is_slow
+        )
 
     def line_up(self, line: HostQueue) -> None:
         """Let a host wait for its turn."""
@@ -198,9 +217,12 @@ class CallSlots:
             (self._slow_turn if line.is_slow else self._turn).append(line)
 
     def next_line(self, now_mono: Micros) -> HostQueue | None:
-        """The host whose turn it is, if there is a place for it. Where both kinds may go they take turns."""
+        """The host whose turn it is, if there is a place for it. Where both kinds may go they take
+        turns."""
         self._is_slow_first = not self._is_slow_first
-        for turn in (self._slow_turn, self._turn) if self._is_slow_first else (self._turn, self._slow_turn):
+        for turn in (
+            (self._slow_turn, self._turn) if self._is_slow_first else (self._turn, self._slow_turn)
+        ):
             if turn and self.has_place(turn[0], now_mono):
                 line = turn.popleft()
                 line.is_lined_up = False

@@ -1,20 +1,19 @@
-"""Recording what attempts came to: one transaction for all that ended meanwhile, each write fenced by its run's token."""
+"""Recording what attempts came to: one transaction for all that ended meanwhile, each write fenced
+by its run's token."""
 
 import base64
 
 import msgspec
 
 from ksana.base.instant import SECOND, Instant, Micros, format_instant
-from ksana.domain.tasks import classify
-from ksana.domain.tasks import outcome
+from ksana.domain.tasks import classify, outcome
 from ksana.domain.tasks.outcome import Outcome
 from ksana.domain.tasks.records import Task
 from ksana.engine.tasks.claimed_run import AttemptOver, ClaimedRun
 from ksana.engine.tasks.promotion import promote_waiting
 from ksana.engine.tasks.requests import shown_body
 from ksana.ports.caller import Reply, Timing
-from ksana.ports.store import Tx
-from ksana.ports.tasks.tables import AttemptEnd
+from ksana.ports.tasks.tables import AttemptEnd, TasksTx
 
 _encode = msgspec.json.Encoder().encode
 _FINAL = frozenset({"SUCCESS", "FAILED", "TIMEOUT"})
@@ -33,9 +32,11 @@ class Recorded(msgspec.Struct):
     """The mark that was written with them; 0 if none was."""
 
 
-def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool, instance_id: str = "", begun_to: int = 0) -> Recorded:
-    """Write every outcome that is still ours to write; the rest are counted and let go. With `begun_to` the instance's mark is
-    moved in the same transaction."""
+def record_outcomes(
+    tx: TasksTx, ended: list[AttemptOver], sole: bool, instance_id: str = "", begun_to: int = 0
+) -> Recorded:
+    """Write every outcome that is still ours to write; the rest are counted and let go. With
+    `begun_to` the instance's mark is moved in the same transaction."""
     recorded = Recorded(set(), False, [], 0, begun_to)
     if not sole:
         ended = sorted(ended, key=lambda one: one.held.task.id)
@@ -43,7 +44,9 @@ def record_outcomes(tx: Tx, ended: list[AttemptOver], sole: bool, instance_id: s
     if not sole:
         for over, (decided, _) in zip(ended, judged, strict=True):
             if decided.status in _FINAL and _has_line(over.held):
-                tx.tasks.find(over.held.task.id, lock=True)  # its row is the lock for its concurrency
+                tx.tasks.find(
+                    over.held.task.id, lock=True
+                )  # its row is the lock for its concurrency
     ends = [
         (over.held.run_id, over.held.token, _end_of(over, decided, error))
         for over, (decided, error) in zip(ended, judged, strict=True)
@@ -86,10 +89,19 @@ def _judge(over: AttemptOver, now: Instant) -> tuple[Outcome, str | None]:
     definition = held.task.definition
     verdict = classify.classify(reply.kind, reply.status, reply.retry_after, now, reply.error)
     decided = outcome.decide_outcome(
-        verdict, definition.retry, held.attempt, held.uid, now, is_async=held.exec_type == "ASYNC",
+        verdict,
+        definition.retry,
+        held.attempt,
+        held.uid,
+        now,
+        is_async=held.exec_type == "ASYNC",
         callback_timeout_us=definition.callback_timeout_us,
-    )  # fmt: skip
-    if definition.options.delivery == "at_most_once" and decided.status == "RETRYING" and reply.kind != "answered":
+    )
+    if (
+        definition.options.delivery == "at_most_once"
+        and decided.status == "RETRYING"
+        and reply.kind != "answered"
+    ):
         decided = Outcome("FAILED", "OUTCOME_UNKNOWN_AT_MOST_ONCE")
     return decided, verdict.error
 
@@ -98,14 +110,26 @@ def _end_of(over: AttemptOver, decided: Outcome, error: str | None) -> AttemptEn
     held, reply, request = over.held, over.reply, over.request
     is_final = decided.status in _FINAL
     body, encoding = _text(reply)
-    # In the order of the fields: names would cost as much again as the rest, and there is one for every call.
+    # In the order of the fields: names would cost as much again as the rest, and there is one for
+    # every call.
     return AttemptEnd(
-        decided.status, over.started_at, over.ended_at if is_final else None, None if is_final else held.task.id,
-        decided.next_retry_time or decided.callback_deadline, over.shown_headers,
-        None if request is None else shown_body(request, held), reply.status, body, int(reply.truncated), encoding, error,
-        decided.reason, decided.next_retry_time, decided.callback_deadline,
+        decided.status,
+        over.started_at,
+        over.ended_at if is_final else None,
+        None if is_final else held.task.id,
+        decided.next_retry_time or decided.callback_deadline,
+        over.shown_headers,
+        None if request is None else shown_body(request, held),
+        reply.status,
+        body,
+        int(reply.truncated),
+        encoding,
+        error,
+        decided.reason,
+        decided.next_retry_time,
+        decided.callback_deadline,
         append_attempt(held.attempts, attempt_record(over, decided.status, error)),
-    )  # fmt: skip
+    )
 
 
 def _text(reply: Reply) -> tuple[str | None, str | None]:
@@ -138,10 +162,16 @@ def attempt_record(over: AttemptOver, status: str, error: str | None) -> bytes:
     held, reply = over.held, over.reply
     return _encode(
         _Attempt(
-            held.attempt, format_instant(over.started_at), format_instant(over.ended_at), status, reply.status, error,
-            held.held_by, reply.timing,
+            held.attempt,
+            format_instant(over.started_at),
+            format_instant(over.ended_at),
+            status,
+            reply.status,
+            error,
+            held.held_by,
+            reply.timing,
         )
-    )  # fmt: skip
+    )
 
 
 def append_attempt(attempts: str, record: bytes) -> str:
@@ -153,9 +183,12 @@ def append_attempt(attempts: str, record: bytes) -> str:
 
 
 def _facts(over: AttemptOver, decided: Outcome, error: str | None) -> str:
-    """The facts of the event that tells an attempt's end, as JSON. The reason is a word of ours: it needs no escaping."""
+    """The facts of the event that tells an attempt's end, as JSON. The reason is a word of ours: it
+    needs no escaping."""
     reply = over.reply
-    text = f'{{"task_id":{over.held.task.id},"attempt":{over.held.attempt},"reason":"{decided.reason}"'
+    text = (
+        f'{{"task_id":{over.held.task.id},"attempt":{over.held.attempt},"reason":"{decided.reason}"'
+    )
     if reply.status is not None:
         text += f',"response_code":{reply.status}'
     if error is not None:
@@ -167,11 +200,15 @@ def _facts(over: AttemptOver, decided: Outcome, error: str | None) -> str:
     return text + "}"
 
 
-def _refuse(tx: Tx, over: AttemptOver, recorded: Recorded) -> None:
-    """The run is no longer ours: cancelled, ended by its callback, or taken over. The result is dropped, not silently."""
+def _refuse(tx: TasksTx, over: AttemptOver, recorded: Recorded) -> None:
+    """The run is no longer ours: cancelled, ended by its callback, or taken over. The result is
+    dropped, not silently."""
     recorded.refused += 1
     data = {
-        "task_id": over.held.task.id, "attempt": over.held.attempt, "reason": "TOKEN_VOID", "kind": over.reply.kind,
+        "task_id": over.held.task.id,
+        "attempt": over.held.attempt,
+        "reason": "TOKEN_VOID",
+        "kind": over.reply.kind,
         "response_code": over.reply.status,
-    }  # fmt: skip
+    }
     tx.events.append("RUN", over.held.run_id, "RUN_RESULT_REFUSED", data)

@@ -1,14 +1,16 @@
-"""Letting runs start whose turn has come: the one place that moves a task's line of waiting runs on."""
+"""Letting runs start whose turn has come: the one place that moves a task's line of waiting runs
+on."""
 
 from ksana.domain.tasks.records import Task, host_of
-from ksana.ports.store import Tx
+from ksana.ports.tasks.tables import TasksTx
 
 
-def promote_waiting(tx: Tx, task: Task) -> set[str]:
-    """Make as many waiting runs ready as the task has room for; answer the hosts that have ready runs now.
+def promote_waiting(tx: TasksTx, task: Task) -> set[str]:
+    """Make as many waiting runs ready as the task has room for; answer the hosts that have ready
+    runs now.
 
-    The caller holds the lock on the task's row, or the store has one writer: otherwise a run that starts to wait and one that
-    ends could each miss the other.
+    The caller holds the lock on the task's row, or the store has one writer: otherwise a run that
+    starts to wait and one that ends could each miss the other.
     """
     hosts: set[str] = set()
     counts = tx.runs.count_open(task.id)
@@ -21,7 +23,7 @@ def promote_waiting(tx: Tx, task: Task) -> set[str]:
     return hosts
 
 
-def promote_tasks(tx: Tx, task_ids: list[int]) -> set[str]:
+def promote_tasks(tx: TasksTx, task_ids: list[int]) -> set[str]:
     """The same for several tasks, taking each lock."""
     hosts: set[str] = set()
     for task_id in sorted(task_ids):

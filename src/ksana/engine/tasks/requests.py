@@ -1,4 +1,5 @@
-"""From a held run to the request that is sent: placeholders filled, headers complete, signed if the task has a secret."""
+"""From a held run to the request that is sent: placeholders filled, headers complete, signed if the
+task has a secret."""
 
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -14,7 +15,15 @@ from ksana.ports.caller import Request
 _BODILESS: Final = frozenset({"GET", "HEAD"})
 _DEFAULT_CONNECT: Final = 5 * SECOND
 _MASKED: Final = frozenset(
-    {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-callback-token", "x-callback-url", "webhook-signature"}
+    {
+        "authorization",
+        "proxy-authorization",
+        "cookie",
+        "x-api-key",
+        "x-callback-token",
+        "x-callback-url",
+        "webhook-signature",
+    }
 )
 _encode = msgspec.json.Encoder().encode
 
@@ -42,7 +51,9 @@ def _plan_of(headers: tuple[tuple[str, str], ...], secret: tuple[str, ...]) -> _
     names = {name.lower(): value for name, value in headers}
     content_type = names.get("content-type")
     is_json = None if content_type is None else "json" in content_type.lower()
-    return _Plan(_shown(headers, secret), headers, is_json, any(_is_hole(value) for _, value in headers))
+    return _Plan(
+        _shown(headers, secret), headers, is_json, any(_is_hole(value) for _, value in headers)
+    )
 
 
 def _is_hole(text: str) -> bool:
@@ -73,36 +84,50 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
             body = _facts(held, values)
     data = body.encode() if body else None
     if data is not None and plan.is_json is None:
-        headers.append(("Content-Type", "application/json" if is_json else "text/plain; charset=utf-8"))
+        headers.append(
+            ("Content-Type", "application/json" if is_json else "text/plain; charset=utf-8")
+        )
     uid, job_id, attempt = held.uid, task.job_id, str(held.attempt)
     parent = f"00-{held.trace_id}-{span_id_of(uid, held.attempt)}-01"
     headers += (
-        ("User-Agent", version), ("X-Ksana-Run-Id", uid), ("X-Ksana-Job-Id", job_id), ("X-Ksana-Scheduled-At", scheduled),
-        ("X-Ksana-Attempt", attempt), ("traceparent", parent),
-    )  # fmt: skip
+        ("User-Agent", version),
+        ("X-Ksana-Run-Id", uid),
+        ("X-Ksana-Job-Id", job_id),
+        ("X-Ksana-Scheduled-At", scheduled),
+        ("X-Ksana-Attempt", attempt),
+        ("traceparent", parent),
+    )
     shown = (
         f'{plan.shown},"User-Agent":"{version}","X-Ksana-Run-Id":"{uid}","X-Ksana-Job-Id":"{job_id}",'
         f'"X-Ksana-Scheduled-At":"{scheduled}","X-Ksana-Attempt":"{attempt}","traceparent":"{parent}"'
     )
     if is_async and held.callback_token is not None:
         headers += (
-            ("X-Callback-Url", f"{callback_base}/{held.callback_token}"), ("X-Callback-Token", held.callback_token),
-        )  # fmt: skip
+            ("X-Callback-Url", f"{callback_base}/{held.callback_token}"),
+            ("X-Callback-Token", held.callback_token),
+        )
         shown += ',"X-Callback-Url":"***","X-Callback-Token":"***"'
     if options.signing_secret:
         headers += sign(options.signing_secret, held.uid, now, data or b"")
         shown += f',"webhook-id":"{held.uid}","webhook-signature":"***"'
     timeout_us = definition.timeout_us
     request = Request(
-        definition.http_method, url, tuple(headers), data, timeout_us,
-        min(timeout_us, options.connect_timeout_us or _DEFAULT_CONNECT), options.follow_redirects, options.response_limit,
+        definition.http_method,
+        url,
+        tuple(headers),
+        data,
+        timeout_us,
+        min(timeout_us, options.connect_timeout_us or _DEFAULT_CONNECT),
+        options.follow_redirects,
+        options.response_limit,
         options.delivery != "at_most_once",
-    )  # fmt: skip
+    )
     return Built(request, "{" + shown.lstrip(",") + "}")
 
 
 def span_id_of(uid: str, attempt: int) -> str:
-    """The span that an attempt is to its target. Retries share the run's trace; each is a span of its own."""
+    """The span that an attempt is to its target. Retries share the run's trace; each is a span of
+    its own."""
     first = uid[-16:]
     return first if attempt <= 1 else f"{int(first, 16) ^ attempt:016x}"
 

@@ -1,8 +1,9 @@
-"""Waking: runs that must be looked at later. A retry's pause ends, a callback's deadline passes, a holder dies.
+"""Waking: runs that must be looked at later. A retry's pause ends, a callback's deadline passes, a
+holder dies.
 
-Every non-terminal state has somebody who comes back to it: RETRYING and CALLBACK_PENDING by `wake_at`, RUNNING by its
-holder's lease, ready ones by the claim pump's poll, waiting ones by the promotion net. Each pass is idempotent and runs on a
-timer, not only at the start.
+Every non-terminal state has somebody who comes back to it: RETRYING and CALLBACK_PENDING by
+`wake_at`, RUNNING by its holder's lease, ready ones by the claim pump's poll, waiting ones by the
+promotion net. Each pass is idempotent and runs on a timer, not only at the start.
 """
 
 from collections.abc import Callable
@@ -17,17 +18,18 @@ from ksana.domain.tasks import outcome
 from ksana.domain.tasks.classify import Verdict
 from ksana.domain.tasks.records import Run, Task, host_of
 from ksana.engine.core.clock_watch import proven_skew
+from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.outcomes import append_attempt
 from ksana.engine.tasks.promotion import promote_tasks
-from ksana.engine.core.pump import AGAIN, Pump
-from ksana.ports.store import Store, Tx
-from ksana.ports.tasks.tables import RunEnd
+from ksana.ports.store import Store
+from ksana.ports.tasks.tables import RunEnd, TasksTx
 
 BATCH = 200
 RESCUE_EVERY = 2 * SECOND
 PROMOTE_EVERY = 5 * SECOND
 FORGOTTEN_AFTER = 120 * SECOND
-"""Longer than the store looks for the outcome of a commit that got no answer: what we hold for so long, we were told of."""
+"""Longer than the store looks for the outcome of a commit that got no answer: what we hold for so
+long, we were told of."""
 
 
 class Woken(msgspec.Struct):
@@ -94,7 +96,7 @@ class RescueEngine:
             self._ready(host)
 
 
-def wake_due(tx: Tx) -> Woken:
+def wake_due(tx: TasksTx) -> Woken:
     """Make due retries ready; end runs whose callback did not come."""
     due = tx.runs.list_wakes(tx.now, BATCH)
     woken = Woken(set(), None, len(due) == BATCH, tx.now)
@@ -110,14 +112,25 @@ def wake_due(tx: Tx) -> Woken:
     return woken
 
 
-def _expire_callback(tx: Tx, run_id: int, task: Task | None, woken: Woken) -> None:
+def _expire_callback(tx: TasksTx, run_id: int, task: Task | None, woken: Woken) -> None:
     run = tx.runs.find(run_id, lock=True)
     if run is None or run.status != "CALLBACK_PENDING" or (run.wake_at or 0) > tx.now:
         return
-    if task is not None and task.definition.options.retry_on_callback_failure and not task.is_deleted:
+    if (
+        task is not None
+        and task.definition.options.retry_on_callback_failure
+        and not task.is_deleted
+    ):
         again = _retry_of(task, run, tx.now)
         if again is not None:
-            _move(tx, run, "RETRYING", "NO_CALLBACK_RETRY_LEFT", "no callback came by the deadline", retry_at=again)
+            _move(
+                tx,
+                run,
+                "RETRYING",
+                "NO_CALLBACK_RETRY_LEFT",
+                "no callback came by the deadline",
+                retry_at=again,
+            )
             return
     if _move(tx, run, "FAILED_TIMEOUT", "NO_CALLBACK", "no callback came by the deadline"):
         tx.tasks.note_last(run.task_id, "timeout", "no callback came by the deadline", tx.now)
@@ -126,18 +139,20 @@ def _expire_callback(tx: Tx, run_id: int, task: Task | None, woken: Woken) -> No
             woken.ready_hosts |= promote_tasks(tx, [task.id])
 
 
-def rescue_orphans(tx: Tx, run_ids: list[int], instance_id: str) -> int:
-    """Take runs from holders that died: again if a retry is left and the task allows it, else failed with the reason."""
+def rescue_orphans(tx: TasksTx, run_ids: list[int], instance_id: str) -> int:
+    """Take runs from holders that died: again if a retry is left and the task allows it, else
+    failed with the reason."""
     still = set(tx.runs.list_orphans(instance_id, BATCH))
     return sum(_rescue_orphan(tx, run_id) for run_id in run_ids if run_id in still)
 
 
-def rescue_forgotten(tx: Tx, run_ids: list[int]) -> int:
-    """The same for runs that were written as ours while we were never told: the answer to that commit was lost for good."""
+def rescue_forgotten(tx: TasksTx, run_ids: list[int]) -> int:
+    """The same for runs that were written as ours while we were never told: the answer to that
+    commit was lost for good."""
     return sum(_rescue(tx, run_id, "never learned that it holds the run") for run_id in run_ids)
 
 
-def _rescue_orphan(tx: Tx, run_id: int) -> bool:
+def _rescue_orphan(tx: TasksTx, run_id: int) -> bool:
     run = tx.runs.find(run_id, lock=True)
     if run is None or run.status != "RUNNING":
         return False
@@ -145,12 +160,15 @@ def _rescue_orphan(tx: Tx, run_id: int) -> bool:
     task = tx.tasks.find(run.task_id)
     if begun_to is None or run.id <= begun_to or task is None or task.is_deleted:
         return _rescue(tx, run_id, "died while it held the run")
-    # Nobody was called, so this was no attempt: whatever the task says about retries, it is begun now.
+    # Nobody was called, so this was no attempt: whatever the task says about retries, it is begun
+    # now.
     error = f"instance {run.held_by} died before it began the run"
-    return _move(tx, run, "RETRYING", "HELD_NEVER_BEGUN", error, retry_at=tx.now, attempt=run.attempt - 1)
+    return _move(
+        tx, run, "RETRYING", "HELD_NEVER_BEGUN", error, retry_at=tx.now, attempt=run.attempt - 1
+    )
 
 
-def _rescue(tx: Tx, run_id: int, what: str) -> bool:
+def _rescue(tx: TasksTx, run_id: int, what: str) -> bool:
     run = tx.runs.find(run_id, lock=True)
     if run is None or run.status != "RUNNING":
         return False
@@ -199,13 +217,18 @@ def _lost_attempt(run: Run, now: Instant, error: str) -> bytes:
 
 def _retry_of(task: Task, run: Run, now: Instant) -> Instant | None:
     return outcome.decide_outcome(
-        Verdict("retry"), task.definition.retry, run.attempt, run.uid, now, is_async=True,
+        Verdict("retry"),
+        task.definition.retry,
+        run.attempt,
+        run.uid,
+        now,
+        is_async=True,
         callback_timeout_us=task.definition.callback_timeout_us,
-    ).next_retry_time  # fmt: skip
+    ).next_retry_time
 
 
 def _move(
-    tx: Tx,
+    tx: TasksTx,
     run: Run,
     status: str,
     reason: str,
@@ -217,14 +240,28 @@ def _move(
 ) -> bool:
     is_final = status != "RETRYING"
     end = RunEnd(
-        status=status, end_time=tx.now if is_final else None, open_task=None if is_final else run.task_id, wake_at=retry_at,
-        held_by=None, new_token=new_token(), error_message=error[:1024], reason=reason, next_retry_time=retry_at,
-        callback_deadline=run.callback_deadline, callback_data=run.callback_data, attempts=attempts or run.attempts,
+        status=status,
+        end_time=tx.now if is_final else None,
+        open_task=None if is_final else run.task_id,
+        wake_at=retry_at,
+        held_by=None,
+        new_token=new_token(),
+        error_message=error[:1024],
+        reason=reason,
+        next_retry_time=retry_at,
+        callback_deadline=run.callback_deadline,
+        callback_data=run.callback_data,
+        attempts=attempts or run.attempts,
         attempt=attempt,
-    )  # fmt: skip
+    )
     if not tx.runs.end_if_unchanged(run, end):
         return False
-    data: dict[str, Any] = {"task_id": run.task_id, "from": run.status, "reason": reason, "error": error[:1024]}
+    data: dict[str, Any] = {
+        "task_id": run.task_id,
+        "from": run.status,
+        "reason": reason,
+        "error": error[:1024],
+    }
     if run.held_by is not None:
         data["instance"] = run.held_by
     if is_final:
@@ -233,13 +270,13 @@ def _move(
     return True
 
 
-def _list_orphans(tx: Tx, instance_id: str) -> list[int]:
+def _list_orphans(tx: TasksTx, instance_id: str) -> list[int]:
     return tx.runs.list_orphans(instance_id, BATCH)
 
 
-def _list_long_held(tx: Tx, instance_id: str) -> list[int]:
+def _list_long_held(tx: TasksTx, instance_id: str) -> list[int]:
     return tx.runs.list_held(instance_id, tx.now - FORGOTTEN_AFTER)
 
 
-def _list_stalled(tx: Tx) -> list[int]:
+def _list_stalled(tx: TasksTx) -> list[int]:
     return tx.runs.list_stalled(BATCH)

@@ -1,19 +1,21 @@
-"""History of runs that grows old or too long: removed in small batches, unfinished work and definitions never.
+"""History of runs that grows old or too long: removed in small batches, unfinished work and
+definitions never.
 
-By age: registered with the core's retention. By number: a task keeps its newest successes up to its `history_limit`. Which
-tasks have too many is not looked for in history: delivery notes each success in passing, and a task is looked at once it
-grew by a tenth of what it keeps. What was noted is lost at a restart, so a slow sweep goes over all tasks as the net. Looking
-is done on reading connections; the writer only deletes.
+By age: registered with the core's retention. By number: a task keeps its newest successes up to its
+`history_limit`. Which tasks have too many is not looked for in history: delivery notes each success
+in passing, and a task is looked at once it grew by a tenth of what it keeps. What was noted is lost
+at a restart, so a slow sweep goes over all tasks as the net. Looking is done on reading
+connections; the writer only deletes.
 """
 
 from typing import Final
 
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant, Micros
-from ksana.engine.core.retention import Retention
 from ksana.engine.core.pump import Pump
-from ksana.ports.tasks.history import HistoryTx
+from ksana.engine.core.retention import Retention
 from ksana.ports.store import Store
+from ksana.ports.tasks.history import HistoryTx
 
 EVERY: Final[Micros] = 10 * SECOND
 """Time from a look that found nothing to the next."""
@@ -88,12 +90,15 @@ def purge_runs(tx: HistoryTx, before: Instant, limit: int) -> int:
 
 
 def find_surplus(tx: HistoryTx, limits: dict[int, int], limit: int) -> list[int]:
-    """Successes beyond what their tasks keep, up to `limit` in all. The limit in force now decides, not the one noted."""
+    """Successes beyond what their tasks keep, up to `limit` in all. The limit in force now decides,
+    not the one noted."""
     found: list[int] = []
     for task_id in limits:
         task = tx.tasks.find(task_id)
         if task is not None:
-            found += tx.history.list_surplus(task_id, task.definition.options.history_limit, limit - len(found))
+            found += tx.history.list_surplus(
+                task_id, task.definition.options.history_limit, limit - len(found)
+            )
         if len(found) >= limit:
             break
     return found

@@ -3,10 +3,11 @@
     firing, claims, outcomes ──mark──▶ store          a run is sent only if its id is not above the mark on disk
     rescue ◀──mark── store                            an orphan above its holder's mark was never begun
 
-A run that is held ahead waits in memory, and after a kill nobody could tell it from one that was sent. So the instance keeps a
-mark beside its lease: runs up to this id may have been sent, those above were not. The mark moves in commits that are made
-anyway, a little ahead of what begins, so a call costs no commit of its own. What lies between the last call and the mark is not
-known after a kill: of each host as many as it has places, or what it begins in a tenth of a second.
+A run that is held ahead waits in memory, and after a kill nobody could tell it from one that was
+sent. So the instance keeps a mark beside its lease: runs up to this id may have been sent, those
+above were not. The mark moves in commits that are made anyway, a little ahead of what begins, so a
+call costs no commit of its own. What lies between the last call and the mark is not known after a
+kill: of each host as many as it has places, or what it begins in a tenth of a second.
 """
 
 from itertools import islice

@@ -10,9 +10,9 @@ from ksana.base.durations import format_duration
 from ksana.domain.tasks.classify import clip_error
 from ksana.domain.tasks.headers import Target
 from ksana.outbound.curl.handle import Line
-from ksana.outbound.resolver import Answer
-from ksana.outbound.redirects import MAX_HOPS
 from ksana.outbound.errors import Failure, describe
+from ksana.outbound.redirects import MAX_HOPS
+from ksana.outbound.resolver import Answer
 from ksana.ports.caller import Reply, ReplyKind, Request, Timing
 
 _ASKS_TO_WAIT: Final = 400
@@ -31,9 +31,18 @@ class Flight:
     """One call. It waits for a name (`lookup_timer`), then is on a line; with neither, it is over."""
 
     __slots__ = (
-        "_tower", "dns_ms", "done", "hops_left", "is_redirected", "line", "lookup_began_s", "lookup_timer", "offset_ms",
-        "request", "target",
-    )  # fmt: skip
+        "_tower",
+        "dns_ms",
+        "done",
+        "hops_left",
+        "is_redirected",
+        "line",
+        "lookup_began_s",
+        "lookup_timer",
+        "offset_ms",
+        "request",
+        "target",
+    )
 
     def __init__(self, tower: Tower, request: Request, done: Callable[[Reply], None]) -> None:
         self._tower = tower
@@ -45,7 +54,8 @@ class Flight:
         self.lookup_began_s = 0.0
         self.hops_left = min(request.follow_redirects, MAX_HOPS)
         self.is_redirected = False
-        # Time spent before the line was dialled, on earlier hops and on looking the name up; and when the name was known.
+        # Time spent before the line was dialled, on earlier hops and on looking the name up; and
+        # when the name was known.
         self.offset_ms = self.dns_ms = 0.0
 
     def abort(self) -> None:
@@ -73,7 +83,10 @@ class Flight:
     def fail_lookup(self) -> Reply:
         """Make the reply of a call whose name did not become known in time."""
         limit = format_duration(min(self.request.connect_timeout_us, self.request.timeout_us))
-        return self.fail("timeout", f"the name {self.target.host if self.target else ''} was not found within {limit}")
+        return self.fail(
+            "timeout",
+            f"the name {self.target.host if self.target else ''} was not found within {limit}",
+        )
 
 
 def read_answer(line: Line, flight: Flight, status: int) -> Reply:
@@ -85,7 +98,14 @@ def read_answer(line: Line, flight: Flight, status: int) -> Reply:
         retry_after = str(wait_s) if wait_s > 0 else None
     chunks = line.chunks
     body = b"".join(chunks) if chunks else b""
-    return Reply("answered", line.read_timing(flight.offset_ms, flight.dns_ms), status, body, line.room < 0, retry_after)
+    return Reply(
+        "answered",
+        line.read_timing(flight.offset_ms, flight.dns_ms),
+        status,
+        body,
+        line.room < 0,
+        retry_after,
+    )
 
 
 def read_failure(line: Line, flight: Flight, code: int, message: str, status: int) -> Reply:

@@ -1,15 +1,17 @@
 """The Caller on libcurl's multi interface, driven by the event loop's own readiness and timers.
 
-    call() -> the name is looked up, its addresses judged -> a line is dialled and added
-    libcurl names its sockets (_watch) and its next deadline (_set_timer)
-    the loop wakes us (_on_ready, _on_timer) -> libcurl moves on -> what is over is collected (_collect) -> done(reply)
+call() -> the name is looked up, its addresses judged -> a line is dialled and added libcurl names
+its sockets (_watch) and its next deadline (_set_timer) the loop wakes us (_on_ready, _on_timer) ->
+libcurl moves on -> what is over is collected (_collect) -> done(reply)
 
-Collecting waits until the loop has served every socket that was ready: calls that end together are told together, the
-calls they lead to start together, and libcurl finds a free connection for each without searching among busy ones.
+Collecting waits until the loop has served every socket that was ready: calls that end together are
+told together, the calls they lead to start together, and libcurl finds a free connection for each
+without searching among busy ones.
 
-Every connection is opened by `Line._open_socket`, which asks the egress policy about the resolved address. Connections
-are kept by (scheme, host, port), the policy never changes, so a kept connection was judged by the rules now in force.
-Redirects are not left to libcurl: each hop is a new dial, under the same guard and what is left of the deadline.
+Every connection is opened by `Line._open_socket`, which asks the egress policy about the resolved
+address. Connections are kept by (scheme, host, port), the policy never changes, so a kept
+connection was judged by the rules now in force. Redirects are not left to libcurl: each hop is a
+new dial, under the same guard and what is left of the deadline.
 """
 
 import asyncio
@@ -24,15 +26,16 @@ import pycurl
 from ksana.base.errors import SetupError
 from ksana.base.instant import MILLISECOND
 from ksana.domain.tasks.headers import Target, split_url
-from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.curl.call import Flight, read_answer, read_failure
 from ksana.outbound.curl.handle import HARD_CAP, Line
-from ksana.outbound.resolver import Answer, LookUp, Names, is_literal, look_up_addresses
+from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.redirects import REDIRECTS, next_hop, read_location
+from ksana.outbound.resolver import Answer, LookUp, Names, is_literal, look_up_addresses
 from ksana.ports.caller import Reply, Request
 
 MAX_IDLE: Final = 256
-"""Connections kept open for the next call, and handles kept for it; not less than the calls made at once."""
+"""Connections kept open for the next call, and handles kept for it; not less than the calls made at
+once."""
 
 
 class CurlCaller:
@@ -48,7 +51,8 @@ class CurlCaller:
         hard_cap: int = HARD_CAP,
         names: Names | None = None,
     ) -> None:
-        """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it may block.
+        """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it
+        may block.
 
         `names` is a resolver shared with others, who close it.
         """
@@ -83,7 +87,9 @@ class CurlCaller:
         """Start an attempt; see the port."""
         return self._launch(Flight(self, request, done))
 
-    def carry_on(self, request: Request, done: Callable[[Reply], None], hops_left: int, spent_ms: float) -> Flight:
+    def carry_on(
+        self, request: Request, done: Callable[[Reply], None], hops_left: int, spent_ms: float
+    ) -> Flight:
         """Take over a call that another lane began and that was redirected here."""
         flight = Flight(self, request, done)
         flight.hops_left = hops_left
@@ -92,7 +98,11 @@ class CurlCaller:
         return self._launch(flight)
 
     def _launch(self, flight: Flight) -> Flight:
-        reply = self._start(flight) if not self._closed else flight.fail("aborted", "the caller is closed")
+        reply = (
+            self._start(flight)
+            if not self._closed
+            else flight.fail("aborted", "the caller is closed")
+        )
         if reply is not None:
             self._loop.call_soon(flight.done, reply)
         return flight
@@ -136,7 +146,8 @@ class CurlCaller:
     # --- names and dialling ---
 
     def _start(self, flight: Flight) -> Reply | None:
-        """Send the flight's request, or begin to look its name up. Answer a reply if it may not or cannot be sent."""
+        """Send the flight's request, or begin to look its name up. Answer a reply if it may not or
+        cannot be sent."""
         flight.dns_ms = 0.0
         try:
             target = flight.target = split_url(flight.request.url)
@@ -181,8 +192,11 @@ class CurlCaller:
             flight.offset_ms += (self._loop.time() - flight.lookup_began_s) * 1e3
             self._names.forget(flight.target.host, flight.hear_name)
 
-    def _dial_name(self, flight: Flight, target: Target, addresses: tuple[str, ...]) -> Reply | None:
-        # All answers are judged, not only the one that would be tried first: a mixed set is how names are abused.
+    def _dial_name(
+        self, flight: Flight, target: Target, addresses: tuple[str, ...]
+    ) -> Reply | None:
+        # All answers are judged, not only the one that would be tried first: a mixed set is how
+        # names are abused.
         for address in addresses:
             wrong = self._policy.check_address(address, target.port, target.host)
             if wrong is not None:
@@ -282,7 +296,8 @@ class CurlCaller:
         queued = 1
         while queued and not self._closed:
             queued, answered, failed = self._multi.info_read()
-            # The flights are noted first: a `done` may abort another of this batch and put its line to new use.
+            # The flights are noted first: a `done` may abort another of this batch and put its line
+            # to new use.
             busy = self._busy
             ended = [(busy[curl].flight, 0, "") for curl in answered]
             for curl, code, message in failed:
@@ -292,14 +307,19 @@ class CurlCaller:
                     self._finish_safely(flight.line, flight, code, message)
 
     def _finish_safely(self, line: Line, flight: Flight, code: int, message: str) -> None:
-        """Finish a call; an answer that we stumble over costs that call alone, and it still hears of its end."""
+        """Finish a call; an answer that we stumble over costs that call alone, and it still hears
+        of its end."""
         try:
             self._finish(line, flight, code, message)
         except Exception as error:
-            self._loop.call_exception_handler({"message": "an answer could not be read", "exception": error})
+            self._loop.call_exception_handler(
+                {"message": "an answer could not be read", "exception": error}
+            )
             if flight.line is not None:
                 self._release(line, flight)
-                self._tell(flight, flight.fail("unreachable", f"the answer cannot be read: {error}"))
+                self._tell(
+                    flight, flight.fail("unreachable", f"the answer cannot be read: {error}")
+                )
 
     def _finish(self, line: Line, flight: Flight, code: int, message: str) -> None:
         self._multi.remove_handle(line.curl)
@@ -344,18 +364,25 @@ class CurlCaller:
     def _tell(self, flight: Flight, reply: Reply) -> None:
         try:
             flight.done(reply)
-        except Exception as error:  # a listener's mistake must not cost the other calls their answers
-            self._loop.call_exception_handler({"message": "the listener of a call failed", "exception": error})
+        except (
+            Exception
+        ) as error:  # a listener's mistake must not cost the other calls their answers
+            self._loop.call_exception_handler(
+                {"message": "the listener of a call failed", "exception": error}
+            )
 
 
 def check_libcurl() -> None:
     """Raise SetupError if this libcurl cannot be used."""
     if not pycurl.version_info()[4] & pycurl.VERSION_ASYNCHDNS:
-        raise SetupError("this libcurl looks names up on the calling thread; install one with a threaded resolver")
+        raise SetupError(
+            "this libcurl looks names up on the calling thread; install one with a threaded resolver"
+        )
 
 
 def _find_ca_file() -> str | None:
-    """Find the machine's list of trusted roots: the libcurl inside a wheel does not know where it lies."""
+    """Find the machine's list of trusted roots: the libcurl inside a wheel does not know where it
+    lies."""
     paths = ssl.get_default_verify_paths()
     for path in (
         paths.cafile,

@@ -30,11 +30,26 @@ class Line:
     """One handle, and what the call on it has received so far."""
 
     __slots__ = (
-        "_may_resend", "_opened", "_shape", "_url", "chunks", "curl", "flight", "hard_cap", "is_capped", "policy", "received",
-        "refusal", "room", "target", "timeout_ms",
-    )  # fmt: skip
+        "_may_resend",
+        "_opened",
+        "_shape",
+        "_url",
+        "chunks",
+        "curl",
+        "flight",
+        "hard_cap",
+        "is_capped",
+        "policy",
+        "received",
+        "refusal",
+        "room",
+        "target",
+        "timeout_ms",
+    )
 
-    def __init__(self, policy: EgressPolicy, opened: list[socket.socket], ca_file: str | None, hard_cap: int) -> None:
+    def __init__(
+        self, policy: EgressPolicy, opened: list[socket.socket], ca_file: str | None, hard_cap: int
+    ) -> None:
         self.policy = policy
         self.hard_cap = hard_cap
         self.curl: Any = pycurl.Curl()
@@ -57,7 +72,8 @@ class Line:
             (pycurl.NOSIGNAL, 1),
             (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
             (pycurl.FOLLOWLOCATION, 0),
-            # An empty proxy is "none", whatever the environment says: a proxy would connect where we cannot look.
+            # An empty proxy is "none", whatever the environment says: a proxy would connect where
+            # we cannot look.
             (pycurl.PROXY, ""),
             (pycurl.NOPROXY, "*"),
             (pycurl.NETRC, pycurl.NETRC_IGNORED),
@@ -73,10 +89,18 @@ class Line:
         if ca_file is not None:
             curl.setopt(pycurl.CAINFO, ca_file)
 
-    def dial(self, request: Request, target: Target, addresses: tuple[str, ...], timeout_ms: int, connect_ms: int) -> None:
+    def dial(
+        self,
+        request: Request,
+        target: Target,
+        addresses: tuple[str, ...],
+        timeout_ms: int,
+        connect_ms: int,
+    ) -> None:
         """Set the handle up for a request; options that stay as they were are not touched.
 
-        `addresses` are those of the target's name, looked up and judged; none if the host is an address itself.
+        `addresses` are those of the target's name, looked up and judged; none if the host is an
+        address itself.
         """
         curl, body = self.curl, request.body
         if target.url != self._url:
@@ -138,7 +162,8 @@ class Line:
         return None
 
     def _open_socket(self, purpose: int, address: Any) -> Any:
-        """Judge the address libcurl is about to connect to. Here names are resolved, so nothing can change after."""
+        """Judge the address libcurl is about to connect to. Here names are resolved, so nothing can
+        change after."""
         family, kind, protocol, place = address
         if self.refusal is not None:
             return pycurl.SOCKET_BAD
@@ -147,7 +172,8 @@ class Line:
             return pycurl.SOCKET_BAD
         reason = self.policy.check_address(place[0], place[1], self.target.host)
         if reason is not None:
-            # One forbidden answer of a name spoils the rest: mixing open and closed addresses is how names are abused.
+            # One forbidden answer of a name spoils the rest: mixing open and closed addresses is
+            # how names are abused.
             self.refusal = reason
             return pycurl.SOCKET_BAD
         opened = socket.socket(family, kind, protocol)
@@ -156,7 +182,8 @@ class Line:
         return opened
 
     def read_timing(self, offset_ms: float, lookup_ms: float) -> Timing:
-        """Read the phases, counted from the start of the first hop; the name was looked up before libcurl began."""
+        """Read the phases, counted from the start of the first hop; the name was looked up before
+        libcurl began."""
         getinfo = self.curl.getinfo
         dns, connect, tls = (
             getinfo(pycurl.NAMELOOKUP_TIME),
@@ -165,7 +192,9 @@ class Line:
         )
         first, total = getinfo(pycurl.STARTTRANSFER_TIME), getinfo(pycurl.TOTAL_TIME)
         if offset_ms:
-            parts = (offset_ms + part * 1e3 if part else 0.0 for part in (connect, tls, first, total))
+            parts = (
+                offset_ms + part * 1e3 if part else 0.0 for part in (connect, tls, first, total)
+            )
             return Timing(lookup_ms or offset_ms + dns * 1e3, *parts)
         return Timing(dns * 1e3, connect * 1e3, tls * 1e3, first * 1e3, total * 1e3)
 
@@ -181,7 +210,8 @@ class Line:
 
 
 def header_lines(headers: tuple[tuple[str, str], ...]) -> list[str] | list[bytes]:
-    """Write headers as libcurl takes them. Raise ValueError for a control byte: the last border before the wire."""
+    """Write headers as libcurl takes them. Raise ValueError for a control byte: the last border
+    before the wire."""
     # An empty value needs a semicolon; a bare colon tells libcurl to leave the header out.
     lines = [f"{name}: {value}" if value else f"{name};" for name, value in headers]
     text = "".join(lines)

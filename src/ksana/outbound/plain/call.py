@@ -10,14 +10,14 @@ from ksana.base.clock import SystemClock
 from ksana.base.durations import format_duration
 from ksana.base.instant import SECOND
 from ksana.domain.tasks.classify import clip_error
-from ksana.outbound.plain.response import Answer
 from ksana.outbound.deadlines import Timed
-from ksana.outbound.plain.connect import Dial
-from ksana.outbound.plain.encode_request import Route
-from ksana.outbound.resolver import Answer as NameAnswer
-from ksana.outbound.redirects import MAX_HOPS
-from ksana.outbound.plain.connection import Place, Wire
 from ksana.outbound.errors import Failure, describe
+from ksana.outbound.plain.connect import Dial
+from ksana.outbound.plain.connection import Place, Wire
+from ksana.outbound.plain.encode_request import Route
+from ksana.outbound.plain.response import Answer
+from ksana.outbound.redirects import MAX_HOPS
+from ksana.outbound.resolver import Answer as NameAnswer
 from ksana.ports.caller import Call, Reply, ReplyKind, Request, Timing
 
 _ASKS_TO_WAIT: Final = 400
@@ -39,12 +39,29 @@ class Lane(Protocol):
 
 
 class Trip(Timed):
-    """One call. It looks a name up, dials, or is on a wire; with none of these it is over, or another lane has it."""
+    """One call. It looks a name up, dials, or is on a wire; with none of these it is over, or
+    another lane has it."""
 
     __slots__ = (
-        "_lane", "began_s", "connected_s", "dial", "done", "due_s", "first_s", "hops_left", "is_looking", "is_redirected",
-        "is_told", "known_s", "letter", "onward", "place", "request", "route", "wire",
-    )  # fmt: skip
+        "_lane",
+        "began_s",
+        "connected_s",
+        "dial",
+        "done",
+        "due_s",
+        "first_s",
+        "hops_left",
+        "is_looking",
+        "is_redirected",
+        "is_told",
+        "known_s",
+        "letter",
+        "onward",
+        "place",
+        "request",
+        "route",
+        "wire",
+    )
 
     route: Route
     place: Place
@@ -103,8 +120,14 @@ class Trip(Timed):
     def read_answer(self, answer: Answer, now_s: float) -> Reply:
         """Make the reply of a whole answer, or of one cut at the hard cap."""
         status = answer.status
-        retry_after = read_wait(answer.retry_after) if answer.retry_after and status >= _ASKS_TO_WAIT else None
-        return Reply("answered", self.read_timing(now_s), status, answer.body, answer.room < 0, retry_after)
+        retry_after = (
+            read_wait(answer.retry_after)
+            if answer.retry_after and status >= _ASKS_TO_WAIT
+            else None
+        )
+        return Reply(
+            "answered", self.read_timing(now_s), status, answer.body, answer.room < 0, retry_after
+        )
 
     def read_timing(self, now_s: float) -> Timing:
         """Tell how far it got and when, in milliseconds from the start of the first hop."""
@@ -129,7 +152,8 @@ class Trip(Timed):
         return self.fail("timeout", f"the name {self.route.host} was not found within {limit}")
 
     def fail_broken(self, code: int, message: str = "", os_errno: int = 0) -> Reply:
-        """Make the reply of a call that broke, in the words that libcurl's error of the same kind has."""
+        """Make the reply of a call that broke, in the words that libcurl's error of the same kind
+        has."""
         wire, request = self.wire, self.request
         answer = wire.answer if wire is not None else None
         kind, text = describe(
@@ -152,7 +176,8 @@ class Trip(Timed):
 
 
 def read_wait(raw: bytes) -> str | None:
-    """Read a Retry-After as libcurl does: whole seconds, or a date counted down to them; None if it says nothing."""
+    """Read a Retry-After as libcurl does: whole seconds, or a date counted down to them; None if it
+    says nothing."""
     text = raw.decode("latin-1")
     digits = text[: len(text) - len(text.lstrip("0123456789"))]
     if digits:

@@ -1,11 +1,13 @@
 """The plain lane: calls to http:// on kept connections, without libcurl.
 
-    take() -> the name is looked up, its addresses judged -> a kept wire, or a dial -> the letter is sent
-    bytes come (on_bytes), or the end does (on_end), or the deadline passes (_on_due) -> done(reply)
+take() -> the name is looked up, its addresses judged -> a kept wire, or a dial -> the letter is
+sent bytes come (on_bytes), or the end does (on_end), or the deadline passes (_on_due) ->
+done(reply)
 
-It opens connections only to addresses that the egress policy has judged, by their numbers, so nothing can change between
-judging and connecting. Connections are kept by (host, port): what was judged for one name is not lent to another.
-A request on a kept connection that ends before a byte of the answer is sent once more, on a new one, as libcurl does.
+It opens connections only to addresses that the egress policy has judged, by their numbers, so
+nothing can change between judging and connecting. Connections are kept by (host, port): what was
+judged for one name is not lent to another. A request on a kept connection that ends before a byte
+of the answer is sent once more, on a new one, as libcurl does.
 """
 
 import asyncio
@@ -17,28 +19,30 @@ from typing import Final
 
 import pycurl
 
-from ksana.outbound.plain.response import Answer, AnswerError, read_common
-from ksana.outbound.deadlines import Deadlines
-from ksana.outbound.plain.connect import Dial
-from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.plain.encode_request import Route, find_route, write_letter
 from ksana.outbound.curl.handle import CONNECTION_LIFE_S
+from ksana.outbound.deadlines import Deadlines
+from ksana.outbound.egress import EgressPolicy
+from ksana.outbound.plain.call import Trip
+from ksana.outbound.plain.connect import Dial
+from ksana.outbound.plain.connection import Place, Wire
+from ksana.outbound.plain.encode_request import Route, find_route, write_letter
+from ksana.outbound.plain.response import Answer, AnswerError, read_common
+from ksana.outbound.redirects import REDIRECTS, join_location, next_hop
 from ksana.outbound.resolver import Answer as NameAnswer
 from ksana.outbound.resolver import Names
-from ksana.outbound.redirects import REDIRECTS, join_location, next_hop
-from ksana.outbound.plain.call import Trip
-from ksana.outbound.plain.connection import Place, Wire
 from ksana.ports.caller import Call, Reply, Request
 
 IDLE_LIFE_S: Final = 118
 """An idle connection is closed after this, as libcurl does; servers keep theirs for 60 to 120 s."""
 _SWEEP_S: Final = 15
 _LOOK_AFTER_S: Final = 1.0
-"""A connection idle for longer is looked at before it is used; a younger one tells us itself, through the loop."""
+"""A connection idle for longer is looked at before it is used; a younger one tells us itself,
+through the loop."""
 _MAX_PLACES: Final = 4096
 
 HandOver = Callable[[Request, Callable[[Reply], None], int, float], Call]
-"""Takes a redirected call that is not for this lane: its request, its listener, hops left, milliseconds spent."""
+"""Takes a redirected call that is not for this lane: its request, its listener, hops left,
+milliseconds spent."""
 
 
 class PlainLane:
@@ -157,7 +161,8 @@ class PlainLane:
 
     def _go(self, trip: Trip, place: Place, addresses: tuple[str, ...]) -> Reply | None:
         if addresses != place.judged:
-            # All answers are judged, not only the one that would be tried first: a mixed set is how names are abused.
+            # All answers are judged, not only the one that would be tried first: a mixed set is how
+            # names are abused.
             for address in addresses:
                 wrong = self._policy.check_address(address, place.port, place.host)
                 if wrong is not None:
@@ -185,7 +190,9 @@ class PlainLane:
         trip.connected_s = monotonic()
         wire = Wire(self, self._loop, sock, ip, trip.place)
         if not self._send(trip, wire):
-            self._tell(trip, trip.fail_broken(pycurl.E_SEND_ERROR, "reset while the request was sent"))
+            self._tell(
+                trip, trip.fail_broken(pycurl.E_SEND_ERROR, "reset while the request was sent")
+            )
 
     def hear_failed(self, trip: Trip, code: int) -> None:
         """End a call that no address of its place has answered."""
@@ -221,9 +228,13 @@ class PlainLane:
                 common = read_common(data)
                 if common is not None and self._fits(request, len(common[1])):
                     self._release(trip, wire, now_s, can_keep=True)
-                    self._tell(trip, Reply("answered", trip.read_timing(now_s), common[0], common[1]))
+                    self._tell(
+                        trip, Reply("answered", trip.read_timing(now_s), common[0], common[1])
+                    )
                     return
-                answer = wire.answer = Answer(request.method == "HEAD", request.max_body, self._hard_cap)
+                answer = wire.answer = Answer(
+                    request.method == "HEAD", request.max_body, self._hard_cap
+                )
             if answer.feed(data):
                 self._finish(trip, wire, answer, now_s)
         except AnswerError as error:
@@ -239,7 +250,8 @@ class PlainLane:
             return
         answer = wire.answer
         if wire.calls > 1 and answer is None:
-            # It was closed before our request reached anybody, most likely: kept connections end like this.
+            # It was closed before our request reached anybody, most likely: kept connections end
+            # like this.
             self._leave(trip)
             self._dial(trip)
             return
@@ -256,7 +268,8 @@ class PlainLane:
             self._stumble(trip, mistake)
 
     def _fits(self, request: Request, size: int) -> bool:
-        """Tell whether a body is kept whole; the answer to a HEAD request has none, whatever it says."""
+        """Tell whether a body is kept whole; the answer to a HEAD request has none, whatever it
+        says."""
         is_kept = size <= self._hard_cap and (request.max_body is None or size <= request.max_body)
         return is_kept and request.method != "HEAD"
 
@@ -329,8 +342,11 @@ class PlainLane:
         self._tell(trip, reply)
 
     def _stumble(self, trip: Trip, error: Exception) -> None:
-        """End a call whose answer we stumble over: it costs that call alone, and it still hears of its end."""
-        self._loop.call_exception_handler({"message": "an answer could not be read", "exception": error})
+        """End a call whose answer we stumble over: it costs that call alone, and it still hears of
+        its end."""
+        self._loop.call_exception_handler(
+            {"message": "an answer could not be read", "exception": error}
+        )
         if not trip.is_told:
             reply = trip.fail("unreachable", f"the answer cannot be read: {error}")
             self._leave(trip)
@@ -354,8 +370,12 @@ class PlainLane:
         trip.is_told = True
         try:
             trip.done(reply)
-        except Exception as error:  # a listener's mistake must not cost the other calls their answers
-            self._loop.call_exception_handler({"message": "the listener of a call failed", "exception": error})
+        except (
+            Exception
+        ) as error:  # a listener's mistake must not cost the other calls their answers
+            self._loop.call_exception_handler(
+                {"message": "the listener of a call failed", "exception": error}
+            )
 
 
 def _is_fit(wire: Wire, now_s: float) -> bool:

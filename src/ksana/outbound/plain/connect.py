@@ -1,7 +1,8 @@
-"""Opening a connection to one of several addresses, all of them judged before: the first that opens wins.
+"""Opening a connection to one of several addresses, all of them judged before: the first that opens
+wins.
 
-They are tried in the order given. The next one starts when one fails, or when none has opened for a moment, so that a
-silent address does not use up the connect deadline; libcurl does the same.
+They are tried in the order given. The next one starts when one fails, or when none has opened for a
+moment, so that a silent address does not use up the connect deadline; libcurl does the same.
 """
 
 import asyncio
@@ -13,15 +14,29 @@ from typing import Final
 
 HEAD_START_S: Final = 0.2
 _UNDER_WAY: Final = frozenset(
-    {errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK)}
+    {
+        errno.EINPROGRESS,
+        errno.EWOULDBLOCK,
+        errno.EINTR,
+        getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK),
+    }
 )
 
 
 class Dial:
-    """One attempt to connect. It calls `opened` or `failed`, never before `start` has returned for the latter; or neither,
-    once it was ended."""
+    """One attempt to connect. It calls `opened` or `failed`, never before `start` has returned for
+    the latter; or neither, once it was ended."""
 
-    __slots__ = ("_failed", "_last_errno", "_loop", "_opened", "_port", "_timer", "_trying", "_untried")
+    __slots__ = (
+        "_failed",
+        "_last_errno",
+        "_loop",
+        "_opened",
+        "_port",
+        "_timer",
+        "_trying",
+        "_untried",
+    )
 
     def __init__(
         self,
@@ -71,7 +86,9 @@ class Dial:
         """Start one address; tell whether it may still open."""
         sock: socket.socket | None = None
         try:
-            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+            sock = socket.socket(
+                socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM
+            )
             sock.setblocking(False)
             # Not every system has it for every family; without it a call is slower, not wrong.
             with contextlib.suppress(OSError):

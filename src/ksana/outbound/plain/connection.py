@@ -1,6 +1,8 @@
-"""A wire: one open connection of the plain lane, with the answer that is being read from it, if its bytes have begun.
+"""A wire: one open connection of the plain lane, with the answer that is being read from it, if its
+bytes have begun.
 
-Its socket is watched for as long as it lives, so the end of an idle one is seen at once and it is never used again.
+Its socket is watched for as long as it lives, so the end of an idle one is seen at once and it is
+never used again.
 """
 
 import asyncio
@@ -37,11 +39,32 @@ class Wire:
     """One connection. It carries one trip at a time."""
 
     __slots__ = (
-        "_fd", "_is_writing", "_lane", "_loop", "_recv", "_sock", "_unsent", "answer", "born_s", "calls", "idle_s", "ip",
-        "is_open", "is_sent", "place", "trip",
-    )  # fmt: skip
+        "_fd",
+        "_is_writing",
+        "_lane",
+        "_loop",
+        "_recv",
+        "_sock",
+        "_unsent",
+        "answer",
+        "born_s",
+        "calls",
+        "idle_s",
+        "ip",
+        "is_open",
+        "is_sent",
+        "place",
+        "trip",
+    )
 
-    def __init__(self, lane: Exchange, loop: asyncio.AbstractEventLoop, sock: socket.socket, ip: str, place: Place) -> None:
+    def __init__(
+        self,
+        lane: Exchange,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        ip: str,
+        place: Place,
+    ) -> None:
         self._lane = lane
         self._loop = loop
         self._sock = sock
@@ -59,7 +82,8 @@ class Wire:
         loop.add_reader(self._fd, self._on_readable)
 
     def send(self, letter: bytes) -> None:
-        """Send a request, what does not fit at once later. Raise OSError if the connection has broken."""
+        """Send a request, what does not fit at once later. Raise OSError if the connection has
+        broken."""
         self.calls += 1
         try:
             sent = self._sock.send(letter)
@@ -72,7 +96,8 @@ class Wire:
             self._loop.add_writer(self._fd, self._on_writable)
 
     def is_silent(self) -> bool:
-        """Look whether an idle connection still has nothing to say: neither its end nor bytes that nobody asked for."""
+        """Look whether an idle connection still has nothing to say: neither its end nor bytes that
+        nobody asked for."""
         try:
             self._recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):

@@ -1,6 +1,8 @@
-"""The request as it goes over the wire in the plain lane: where a URL leads, and the bytes that libcurl would send.
+"""The request as it goes over the wire in the plain lane: where a URL leads, and the bytes that
+libcurl would send.
 
-What libcurl treats in a way of its own is not copied: then there is no route, or no letter, and the call goes to libcurl.
+What libcurl treats in a way of its own is not copied: then there is no route, or no letter, and the
+call goes to libcurl.
 """
 
 import re
@@ -18,9 +20,20 @@ _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _DOTS = re.compile(r"/(?:\.|%2e)", re.IGNORECASE)
 """Where a dot segment may begin, which libcurl would take out of the path."""
 _ODD_NAMES: Final = frozenset(
-    {"host", "connection", "content-length", "transfer-encoding", "expect", "te", "upgrade", "keep-alive", "trailer"}
+    {
+        "host",
+        "connection",
+        "content-length",
+        "transfer-encoding",
+        "expect",
+        "te",
+        "upgrade",
+        "keep-alive",
+        "trailer",
+    }
 )
-"""They change how a request is sent. Users may not set most of them; what we send ourselves never has them."""
+"""They change how a request is sent. Users may not set most of them; what we send ourselves never
+has them."""
 
 
 class Route:
@@ -48,7 +61,8 @@ class Route:
 
 @lru_cache(maxsize=4096)
 def find_route(url: str) -> Route | None:
-    """Find where a URL leads, or None if it is not for this lane. Raise ValueError if it cannot be called at all."""
+    """Find where a URL leads, or None if it is not for this lane. Raise ValueError if it cannot be
+    called at all."""
     target = split_url(url)
     parts = _PARTS.match(target.url)
     if target.scheme != "http" or parts is None or _DOTS.search(parts["path"]):
@@ -58,13 +72,15 @@ def find_route(url: str) -> Route | None:
         return None
     authority = parts["authority"]
     named = f"[{host}]" if ":" in host else authority.partition(":")[0]
-    # libcurl writes escapes of the path, not of the query, in capitals; signatures are made of what is sent.
+    # libcurl writes escapes of the path, not of the query, in capitals; signatures are made of what
+    # is sent.
     path = _ESCAPE.sub(lambda escape: escape[0].upper(), parts["path"] or "/")
     return Route(host, target.port, named, path + parts["query"])
 
 
 def write_letter(route: Route, request: Request) -> bytes | None:
-    """Write the whole request, or None if it is not for this lane. Raise ValueError for what may not leave."""
+    """Write the whole request, or None if it is not for this lane. Raise ValueError for what may
+    not leave."""
     method, body, headers = request.method, request.body, request.headers
     names, values = zip(*headers, strict=True) if headers else ((), ())
     form = _write_form(names)
@@ -97,7 +113,8 @@ def _write_form(names: tuple[str, ...]) -> str | None:
 
 
 def _is_plain_address(host: str) -> bool:
-    """Tell whether an address is in its plainest spelling, the one that libcurl would turn any other into."""
+    """Tell whether an address is in its plainest spelling, the one that libcurl would turn any
+    other into."""
     try:
         return str(ip_address(host)) == host
     except ValueError:

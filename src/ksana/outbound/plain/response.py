@@ -1,8 +1,9 @@
 """Reading one HTTP/1.1 answer from bytes as they come, however they are cut. No sockets here.
 
-The head is read whole, by one expression that knows the grammar; a head in an older or looser form (a bare line feed, a
-folded line, an interim answer) is put straight first. Whatever leaves a doubt about where the answer ends makes the
-connection unfit for another call. Chunked bodies are taken apart by httptools.
+The head is read whole, by one expression that knows the grammar; a head in an older or looser form
+(a bare line feed, a folded line, an interim answer) is put straight first. Whatever leaves a doubt
+about where the answer ends makes the connection unfit for another call. Chunked bodies are taken
+apart by httptools.
 """
 
 import re
@@ -12,21 +13,42 @@ import httptools
 import pycurl
 
 MAX_HEAD: Final = 300 * 1024
-"""Bytes of headers read, interim answers and trailers included; libcurl draws the line at the same place."""
+"""Bytes of headers read, interim answers and trailers included; libcurl draws the line at the same
+place."""
 _HUGE: Final = 1 << 62
 _NO_BODY: Final = frozenset({204, 304})
 
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]++"
 _VALUE: Final = rb"[^\r\n\0]*+"
 # Possessive throughout: a hostile head costs one pass, never a search.
-_HEAD = re.compile(rb"HTTP/1\.1 ([2-9]\d\d)(?: " + _VALUE + rb")?+((?:\r\n" + _TOKEN + rb":" + _VALUE + rb")*+)\r\n\r\n")
+_HEAD = re.compile(
+    rb"HTTP/1\.1 ([2-9]\d\d)(?: "
+    + _VALUE
+    + rb")?+((?:\r\n"
+    + _TOKEN
+    + rb":"
+    + _VALUE
+    + rb")*+)\r\n\r\n"
+)
 _TELLS: Final = rb"(?i:content-length|transfer-encoding|connection|retry-after|location)"
 _COMMON_HEAD = re.compile(
-    rb"HTTP/1\.1 ([2-9]\d\d)(?: " + _VALUE + rb")?+(?:\r\n(?:(?![CTRLctrl])" + _TOKEN + rb":" + _VALUE
+    rb"HTTP/1\.1 ([2-9]\d\d)(?: "
+    + _VALUE
+    + rb")?+(?:\r\n(?:(?![CTRLctrl])"
+    + _TOKEN
+    + rb":"
+    + _VALUE
     + rb"|(?i:content-length: )(?(2)(?!))(\d{1,15}+)(?=\r)|(?i:connection: keep-alive)(?=\r)"
-    + rb"|(?!" + _TELLS + rb"[ \t:])" + _TOKEN + rb":" + _VALUE + rb"))*+\r\n\r\n"
-)  # fmt: skip
-"""The head of nearly every answer: one Content-Length, and no other header that we heed. It is a subset of `_HEAD`."""
+    + rb"|(?!"
+    + _TELLS
+    + rb"[ \t:])"
+    + _TOKEN
+    + rb":"
+    + _VALUE
+    + rb"))*+\r\n\r\n"
+)
+"""The head of nearly every answer: one Content-Length, and no other header that we heed. It is a
+subset of `_HEAD`."""
 _LOOSE_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9]\d\d)(?: " + _VALUE + rb")?+\Z")
 _LOOSE_LINE = re.compile(_TOKEN + rb":" + _VALUE + rb"\Z")
 _BLANK_LINE = re.compile(rb"\n\r?\n")
@@ -49,7 +71,8 @@ class AnswerError(Exception):
 
 
 def read_common(data: bytes) -> tuple[int, bytes] | None:
-    """Read an answer that comes whole, in one piece and in the common form: its status and body. None for all others.
+    """Read an answer that comes whole, in one piece and in the common form: its status and body.
+    None for all others.
 
     The connection may be kept. An answer to a HEAD request is never read here.
     """
@@ -64,12 +87,27 @@ def read_common(data: bytes) -> tuple[int, bytes] | None:
 
 
 class Answer:
-    """An answer on its way: `feed` it until it says True, or `finish` it when the connection has ended."""
+    """An answer on its way: `feed` it until it says True, or `finish` it when the connection has
+    ended."""
 
     __slots__ = (
-        "_body", "_buffer", "_chunks", "_hard_cap", "_in_body", "_is_head", "_left", "_overhead", "can_keep", "is_capped",
-        "is_whole", "location", "received", "retry_after", "room", "status",
-    )  # fmt: skip
+        "_body",
+        "_buffer",
+        "_chunks",
+        "_hard_cap",
+        "_in_body",
+        "_is_head",
+        "_left",
+        "_overhead",
+        "can_keep",
+        "is_capped",
+        "is_whole",
+        "location",
+        "received",
+        "retry_after",
+        "room",
+        "status",
+    )
 
     def __init__(self, is_head: bool, max_body: int | None, hard_cap: int) -> None:
         """Expect an answer; to a HEAD request it has no body."""
@@ -120,7 +158,8 @@ class Answer:
     def _join(self, buffer: bytearray, data: bytes) -> bytes:
         """Add to a head begun before. Answer all of it once a blank line is there, else nothing.
 
-        Only the new bytes are searched: a head that drips in byte by byte costs no more than one that comes at once.
+        Only the new bytes are searched: a head that drips in byte by byte costs no more than one
+        that comes at once.
         """
         seen = max(0, len(buffer) - 2)
         buffer += data
@@ -131,7 +170,8 @@ class Answer:
         return bytes(buffer)
 
     def _take_loose(self, data: bytes) -> bool:
-        """Read a head that is not in the common form, or not whole yet, and interim answers before it."""
+        """Read a head that is not in the common form, or not whole yet, and interim answers before
+        it."""
         at = 0
         while True:
             end = _BLANK_LINE.search(data, at)
@@ -163,10 +203,13 @@ class Answer:
 
     def _limit_head(self, size: int) -> None:
         if self._overhead + size > MAX_HEAD:
-            raise AnswerError(pycurl.E_RECV_ERROR, f"Too large response headers: more than {MAX_HEAD} bytes")
+            raise AnswerError(
+                pycurl.E_RECV_ERROR, f"Too large response headers: more than {MAX_HEAD} bytes"
+            )
 
     def _put_straight(self, head: bytes) -> tuple[int, bytes, bool]:
-        """Write a loose head in the common form: the status, the header lines, and whether it is HTTP/1.0."""
+        """Write a loose head in the common form: the status, the header lines, and whether it is
+        HTTP/1.0."""
         first, *rest = _LINE_END.split(head, maxsplit=1)
         match = _LOOSE_STATUS.match(first)
         if match is None or (rest and rest[0][:1] in (b" ", b"\t")):
@@ -199,8 +242,11 @@ class Answer:
             else:
                 self.location = self.location or value
         self.status = status
-        # Two ways to tell the end, or a chunked answer of an old server: read as the standard says, but only once.
-        self.can_keep = self.can_keep and not (is_last or is_old or (is_other and (length is not None or was_old)))
+        # Two ways to tell the end, or a chunked answer of an old server: read as the standard says,
+        # but only once.
+        self.can_keep = self.can_keep and not (
+            is_last or is_old or (is_other and (length is not None or was_old))
+        )
         if self._is_head or status in _NO_BODY:
             length, is_chunked = 0, False
         if is_chunked:
@@ -242,7 +288,9 @@ class Answer:
         except httptools.HttpParserError:
             self.can_keep = False
             if not self.is_whole and not self.is_capped:
-                raise AnswerError(pycurl.E_RECV_ERROR, "Malformed encoding found in chunked-encoding") from None
+                raise AnswerError(
+                    pycurl.E_RECV_ERROR, "Malformed encoding found in chunked-encoding"
+                ) from None
         # Chunk extensions and trailers are not kept, but they must not go on for ever.
         self._overhead = self._overhead + len(data) if self.received == before else 0
         if not self.is_whole:
@@ -303,5 +351,7 @@ def _read_coding(value: bytes, is_chunked: bool) -> bool:
     if coding == b"identity" and not is_chunked:
         return False
     if coding != b"chunked" or is_chunked:
-        raise AnswerError(61, f"Unsolicited Transfer-Encoding ({value[:40].decode('ascii', 'replace')}) found")
+        raise AnswerError(
+            61, f"Unsolicited Transfer-Encoding ({value[:40].decode('ascii', 'replace')}) found"
+        )
     return True

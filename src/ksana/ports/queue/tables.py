@@ -1,8 +1,9 @@
-"""The queue's tables as a transaction sees them: jobs, lines and gauges in `tx.queue`, leases and capacity in `tx.leases`,
-what was counted over time in `tx.counts`.
+"""The queue's tables as a transaction sees them: jobs, lines and gauges in `tx.queue`, leases and
+capacity in `tx.leases`, what was counted over time in `tx.counts`.
 
-Locks are taken in one order: capacity, leases, jobs, gauges. Whoever frees or admits units takes the capacity first.
-Every method that may not happen answers a bool or a count; none raises for a lost race.
+Locks are taken in one order: capacity, leases, jobs, gauges. Whoever frees or admits units takes
+the capacity first. Every method that may not happen answers a bool or a count; none raises for a
+lost race.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ import msgspec
 from ksana.base.instant import Instant, Micros
 from ksana.domain.queue.admission import Room
 from ksana.domain.queue.jobs import Hold, Job, Lease, Line, ReadyJob, Settled
+from ksana.ports.store import Tx
 
 
 class JobFilter(msgspec.Struct, frozen=True):
@@ -34,7 +36,10 @@ class Due(msgspec.Struct, frozen=True):
 
     def soonest(self) -> Instant | None:
         """The first of them."""
-        return min((at for at in (self.job_at, self.claim_at, self.lease_at) if at is not None), default=None)
+        return min(
+            (at for at in (self.job_at, self.claim_at, self.lease_at) if at is not None),
+            default=None,
+        )
 
 
 class Gauges(msgspec.Struct, frozen=True):
@@ -49,8 +54,9 @@ class QueueTable(Protocol):
     """Jobs."""
 
     def insert(self, jobs: Sequence[Job], *, once: bool) -> int:
-        """Insert jobs that wait; their numbers are given here. With `once`, those whose (addon_id, client_request_id) exists
-        are passed over; answers how many were inserted, so fewer than given means a duplicate, committed already."""
+        """Insert jobs that wait; their numbers are given here. With `once`, those whose (addon_id,
+        client_request_id) exists are passed over; answers how many were inserted, so fewer than
+        given means a duplicate, committed already."""
         ...
 
     def enter_lines(self, lines: Sequence[Line]) -> None:
@@ -82,7 +88,8 @@ class QueueTable(Protocol):
         ...
 
     def turn(self, urgency: int, fairness_key: str | None) -> int:
-        """The turn of one more job that becomes ready in this transaction (see `domain.queue.next_turn`)."""
+        """The turn of one more job that becomes ready in this transaction (see
+        `domain.queue.next_turn`)."""
         ...
 
     def front_turn(self, urgency: int) -> int:
@@ -90,7 +97,8 @@ class QueueTable(Protocol):
         ...
 
     def promote_due(self, limit: int) -> list[int]:
-        """Move scheduled jobs whose time has come, by the store's clock, to the ready ones; answer their lines."""
+        """Move scheduled jobs whose time has come, by the store's clock, to the ready ones; answer
+        their lines."""
         ...
 
     def has_ready(self, line_ids: Sequence[int]) -> bool:
@@ -98,7 +106,8 @@ class QueueTable(Protocol):
         ...
 
     def take_ready(self, line_ids: Sequence[int] | None, limit: int) -> list[ReadyJob]:
-        """The next ready jobs in order, held and unchanged, passing over those that others hold. None: of any line."""
+        """The next ready jobs in order, held and unchanged, passing over those that others hold.
+        None: of any line."""
         ...
 
     def claim_ready(self, jobs: Sequence[ReadyJob], worker_id: str, until: Instant) -> int:
@@ -109,8 +118,9 @@ class QueueTable(Protocol):
         """Taken jobs become RUNNING; each comes as (seq, lease_id)."""
         ...
 
-    # The next three write events that differ only by what the rows of the jobs hold themselves: for many jobs at once this
-    # costs a fraction of events that are put together here. They say the same words as those for a few.
+    # The next three write events that differ only by what the rows of the jobs hold themselves: for
+    # many jobs at once this costs a fraction of events that are put together here. They say the
+    # same words as those for a few.
 
     def tell_grants(self, job_seqs: Sequence[int], worker_json: str) -> None:
         """Jobs that have just become RUNNING: JOB_CLAIMED, LEASE_GRANTED, JOB_RUNNING."""
@@ -132,11 +142,16 @@ class QueueTable(Protocol):
         """A job whose claim lasts becomes LEASE_PENDING and keeps its claim."""
         ...
 
-    def report_if_claimed(self, job: Job, to: str, progress: float | None, note: str | None, until: Instant) -> bool:
-        """Move a job whose claim lasts from the state it was seen in, with its note; the claim is extended."""
+    def report_if_claimed(
+        self, job: Job, to: str, progress: float | None, note: str | None, until: Instant
+    ) -> bool:
+        """Move a job whose claim lasts from the state it was seen in, with its note; the claim is
+        extended."""
         ...
 
-    def report_if_running(self, job_id: str, lease_id: str, progress: float | None, note: str | None) -> bool: ...
+    def report_if_running(
+        self, job_id: str, lease_id: str, progress: float | None, note: str | None
+    ) -> bool: ...
 
     def cancel_if_waiting(self, job_id: str, reason: str | None) -> bool:
         """A job that does not run becomes CANCELED."""
@@ -170,7 +185,15 @@ class QueueTable(Protocol):
 
     def count_ready_ahead(self, job: Job, limit: int) -> int: ...
 
-    def count(self, *, queued: int = 0, running: int = 0, leases: int = 0, units: int = 0, arrivals: int = 0) -> None:
+    def count(
+        self,
+        *,
+        queued: int = 0,
+        running: int = 0,
+        leases: int = 0,
+        units: int = 0,
+        arrivals: int = 0,
+    ) -> None:
         """Change the gauges, and the rollups from which their history is read."""
         ...
 
@@ -213,7 +236,8 @@ class LeaseTable(Protocol):
         ...
 
     def free(self, units: int, leases: int) -> None:
-        """Give units back, with the end of so many leases. Needs no lock: it is written last, relative to what is there."""
+        """Give units back, with the end of so many leases. Needs no lock: it is written last,
+        relative to what is there."""
         ...
 
     def drop_reserve(self, job_id: str) -> None:
@@ -265,7 +289,8 @@ class LeaseTable(Protocol):
         ...
 
     def release_locked(self, releases: Sequence[tuple[str, str, str]]) -> int:
-        """Leases that were locked and found live become RELEASED; each comes as (lease_id, status, digest)."""
+        """Leases that were locked and found live become RELEASED; each comes as (lease_id, status,
+        digest)."""
         ...
 
     def expire_locked(self, lease_ids: Sequence[str]) -> int:
@@ -274,12 +299,16 @@ class LeaseTable(Protocol):
 
 
 class CountTable(Protocol):
-    """What `tx.queue` counted, by the time it happened. A count is kept to the minute, and read over stretches of any number of
-    minutes at a cost that follows the stretches, not the minutes."""
+    """What `tx.queue` counted, by the time it happened. A count is kept to the minute, and read
+    over stretches of any number of minutes at a cost that follows the stretches, not the minutes.
+    """
 
-    def sum_stretches(self, metric: str, since: Instant, until: Instant, width_us: Micros) -> dict[Instant, int]:
-        """A metric summed over stretches of whole minutes, by their starts; those with nothing in them may be missing. `since`
-        is the start of one. A histogram's sum is the histogram, packed as `domain.histogram` says."""
+    def sum_stretches(
+        self, metric: str, since: Instant, until: Instant, width_us: Micros
+    ) -> dict[Instant, int]:
+        """A metric summed over stretches of whole minutes, by their starts; those with nothing in
+        them may be missing. `since` is the start of one. A histogram's sum is the histogram, packed
+        as `domain.histogram` says."""
         ...
 
     def sum_since(self, metric: str, since: Instant) -> int:
@@ -287,8 +316,9 @@ class CountTable(Protocol):
         ...
 
     def pack_minutes(self, limit: int) -> int:
-        """Move up to `limit` counts of minutes that are over to where they are read faster; answer how many. Nothing told
-        changes by it. Instances may do it at once, and a minute may be counted in again afterwards."""
+        """Move up to `limit` counts of minutes that are over to where they are read faster; answer
+        how many. Nothing told changes by it. Instances may do it at once, and a minute may be
+        counted in again afterwards."""
         ...
 
     def purge(self, before: Instant, limit: int) -> int:
@@ -296,17 +326,14 @@ class CountTable(Protocol):
         ...
 
 
-class Idempotency(Protocol):
-    """Answers remembered by Idempotency-Key."""
+class QueueTx(Tx, Protocol):
+    """A transaction with the queue's tables."""
 
-    def find_answer(self, scope: str, key: str, body: bytes) -> str | None:
-        """The remembered answer. Raise 409 IDEMPOTENCY_MISMATCH when the key came with another body."""
-        ...
+    @property
+    def queue(self) -> QueueTable: ...
 
-    def remember(self, scope: str, key: str, body: bytes, answer: str, ttl_us: Micros) -> bool:
-        """Keep an answer. False when another transaction used the key meanwhile."""
-        ...
+    @property
+    def leases(self) -> LeaseTable: ...
 
-    def purge(self, before: Instant, limit: int) -> int:
-        """Forget up to `limit` answers that expired before; answer how many."""
-        ...
+    @property
+    def counts(self) -> CountTable: ...

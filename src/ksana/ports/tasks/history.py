@@ -1,11 +1,12 @@
-"""What a store answers about the past of tasks and runs, and how it forgets. Nothing here reads more than it is told to."""
+"""What a store answers about the past of tasks and runs, and how it forgets. Nothing here reads
+more than it is told to."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
-from ksana.ports.store import Tx
+from ksana.ports.tasks.tables import TasksTx
 
 
 class History(Protocol):
@@ -18,17 +19,22 @@ class History(Protocol):
         ...
 
     def find_event_id_at(self, at: Instant) -> int:
-        """The id of the last event not later than `at`, 0 if there is none. Ids grow with time, give or take a commit, so it
-        is found by halving: a few dozen reads of one row, however long the log is."""
+        """The id of the last event not later than `at`, 0 if there is none. Ids grow with time,
+        give or take a commit, so it is found by halving: a few dozen reads of one row, however long
+        the log is."""
         ...
 
     def first_event(self, entity_type: str, entity_id: int) -> Fact | None: ...
 
-    def list_events_down(self, entity_type: str, entity_id: int, upto: int, limit: int) -> list[Fact]:
+    def list_events_down(
+        self, entity_type: str, entity_id: int, upto: int, limit: int
+    ) -> list[Fact]:
         """Events of one entity with an id up to `upto`, newest first."""
         ...
 
-    def list_events_up(self, entity_type: str, entity_id: int, after: int, limit: int) -> list[Fact]:
+    def list_events_up(
+        self, entity_type: str, entity_id: int, after: int, limit: int
+    ) -> list[Fact]:
         """Events of one entity with a greater id, oldest first."""
         ...
 
@@ -47,8 +53,8 @@ class History(Protocol):
         ...
 
     def list_surplus(self, task_id: int, keep: int, limit: int) -> list[int]:
-        """Up to `limit` finished successes beyond the newest `keep`. Looks through a bounded number of the task's runs; a
-        success hidden behind more failures than that is left to its age."""
+        """Up to `limit` finished successes beyond the newest `keep`. Looks through a bounded number
+        of the task's runs; a success hidden behind more failures than that is left to its age."""
         ...
 
     def remove_runs(self, run_ids: Sequence[int]) -> int:
@@ -56,11 +62,12 @@ class History(Protocol):
         ...
 
     def purge_runs(self, before: Instant, limit: int) -> int:
-        """Forget up to `limit` runs that ended before; unfinished ones are passed over. Answer how many."""
+        """Forget up to `limit` runs that ended before; unfinished ones are passed over. Answer how
+        many."""
         ...
 
 
-class HistoryTx(Tx, Protocol):
+class HistoryTx(TasksTx, Protocol):
     """A transaction that can be asked about the past."""
 
     @property

@@ -1,4 +1,5 @@
-"""What a store keeps for tasks and runs (T and C). Guards are in the names; the conformance suite holds every store to it."""
+"""What a store keeps for tasks and runs (T and C). Guards are in the names; the conformance suite
+holds every store to it."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -9,6 +10,7 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import Definition, ExecType, Run, Task, Trigger
+from ksana.ports.store import Tx
 
 
 class NewRun(msgspec.Struct, frozen=True, gc=False):
@@ -96,7 +98,8 @@ class Tasks(Protocol):
         fire_at: Instant | None,
         last_status: str = "",
     ) -> int:
-        """Write a new task, version 1; answer its id. Names and job ids are checked by the caller in the same function."""
+        """Write a new task, version 1; answer its id. Names and job ids are checked by the caller
+        in the same function."""
         ...
 
     def insert_many(self, tasks: Sequence[Task]) -> list[int]:
@@ -117,7 +120,8 @@ class Tasks(Protocol):
         runs_fired: int,
         last_status: str,
     ) -> bool:
-        """Replace the definition if the task lives and has the version it was read with; the version rises by one."""
+        """Replace the definition if the task lives and has the version it was read with; the
+        version rises by one."""
         ...
 
     def delete_if_living(self, task: Task) -> bool:
@@ -125,7 +129,8 @@ class Tasks(Protocol):
         ...
 
     def find(self, task_id: int, *, lock: bool = False) -> Task | None:
-        """Read a task, deleted ones included. With `lock` its row is locked: it is the lock for its concurrency."""
+        """Read a task, deleted ones included. With `lock` its row is locked: it is the lock for its
+        concurrency."""
         ...
 
     def find_id(self, job_id: str) -> int | None: ...
@@ -149,20 +154,29 @@ class Tasks(Protocol):
         ...
 
     def count(
-        self, *, status: str | None = None, name: str | None = None, tag: str | None = None, exec_type: str | None = None
+        self,
+        *,
+        status: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        exec_type: str | None = None,
     ) -> int: ...
 
     def count_by_status(self) -> dict[str, int]: ...
 
-    def list_due(self, now: Instant, limit: int, known: Mapping[int, Task] = MappingProxyType({})) -> list[Task]:
-        """Armed tasks whose fire_at has come, earliest first, locked; rows another instance is at are left out. Of a task in
-        `known` whose version is still the current one only where it stands is read."""
+    def list_due(
+        self, now: Instant, limit: int, known: Mapping[int, Task] = MappingProxyType({})
+    ) -> list[Task]:
+        """Armed tasks whose fire_at has come, earliest first, locked; rows another instance is at
+        are left out. Of a task in `known` whose version is still the current one only where it
+        stands is read."""
         ...
 
     def next_fire_at(self) -> Instant | None: ...
 
     def advance_unchanged(self, advances: Sequence[Advance]) -> list[bool]:
-        """Claim slots of different tasks; answer for each whether it happened: only if (task, version, slot) are as read."""
+        """Claim slots of different tasks; answer for each whether it happened: only if (task,
+        version, slot) are as read."""
         ...
 
     def note_last(self, task_id: int, last_status: str, last_error: str, at: Instant) -> None:
@@ -219,14 +233,18 @@ class Runs(Protocol):
         """The same for many tasks; a task without any is left out."""
         ...
 
-    def hold_ready(self, host: str, limit: int, instance_id: str, tokens: Sequence[int]) -> list[tuple[Run, Task]]:
-        """Take up to `limit` ready runs of a host, oldest first, each under a fresh token: RUNNING, held by us."""
+    def hold_ready(
+        self, host: str, limit: int, instance_id: str, tokens: Sequence[int]
+    ) -> list[tuple[Run, Task]]:
+        """Take up to `limit` ready runs of a host, oldest first, each under a fresh token: RUNNING,
+        held by us."""
         ...
 
     def list_ready_hosts(self) -> list[str]: ...
 
     def finish_held(self, ends: Sequence[tuple[int, int, AttemptEnd]]) -> list[bool]:
-        """Write the outcomes of attempts, each (run, token, outcome); answer for each whether its run was RUNNING under it."""
+        """Write the outcomes of attempts, each (run, token, outcome); answer for each whether its
+        run was RUNNING under it."""
         ...
 
     def end_if_unchanged(self, run: Run, end: RunEnd) -> bool:
@@ -242,7 +260,8 @@ class Runs(Protocol):
         ...
 
     def list_wakes(self, now: Instant, limit: int) -> list[tuple[int, str, int]]:
-        """(run, status, task) whose wake_at has come, locked; rows another instance is at are left out."""
+        """(run, status, task) whose wake_at has come, locked; rows another instance is at are left
+        out."""
         ...
 
     def next_wake_at(self) -> Instant | None: ...
@@ -272,3 +291,13 @@ class Runs(Protocol):
     def insert_callback(self, run_id: int, headers: str, body: str, status: str) -> None: ...
 
     def list_callbacks(self, run_id: int) -> list[tuple[int, Instant, str, str]]: ...
+
+
+class TasksTx(Tx, Protocol):
+    """A transaction with the tables of tasks and runs."""
+
+    @property
+    def tasks(self) -> Tasks: ...
+
+    @property
+    def runs(self) -> Runs: ...

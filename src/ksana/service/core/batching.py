@@ -1,14 +1,15 @@
 """Single writes that wait for the same commit, entered as one set.
 
-Each caller hands in one item and gets its own answer. What comes in while the last commit runs lies in one tray and is one
-transaction: a function, a wake-up, a statement and a commit are shared by all of them. Only for items that nothing in
-the store can refuse: one that may be a duplicate is a transaction of its own.
+Each caller hands in one item and gets its own answer. What comes in while the last commit runs lies
+in one tray and is one transaction: a function, a wake-up, a statement and a commit are shared by
+all of them. Only for items that nothing in the store can refuse: one that may be a duplicate is a
+transaction of its own.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from ksana.base.errors import StoreDownError
 from ksana.ports.store import Store, Tx
@@ -17,8 +18,9 @@ TRAY: Final = 256
 """Items in one set at most: as with every batch, the first should not wait long for the last."""
 
 TURNS: Final = 8
-"""Turns of the event loop in which a tray is filled at most. It goes as soon as a turn has brought nothing more, so a lone item
-waits for one turn. A commit for thirty costs half as much for each as a commit for fifteen."""
+"""Turns of the event loop in which a tray is filled at most. It goes as soon as a turn has brought
+nothing more, so a lone item waits for one turn. A commit for thirty costs half as much for each as
+a commit for fifteen."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -29,7 +31,7 @@ class _Tray(Generic[Item, Made]):
 
     __slots__ = ("_enter", "futures", "is_open", "items", "lock")
 
-    def __init__(self, enter: Callable[[Tx, Sequence[Item]], list[Made]]) -> None:
+    def __init__(self, enter: Callable[[Any, Sequence[Item]], list[Made]]) -> None:
         self._enter = enter
         self.items: list[Item] = []
         self.futures: list[asyncio.Future[Made]] = []
@@ -46,7 +48,8 @@ class _Tray(Generic[Item, Made]):
             return True
 
     def enter(self, tx: Tx) -> list[Made]:
-        """The transaction. What is in the tray when it first runs is what it enters, however often it must run."""
+        """The transaction. What is in the tray when it first runs is what it enters, however often
+        it must run."""
         with self.lock:
             self.is_open = False
         return self._enter(tx, self.items)
@@ -62,13 +65,13 @@ class _Tray(Generic[Item, Made]):
 
 
 class Batcher(Generic[Item, Made]):
-    """Takes items one by one and enters them together. `enter` writes a set and answers what was made, in order; `entered` is
-    told of those that are durable."""
+    """Takes items one by one and enters them together. `enter` writes a set and answers what was
+    made, in order; `entered` is told of those that are durable."""
 
     def __init__(
         self,
         store: Store,
-        enter: Callable[[Tx, Sequence[Item]], list[Made]],
+        enter: Callable[[Any, Sequence[Item]], list[Made]],
         entered: Callable[[Sequence[Item], Sequence[Made]], None],
     ) -> None:
         self._store = store
@@ -82,7 +85,9 @@ class Batcher(Generic[Item, Made]):
         """Enter one item; the answer comes when it is durable."""
         loop = self._loop
         if loop is None or loop.is_closed():
-            loop = self._loop = asyncio.get_running_loop()  # asks the system for our process id each time
+            loop = self._loop = (
+                asyncio.get_running_loop()
+            )  # asks the system for our process id each time
         future: asyncio.Future[Made] = loop.create_future()
         if self._tray is None or not self._tray.put(item, future):
             tray = self._tray = _Tray(self._enter)

@@ -1,12 +1,13 @@
 """The event log as callers read it: page by page, and live.
 
-Live: one tail reader per process, alive only while somebody listens. It keeps the newest events in a ring of fixed size;
-a listener is only a position. One that falls behind the ring reads pages from the store until it is back, so a slow
-reader costs no memory.
+Live: one tail reader per process, alive only while somebody listens. It keeps the newest events in
+a ring of fixed size; a listener is only a position. One that falls behind the ring reads pages from
+the store until it is back, so a slow reader costs no memory.
 
-Out of order: with several writers a lower id may commit after a higher one. A gap below an event younger than `SETTLE_US`
-may still be filled, so the tail waits in front of it and a page's `next_after` stays below it. Ids are therefore
-delivered in order, each once, and a reader that resumes by id misses nothing.
+Out of order: with several writers a lower id may commit after a higher one. A gap below an event
+younger than `SETTLE_US` may still be filled, so the tail waits in front of it and a page's
+`next_after` stays below it. Ids are therefore delivered in order, each once, and a reader that
+resumes by id misses nothing.
 """
 
 import asyncio
@@ -92,8 +93,11 @@ class EventLog:
         """How many listen now."""
         return len(self._listeners)
 
-    async def listen(self, wanted: EventFilter, after: int | None, heartbeat_us: int) -> AsyncIterator[list[Event]]:
-        """Yield events as they are committed, an empty list when nothing came for a heartbeat, until `close`.
+    async def listen(
+        self, wanted: EventFilter, after: int | None, heartbeat_us: int
+    ) -> AsyncIterator[list[Event]]:
+        """Yield events as they are committed, an empty list when nothing came for a heartbeat,
+        until `close`.
 
         From the id `after` on, or from now on if it is None. Raise when too many listen.
         """
@@ -106,7 +110,9 @@ class EventLog:
                 events, cursor, more = await self._next_batch(wanted, cursor)
                 if events:
                     yield events
-                elif not more and not await self._clock.wait(fresh, self._clock.now() + heartbeat_us):
+                elif not more and not await self._clock.wait(
+                    fresh, self._clock.now() + heartbeat_us
+                ):
                     yield []
         finally:
             self._leave(fresh)
@@ -120,11 +126,14 @@ class EventLog:
         await self._stop_tail()
 
     def ensure_room(self) -> None:
-        """Raise if another listener would be refused: lets an edge refuse before its answer has begun."""
+        """Raise if another listener would be refused: lets an edge refuse before its answer has
+        begun."""
         if self._closed:
             raise UnavailableError("the server is going down")
         if len(self._listeners) >= self._max_listeners:
-            raise RateLimitedError(f"at most {self._max_listeners} live streams are served at a time")
+            raise RateLimitedError(
+                f"at most {self._max_listeners} live streams are served at a time"
+            )
 
     def _enter(self) -> asyncio.Event:
         self.ensure_room()
@@ -172,12 +181,16 @@ class EventLog:
         while True:
             try:
                 if not self._positioned.is_set():
-                    self._base = self._head = await self._store.read(_settled_head, self._store.sole)
+                    self._base = self._head = await self._store.read(
+                        _settled_head, self._store.sole
+                    )
                     self._ring = []
                     self._positioned.set()
                 full = await self._read_on()
                 backoff_us = POLL_US
-            except Exception as error:  # the tail outlives everything; its listeners only wait longer
+            except (
+                Exception
+            ) as error:  # the tail outlives everything; its listeners only wait longer
                 if not isinstance(error, UnavailableError):
                     log.error("the event tail failed", exc_info=error)
                 full = False
@@ -188,7 +201,9 @@ class EventLog:
 
     async def _read_on(self) -> bool:
         """Move the head over the next settled page; tell whether there is more."""
-        events, settled = await self._store.read(_read_page, EVERYTHING, self._head, MAX_PAGE, self._store.sole)
+        events, settled = await self._store.read(
+            _read_page, EVERYTHING, self._head, MAX_PAGE, self._store.sole
+        )
         ready = [event for event in events if event.id <= settled]
         if not ready:
             return False
@@ -207,10 +222,16 @@ def _id_of(event: Event) -> int:
     return event.id
 
 
-def _read_page(tx: Any, wanted: EventFilter, after: int, limit: int, sole: bool) -> tuple[list[Event], int]:
+def _read_page(
+    tx: Any, wanted: EventFilter, after: int, limit: int, sole: bool
+) -> tuple[list[Event], int]:
     """Read a page and the id up to which no event can still appear below."""
     events: list[Event] = tx.events.list_after(
-        after, limit, entity_type=wanted.entity_type, entity_id=wanted.entity_id, event_type=wanted.type
+        after,
+        limit,
+        entity_type=wanted.entity_type,
+        entity_id=wanted.entity_id,
+        event_type=wanted.type,
     )
     if not events:
         return events, after
@@ -233,7 +254,8 @@ def _settled_head(tx: Any, sole: bool) -> int:
 
 
 def find_settled(events: list[Event], after: int, now: Instant) -> int:
-    """Find the greatest id below which every id is there, or is missing for good because its neighbour is old."""
+    """Find the greatest id below which every id is there, or is missing for good because its
+    neighbour is old."""
     for event in events:
         if event.id != after + 1 and event.ts > now - SETTLE_US:
             return after

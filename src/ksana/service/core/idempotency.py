@@ -1,4 +1,5 @@
-"""Idempotent writes: the first answer again for the same key, in the same transaction as the write it answers (X21)."""
+"""Idempotent writes: the first answer again for the same key, in the same transaction as the write
+it answers (X21)."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -14,7 +15,8 @@ KEPT_FOR: Final[Micros] = 24 * HOUR
 
 
 class Idempotency(msgspec.Struct, frozen=True):
-    """A caller's key for one write: where it counts, the key, a digest of the body, and how the answer is written down."""
+    """A caller's key for one write: where it counts, the key, a digest of the body, and how the
+    answer is written down."""
 
     scope: str
     key: str
@@ -32,7 +34,8 @@ class Replayed(Exception):
 
 
 def once_only(fn: Callable[..., T], idempotency: Idempotency | None) -> Callable[..., T]:
-    """Wrap a transaction function so that a repeated key raises Replayed and another body IDEMPOTENCY_MISMATCH."""
+    """Wrap a transaction function so that a repeated key raises Replayed and another body
+    IDEMPOTENCY_MISMATCH."""
     if idempotency is None:
         return fn
     wanted = idempotency
@@ -43,9 +46,14 @@ def once_only(fn: Callable[..., T], idempotency: Idempotency | None) -> Callable
         if known is not None:
             raise Replayed(known.encode())
         result = fn(tx, *args, **kwargs)
-        if not tx.idempotency.remember(wanted.scope, wanted.key, body, wanted.render(result).decode(), KEPT_FOR):
-            # The same key came in by another instance at this very moment; ours is undone and the caller asks again.
-            raise ConflictError("a request with this Idempotency-Key is under way", code="DUPLICATE_REQUEST")
+        if not tx.idempotency.remember(
+            wanted.scope, wanted.key, body, wanted.render(result).decode(), KEPT_FOR
+        ):
+            # The same key came in by another instance at this very moment; ours is undone and the
+            # caller asks again.
+            raise ConflictError(
+                "a request with this Idempotency-Key is under way", code="DUPLICATE_REQUEST"
+            )
         return result
 
     return guarded

@@ -1,7 +1,8 @@
 """API keys (X19): made once, kept as a hash, judged from a copy in memory that follows the store.
 
-A key is `ksana_<id>_<secret>`. The secret has 256 random bits, so a fast hash is right, and it is compared in constant
-time. The copy is at most `STALE_US` old when it is asked; a key revoked elsewhere dies within that time.
+A key is `ksana_<id>_<secret>`. The secret has 256 random bits, so a fast hash is right, and it is
+compared in constant time. The copy is at most `STALE_US` old when it is asked; a key revoked
+elsewhere dies within that time.
 """
 
 import asyncio
@@ -68,7 +69,9 @@ class KeyRing:
         """Make a key. From the first one on every call needs one."""
         name = name.strip()
         if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-            raise InvalidError(f"a key's name has 1 to {MAX_NAME} printable characters", field="name")
+            raise InvalidError(
+                f"a key's name has 1 to {MAX_NAME} printable characters", field="name"
+            )
         checked = tuple(dict.fromkeys(check_scope(scope) for scope in scopes))
         if not checked:
             raise InvalidError("a key needs at least one scope such as queue:write", field="scopes")
@@ -90,7 +93,9 @@ class KeyRing:
     @property
     def is_fresh(self) -> bool:
         """Whether `any_made` and `recognise` can be asked without waiting."""
-        return self._loaded_at is not None and self._clock.monotonic() - self._loaded_at < REFRESH_US
+        return (
+            self._loaded_at is not None and self._clock.monotonic() - self._loaded_at < REFRESH_US
+        )
 
     @property
     def any_made(self) -> bool:
@@ -115,7 +120,10 @@ class KeyRing:
         keys = await self._store.read(_list_keys)
         self._any_made = bool(keys)
         self._known = {
-            key.id: (bytes.fromhex(key.secret_hash), Principal(key.id, key.name, spell_out(key.scopes)))
+            key.id: (
+                bytes.fromhex(key.secret_hash),
+                Principal(key.id, key.name, spell_out(key.scopes)),
+            )
             for key in keys
             if key.revoked_at is None
         }
@@ -128,7 +136,11 @@ class KeyRing:
         # An unknown id costs the same hash as a known one.
         expected = found[0] if found else bytes(32)
         presented = hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
-        if not hmac.compare_digest(presented, expected) or found is None or not text.startswith(_PREFIX):
+        if (
+            not hmac.compare_digest(presented, expected)
+            or found is None
+            or not text.startswith(_PREFIX)
+        ):
             raise UnauthenticatedError(_UNKNOWN)
         self._used.add(key_id)
         return found[1]
@@ -140,7 +152,8 @@ class KeyRing:
             await asyncio.gather(self._refreshing, return_exceptions=True)
 
     async def _refresh_quietly(self) -> None:
-        """Refresh and forget failures: whoever waits sees them by asking again, and a copy too old is not used."""
+        """Refresh and forget failures: whoever waits sees them by asking again, and a copy too old
+        is not used."""
         try:
             await self.refresh()
             await self._write_uses()
@@ -169,7 +182,8 @@ def check_scope(scope: str) -> str:
 
 
 def spell_out(scopes: Iterable[str]) -> frozenset[str]:
-    """List everything that the scopes allow: levels include the lower ones, `*` includes every surface and itself."""
+    """List everything that the scopes allow: levels include the lower ones, `*` includes every
+    surface and itself."""
     allowed: set[str] = set()
     for scope in scopes:
         surface, _, level = scope.partition(":")

@@ -1,4 +1,5 @@
-"""Why a queue job has not run yet, runs, or ended as it did: reason codes and words from recorded events and present facts."""
+"""Why a queue job has not run yet, runs, or ended as it did: reason codes and words from recorded
+events and present facts."""
 
 from typing import Any, Final
 
@@ -8,9 +9,10 @@ from ksana.base.durations import format_duration
 from ksana.base.instant import MILLISECOND, Instant, format_instant
 from ksana.domain.queue.admission import Ask, find_denial
 from ksana.domain.queue.jobs import Job, Lane, Lease
-from ksana.ports.store import Event, Store, Tx
-from ksana.service.queue.service import read_events
+from ksana.ports.queue.tables import QueueTx
+from ksana.ports.store import Event, Store
 from ksana.service.queue.jobs import Limits, not_found
+from ksana.service.queue.service import read_events
 
 COUNT_TO: Final = 10_000
 """Jobs ahead are counted up to here: an answer must not cost more the longer the line is."""
@@ -48,7 +50,7 @@ class QueueExplainer:
         return await self._store.read(explain_job, job_id, self._limits)
 
 
-def explain_job(tx: Tx, job_id: str, limits: Limits) -> Explanation:
+def explain_job(tx: QueueTx, job_id: str, limits: Limits) -> Explanation:
     """Gather the facts and say what they mean."""
     job: Job | None = tx.queue.find_job(job_id)
     if job is None:
@@ -81,47 +83,74 @@ def explain_job(tx: Tx, job_id: str, limits: Limits) -> Explanation:
     return Explanation(job, reasons, read_events(tx, job_id), position, holders, facts)
 
 
-def _explain_queued(tx: Tx, job: Job, now: Instant, reasons: list[Reason]) -> int | None:
+def _explain_queued(tx: QueueTx, job: Job, now: Instant, reasons: list[Reason]) -> int | None:
     if job.lane == Lane.SCHEDULED and job.due_at > now:
         at, rest = format_instant(job.due_at), _in_words(job.due_at - now)
         if job.next_retry_at is not None:
             failed = f"attempt {job.attempts} of {job.max_attempts} failed ({job.error_text or 'no reason given'})"
-            reasons.append(Reason("RETRY_BACKOFF", f"{failed}; it is tried again at {at}, in {rest}"))
+            reasons.append(
+                Reason("RETRY_BACKOFF", f"{failed}; it is tried again at {at}, in {rest}")
+            )
         else:
             reasons.append(Reason("NOT_DUE", f"it was submitted to run at {at}, in {rest}"))
         return None
     ahead = tx.queue.count_ready_ahead(job, COUNT_TO)
     if ahead:
-        many = f"{COUNT_TO} jobs or more are" if ahead >= COUNT_TO else f"{ahead} {'job is' if ahead == 1 else 'jobs are'}"
+        many = (
+            f"{COUNT_TO} jobs or more are"
+            if ahead >= COUNT_TO
+            else f"{ahead} {'job is' if ahead == 1 else 'jobs are'}"
+        )
         reasons.append(Reason("IN_LINE", f"{many} before it by priority, turn and age"))
     else:
-        reasons.append(Reason("NO_CLAIM", "it is the next in line, and no worker that takes it has claimed it yet"))
+        reasons.append(
+            Reason(
+                "NO_CLAIM", "it is the next in line, and no worker that takes it has claimed it yet"
+            )
+        )
     needs = [name for name, value in msgspec.json.decode(job.constraints_json).items() if value]
     if needs:
-        reasons.append(Reason("NEEDS", f"only a worker that can meet {', '.join(sorted(needs))} may take it"))
+        reasons.append(
+            Reason("NEEDS", f"only a worker that can meet {', '.join(sorted(needs))} may take it")
+        )
     return int(ahead) + 1
 
 
-def _explain_claimed(tx: Tx, job: Job, now: Instant, reasons: list[Reason]) -> int | None:
+def _explain_claimed(tx: QueueTx, job: Job, now: Instant, reasons: list[Reason]) -> int | None:
     rest = (job.claim_expires_at or now) - now
     lasts = f"for another {_in_words(rest)}" if rest > 0 else "no longer: the claim has run out"
-    reasons.append(Reason("CLAIMED", f"{job.claimed_by!r} holds the claim {lasts} and has no lease yet"))
+    reasons.append(
+        Reason("CLAIMED", f"{job.claimed_by!r} holds the claim {lasts} and has no lease yet")
+    )
     if job.lane != Lane.PENDING:
         return None
     position = int(tx.queue.count_pending_ahead(job, job.pending_at or now)) + 1
-    reasons.append(Reason("LEASE_DENIED", f"its request for a lease was refused; it is number {position} in line for capacity"))
+    reasons.append(
+        Reason(
+            "LEASE_DENIED",
+            f"its request for a lease was refused; it is number {position} in line for capacity",
+        )
+    )
     return position
 
 
-def _explain_running(tx: Tx, job: Job, now: Instant, reasons: list[Reason]) -> None:
+def _explain_running(tx: QueueTx, job: Job, now: Instant, reasons: list[Reason]) -> None:
     lease: Lease | None = tx.leases.find_lease(job.lease_id or "")
     if lease is not None:
         rest = lease.expires_at - now
-        lasts = f"the lease lasts another {_in_words(rest)}" if rest > 0 else "the lease has run out and is being swept"
-        reasons.append(Reason("RUNNING", f"{job.claimed_by!r} runs it (attempt {job.attempts}); {lasts}"))
+        lasts = (
+            f"the lease lasts another {_in_words(rest)}"
+            if rest > 0
+            else "the lease has run out and is being swept"
+        )
+        reasons.append(
+            Reason("RUNNING", f"{job.claimed_by!r} runs it (attempt {job.attempts}); {lasts}")
+        )
     if job.cancel_requested:
         why = f": {job.cancel_reason}" if job.cancel_reason else ""
-        reasons.append(Reason("CANCEL_REQUESTED", f"it was asked to stop{why}; it ends when its lease does"))
+        reasons.append(
+            Reason("CANCEL_REQUESTED", f"it was asked to stop{why}; it ends when its lease does")
+        )
 
 
 def _explain_ended(job: Job, reasons: list[Reason]) -> None:
@@ -129,9 +158,19 @@ def _explain_ended(job: Job, reasons: list[Reason]) -> None:
     if job.state == "DONE":
         reasons.append(Reason("SUCCEEDED", f"its worker released it as SUCCEEDED after {tries}"))
     elif job.state == "FAILED":
-        reasons.append(Reason("ATTEMPTS_USED", f"it failed ({job.error_text or 'no reason given'}) and has used {tries}"))
+        reasons.append(
+            Reason(
+                "ATTEMPTS_USED",
+                f"it failed ({job.error_text or 'no reason given'}) and has used {tries}",
+            )
+        )
     elif job.state == "TIMEOUT":
-        reasons.append(Reason("TIMED_OUT", f"{job.error_text or 'its worker released it as TIMEOUT'}; it has used {tries}"))
+        reasons.append(
+            Reason(
+                "TIMED_OUT",
+                f"{job.error_text or 'its worker released it as TIMEOUT'}; it has used {tries}",
+            )
+        )
     else:
         why = f": {job.cancel_reason}" if job.cancel_reason else ""
         reasons.append(Reason("CANCELED", f"it was cancelled{why}"))

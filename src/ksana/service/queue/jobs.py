@@ -1,4 +1,5 @@
-"""Transactions on queue jobs: submit, claim, report, cancel. Plain functions over `tx`; each is one commit."""
+"""Transactions on queue jobs: submit, claim, report, cancel. Plain functions over `tx`; each is one
+commit."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,10 +10,31 @@ import msgspec
 from ksana.base.errors import ConflictError, NotFoundError
 from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import SECOND, Instant, Micros
-from ksana.domain.queue.admission import PATIENCE, RESERVE_GRACE, RETRY_MOST, Ask, Room, find_denial, may_reserve
 from ksana.domain.histogram import bucket_counts
-from ksana.domain.queue.jobs import ENDED, HELD, MANY, URGENCY, Job, Lane, Lease, Line, ReadyJob, Wants, accepts, can_report
-from ksana.ports.store import Tx
+from ksana.domain.queue.admission import (
+    PATIENCE,
+    RESERVE_GRACE,
+    RETRY_MOST,
+    Ask,
+    Room,
+    find_denial,
+    may_reserve,
+)
+from ksana.domain.queue.jobs import (
+    ENDED,
+    HELD,
+    MANY,
+    URGENCY,
+    Job,
+    Lane,
+    Lease,
+    Line,
+    ReadyJob,
+    Wants,
+    accepts,
+    can_report,
+)
+from ksana.ports.queue.tables import QueueTx
 
 READY: Final = int(Lane.READY)
 SCHEDULED: Final = int(Lane.SCHEDULED)
@@ -63,7 +85,8 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class LineBook:
-    """Every line, remembered until one is added, and which of them a filter accepts. Shared by the writers of a process."""
+    """Every line, remembered until one is added, and which of them a filter accepts. Shared by the
+    writers of a process."""
 
     def __init__(self) -> None:
         self._mark: tuple[int, int] = (-1, 0)
@@ -72,7 +95,7 @@ class LineBook:
         self.committed: set[int] = set()
         """Lines known to be in the store for good."""
 
-    def choose(self, tx: Tx, wants: Wants) -> tuple[int, ...]:
+    def choose(self, tx: QueueTx, wants: Wants) -> tuple[int, ...]:
         """The lines a worker takes jobs from."""
         mark = tx.queue.line_mark()
         if mark != self._mark:
@@ -93,7 +116,9 @@ class LineBook:
         return len(line_ids) == len(self._lines)
 
 
-def submit_jobs(tx: Tx, jobs: Sequence[NewJob], lines: Sequence[Line], is_batch: bool) -> list[Job]:
+def submit_jobs(
+    tx: QueueTx, jobs: Sequence[NewJob], lines: Sequence[Line], is_batch: bool
+) -> list[Job]:
     """Enter jobs, all or none. Raise DUPLICATE_REQUEST if one was submitted before."""
     now: Instant = tx.now
     has_requests = any(job.client_request_id is not None for job in jobs)
@@ -113,22 +138,66 @@ def submit_jobs(tx: Tx, jobs: Sequence[NewJob], lines: Sequence[Line], is_batch:
             if has_keys:
                 place = turn(urgency, job.fairness_key)
             else:  # all go to the tail of their urgency, which is one and the same place
-                place = tails[urgency] if urgency in tails else tails.setdefault(urgency, turn(urgency, None))
+                place = (
+                    tails[urgency]
+                    if urgency in tails
+                    else tails.setdefault(urgency, turn(urgency, None))
+                )
         else:
             lane, due_at, place = SCHEDULED, run_at, 0
         made.append(
             Job(
-                0, job_id, line.addon_id, line.job_type, priority, line.cost_units, job.constraints_json,
-                job.payload_json, "QUEUED", 0, job.max_attempts, now, now, run_at, None, None, None, None,
-                job.fairness_key, job.client_request_id, 0, None, None, None, None, None, None, None, None, None,
-                lane, urgency, line.id, place, due_at, None,
+                0,
+                job_id,
+                line.addon_id,
+                line.job_type,
+                priority,
+                line.cost_units,
+                job.constraints_json,
+                job.payload_json,
+                "QUEUED",
+                0,
+                job.max_attempts,
+                now,
+                now,
+                run_at,
+                None,
+                None,
+                None,
+                None,
+                job.fairness_key,
+                job.client_request_id,
+                0,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                lane,
+                urgency,
+                line.id,
+                place,
+                due_at,
+                None,
             )
-        )  # fmt: skip
-        events.append(("JOB", job_id, "JOB_SUBMITTED", f'{{"priority":"{priority}","cost_units":{line.cost_units}}}'))
+        )
+        events.append(
+            (
+                "JOB",
+                job_id,
+                "JOB_SUBMITTED",
+                f'{{"priority":"{priority}","cost_units":{line.cost_units}}}',
+            )
+        )
     tx.events.append_texts(events)
     inserted = tx.queue.insert(made, once=has_requests)
     if inserted < len(made):
-        # Another transaction was faster, or the batch holds one that was there; this undoes all of ours.
+        # Another transaction was faster, or the batch holds one that was there; this undoes all of
+        # ours.
         _refuse_duplicate(tx, jobs)
         raise AssertionError("an insert was refused without a duplicate")
     tx.queue.tally("submitted", len(jobs))
@@ -136,19 +205,23 @@ def submit_jobs(tx: Tx, jobs: Sequence[NewJob], lines: Sequence[Line], is_batch:
     return made
 
 
-def _refuse_duplicate(tx: Tx, jobs: Sequence[NewJob]) -> None:
+def _refuse_duplicate(tx: QueueTx, jobs: Sequence[NewJob]) -> None:
     for index, job in enumerate(jobs):
         if job.client_request_id is not None:
             found = tx.queue.find_job_by_request(job.line.addon_id, job.client_request_id)
             if found is not None and found.job_id != job.job_id:
                 raise ConflictError(
                     f"{job.line.addon_id!r} has submitted client_request_id {job.client_request_id!r} before",
-                    code="DUPLICATE_REQUEST", job=found, index=index, current={"state": found.state},
-                )  # fmt: skip
+                    code="DUPLICATE_REQUEST",
+                    job=found,
+                    index=index,
+                    current={"state": found.state},
+                )
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """What a claim got: the jobs as they were taken and, with leases asked for, the id of one lease for each."""
+    """What a claim got: the jobs as they were taken and, with leases asked for, the id of one lease
+    for each."""
 
     taken: Sequence[ReadyJob]
     lease_ids: Sequence[str] = ()
@@ -166,36 +239,58 @@ class Claimed(msgspec.Struct, frozen=True):
         worker_id, at = self.worker_id, self.at
         if not self.lease_ids:
             return [job.claimed(worker_id, self.until, at) for job in self.taken]
-        return [job.running(worker_id, lease_id, at) for job, lease_id in zip(self.taken, self.lease_ids, strict=True)]
+        return [
+            job.running(worker_id, lease_id, at)
+            for job, lease_id in zip(self.taken, self.lease_ids, strict=True)
+        ]
 
     @property
     def leases(self) -> list[Lease]:
         """The leases, in the order of the jobs."""
         return [
             Lease(
-                lease_id, job.job_id, job.addon_id, self.worker_id, job.cost_units, self.ttl_sec, "ACTIVE", self.at, self.at,
-                self.until, None, None, None,
+                lease_id,
+                job.job_id,
+                job.addon_id,
+                self.worker_id,
+                job.cost_units,
+                self.ttl_sec,
+                "ACTIVE",
+                self.at,
+                self.at,
+                self.until,
+                None,
+                None,
+                None,
             )
             for job, lease_id in zip(self.taken, self.lease_ids, strict=False)
-        ]  # fmt: skip
+        ]
 
 
 NOTHING: Final = Claimed(())
 BUSY: Final = Claimed((), is_busy=True)
 
 
-def claim_jobs(tx: Tx, claim: Claim, book: LineBook, limits: Limits, is_patient: bool = True) -> Claimed:
-    """Hand out the next jobs, in order of priority, turn and age. One that is not patient does not wait for the capacity: those
-    who give units back wait for it too, and should not stand behind all who want some."""
+def claim_jobs(
+    tx: QueueTx, claim: Claim, book: LineBook, limits: Limits, is_patient: bool = True
+) -> Claimed:
+    """Hand out the next jobs, in order of priority, turn and age. One that is not patient does not
+    wait for the capacity: those who give units back wait for it too, and should not stand behind
+    all who want some."""
     promoted = tx.queue.promote_due(PROMOTE)
     if promoted:
         tx.queue.count(arrivals=len(promoted))
     line_ids = book.choose(tx, claim.wants)
     if claim.has_lease:
-        # Everybody who leases or releases waits for the capacity's lock: do not take it to learn that there is nothing to do.
+        # Everybody who leases or releases waits for the capacity's lock: do not take it to learn
+        # that there is nothing to do.
         if tx.leases.room(limits.total).used >= limits.total or not tx.queue.has_ready(line_ids):
             return NOTHING
-        room = tx.leases.lock_room(limits.total) if is_patient else tx.leases.try_lock_room(limits.total)
+        room = (
+            tx.leases.lock_room(limits.total)
+            if is_patient
+            else tx.leases.try_lock_room(limits.total)
+        )
         return BUSY if room is None else _claim_with_leases(tx, claim, book, line_ids, limits, room)
     jobs = _take(tx, line_ids, claim.limit, book)
     if not jobs:
@@ -209,7 +304,7 @@ def claim_jobs(tx: Tx, claim: Claim, book: LineBook, limits: Limits, is_patient:
     return Claimed(jobs, (), claim.worker_id, now, until)
 
 
-def _take(tx: Tx, line_ids: tuple[int, ...], limit: int, book: LineBook) -> list[ReadyJob]:
+def _take(tx: QueueTx, line_ids: tuple[int, ...], limit: int, book: LineBook) -> list[ReadyJob]:
     if not book.is_all(line_ids):
         return list(tx.queue.take_ready(line_ids, limit))
     jobs = tx.queue.take_ready(None, limit)
@@ -218,9 +313,11 @@ def _take(tx: Tx, line_ids: tuple[int, ...], limit: int, book: LineBook) -> list
     return [job for job in jobs if job.line_id in known]
 
 
-def _claim_with_leases(tx: Tx, claim: Claim, book: LineBook, line_ids: tuple[int, ...], limits: Limits, room: Room) -> Claimed:
-    """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED; one that has waited long keeps its units,
-    so that nothing behind it of its own priority is admitted first."""
+def _claim_with_leases(
+    tx: QueueTx, claim: Claim, book: LineBook, line_ids: tuple[int, ...], limits: Limits, room: Room
+) -> Claimed:
+    """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED; one that has
+    waited long keeps its units, so that nothing behind it of its own priority is admitted first."""
     granted: list[ReadyJob] = []
     lease_ids: list[str] = []
     expires_at = tx.now + round(claim.ttl_sec * SECOND)
@@ -249,10 +346,15 @@ def _claim_with_leases(tx: Tx, claim: Claim, book: LineBook, line_ids: tuple[int
     return Claimed(granted, lease_ids, claim.worker_id, tx.now, expires_at, claim.ttl_sec)
 
 
-def _admit(tx: Tx, limits: Limits, room: Room, taken: Sequence[ReadyJob]) -> tuple[Room, Sequence[ReadyJob], bool]:
+def _admit(
+    tx: QueueTx, limits: Limits, room: Room, taken: Sequence[ReadyJob]
+) -> tuple[Room, Sequence[ReadyJob], bool]:
     now = tx.now
-    # With no shares and nothing kept for anybody the capacity alone decides: if all fit, all are admitted.
-    whole = None if limits.shares else room.with_all(sum([job.cost_units for job in taken]), len(taken))
+    # With no shares and nothing kept for anybody the capacity alone decides: if all fit, all are
+    # admitted.
+    whole = (
+        None if limits.shares else room.with_all(sum([job.cost_units for job in taken]), len(taken))
+    )
     if whole is not None:
         return whole, taken, False
     fitting: list[ReadyJob] = []
@@ -278,7 +380,9 @@ def _admit(tx: Tx, limits: Limits, room: Room, taken: Sequence[ReadyJob]) -> tup
     return room, fitting, was_full
 
 
-def _grant_ready(tx: Tx, claim: Claim, taken: Sequence[ReadyJob], expires_at: Instant) -> list[str]:
+def _grant_ready(
+    tx: QueueTx, claim: Claim, taken: Sequence[ReadyJob], expires_at: Instant
+) -> list[str]:
     """Taken jobs run: each gets its lease. Answer the leases' ids."""
     now: Instant = tx.now
     worker_id = claim.worker_id
@@ -297,25 +401,45 @@ def _grant_ready(tx: Tx, claim: Claim, taken: Sequence[ReadyJob], expires_at: In
     return lease_ids
 
 
-def _tell_grants(tx: Tx, taken: Sequence[ReadyJob], lease_ids: Sequence[str], claimed: str) -> None:
+def _tell_grants(
+    tx: QueueTx, taken: Sequence[ReadyJob], lease_ids: Sequence[str], claimed: str
+) -> None:
     for job, lease_id in zip(taken, lease_ids, strict=True):
         job_id = job.job_id
         tx.events.append_texts(
             (
                 ("JOB", job_id, "JOB_CLAIMED", claimed),
-                ("LEASE", lease_id, "LEASE_GRANTED", f'{{"job_id":"{job_id}","cost_units":{job.cost_units}}}'),
-                ("JOB", job_id, "JOB_RUNNING", f'{{"lease_id":"{lease_id}","attempts":{job.attempts + 1}}}'),
+                (
+                    "LEASE",
+                    lease_id,
+                    "LEASE_GRANTED",
+                    f'{{"job_id":"{job_id}","cost_units":{job.cost_units}}}',
+                ),
+                (
+                    "JOB",
+                    job_id,
+                    "JOB_RUNNING",
+                    f'{{"lease_id":"{lease_id}","attempts":{job.attempts + 1}}}',
+                ),
             )
         )
 
 
 def _all_changed(count: int, jobs: Sequence[ReadyJob]) -> None:
     if count != len(jobs):
-        raise AssertionError(f"{count} of {len(jobs)} held jobs were still ready: a lock did not hold")
+        raise AssertionError(
+            f"{count} of {len(jobs)} held jobs were still ready: a lock did not hold"
+        )
 
 
 def report_status(
-    tx: Tx, job_id: str, to: str | None, progress: float | None, note: str | None, worker_id: str | None, limits: Limits
+    tx: QueueTx,
+    job_id: str,
+    to: str | None,
+    progress: float | None,
+    note: str | None,
+    worker_id: str | None,
+    limits: Limits,
 ) -> Job:
     """A worker's word on its job: the next state, or a note and its progress. Extends the claim."""
     job, is_claim_live = get_locked(tx, job_id)
@@ -329,22 +453,28 @@ def report_status(
     if job.state == "RUNNING":
         lease_id = job.lease_id or ""
         found = tx.leases.lock_lease(lease_id)
-        if found is None or not found[1] or not tx.queue.report_if_running(job_id, lease_id, progress, note):
+        if (
+            found is None
+            or not found[1]
+            or not tx.queue.report_if_running(job_id, lease_id, progress, note)
+        ):
             raise ConflictError(
                 "the lease of this job has run out", code="LEASE_LOST", current={"state": job.state}
-            )  # fmt: skip
+            )
         return msgspec.structs.replace(job, progress=progress, note=note, updated_at=tx.now)
     until = tx.now + limits.claim_ttl_us
     if not is_claim_live or not tx.queue.report_if_claimed(job, to, progress, note, until):
-        raise ConflictError("the claim on this job has run out", code="CLAIM_LOST", current={"state": job.state})
+        raise ConflictError(
+            "the claim on this job has run out", code="CLAIM_LOST", current={"state": job.state}
+        )
     if to != job.state:
         tx.events.append("JOB", job_id, f"JOB_{to}", {"worker_id": job.claimed_by, "note": note})
     return msgspec.structs.replace(
         job, state=to, progress=progress, note=note, claim_expires_at=until, updated_at=tx.now
-    )  # fmt: skip
+    )
 
 
-def cancel_job(tx: Tx, job_id: str, reason: str | None) -> Job:
+def cancel_job(tx: QueueTx, job_id: str, reason: str | None) -> Job:
     """Cancel at once what does not run; ask the worker of what does."""
     job, _ = get_locked(tx, job_id)
     if job.state in ENDED:
@@ -353,8 +483,12 @@ def cancel_job(tx: Tx, job_id: str, reason: str | None) -> Job:
         if job.cancel_requested:
             return job
         tx.queue.request_cancel_if_running(job_id, reason)
-        tx.events.append("JOB", job_id, "JOB_CANCEL_REQUESTED", {"reason": reason, "lease_id": job.lease_id})
-        return msgspec.structs.replace(job, cancel_requested=1, cancel_reason=reason, updated_at=tx.now)
+        tx.events.append(
+            "JOB", job_id, "JOB_CANCEL_REQUESTED", {"reason": reason, "lease_id": job.lease_id}
+        )
+        return msgspec.structs.replace(
+            job, cancel_requested=1, cancel_reason=reason, updated_at=tx.now
+        )
     tx.queue.cancel_if_waiting(job_id, reason)
     if job.state in HELD:
         tx.leases.drop_reserve(job_id)
@@ -364,12 +498,19 @@ def cancel_job(tx: Tx, job_id: str, reason: str | None) -> Job:
     tx.events.append("JOB", job_id, "JOB_CANCELED", {"reason": reason, "from": job.state})
     return msgspec.structs.replace(
         job,
-        state="CANCELED", final_status="CANCELED", cancel_requested=1, cancel_reason=reason, claim_expires_at=None,
-        next_retry_at=None, finished_at=tx.now, updated_at=tx.now, lane=None,
-    )  # fmt: skip
+        state="CANCELED",
+        final_status="CANCELED",
+        cancel_requested=1,
+        cancel_reason=reason,
+        claim_expires_at=None,
+        next_retry_at=None,
+        finished_at=tx.now,
+        updated_at=tx.now,
+        lane=None,
+    )
 
 
-def get_locked(tx: Tx, job_id: str) -> tuple[Job, bool]:
+def get_locked(tx: QueueTx, job_id: str) -> tuple[Job, bool]:
     """The job, held, and whether its claim lasts."""
     found: tuple[Job, bool] | None = tx.queue.lock_job(job_id)
     if found is None:
@@ -384,11 +525,15 @@ def not_found(job_id: str) -> NotFoundError:
 
 def illegal(job: Job, to: str) -> ConflictError:
     """The move is in no table."""
-    return ConflictError(f"a job that is {job.state} cannot become {to}", current={"state": job.state})
+    return ConflictError(
+        f"a job that is {job.state} cannot become {to}", current={"state": job.state}
+    )
 
 
 def claim_lost(job: Job, worker_id: str) -> ConflictError:
     """Another holds the job."""
     return ConflictError(
-        f"{worker_id!r} does not hold this job", code="CLAIM_LOST", current={"state": job.state, "claimed_by": job.claimed_by}
+        f"{worker_id!r} does not hold this job",
+        code="CLAIM_LOST",
+        current={"state": job.state, "claimed_by": job.claimed_by},
     )

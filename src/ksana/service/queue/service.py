@@ -12,13 +12,13 @@ from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundE
 from ksana.base.ids import new_ordered_uuid, new_ordered_uuids
 from ksana.base.instant import DAY, MILLISECOND, SECOND, Instant, Micros
 from ksana.domain.queue.jobs import Job, Lease, Line, Settled
-from ksana.engine.queue.long_poll import Arrivals, Waiter
 from ksana.engine.queue.leasing import Leasing
-from ksana.ports.queue.tables import JobFilter
-from ksana.ports.store import Event, Store, Tx
-from ksana.service.queue import jobs
-from ksana.service.queue import leases
+from ksana.engine.queue.long_poll import Arrivals, Waiter
+from ksana.ports.queue.tables import JobFilter, QueueTx
+from ksana.ports.store import Event, Store
 from ksana.service.core.batching import Batcher
+from ksana.service.queue import jobs as job_transactions
+from ksana.service.queue import leases as lease_transactions
 from ksana.service.queue.jobs import Claim, Claimed, Limits, LineBook, NewJob, not_found
 from ksana.service.queue.leases import Beat, Denied, Granted, Held, LeaseAsk, Outcome, Release
 
@@ -64,7 +64,8 @@ class QueueService:
         return new_ordered_uuid(self._clock.now())
 
     async def submit(self, job: NewJob) -> Job:
-        """Enter one job. Raise DUPLICATE_REQUEST if its addon has sent the same client_request_id before."""
+        """Enter one job. Raise DUPLICATE_REQUEST if its addon has sent the same client_request_id
+        before."""
         if job.client_request_id is not None:
             return (await self._submit([job], is_batch=False))[0]
         if job.line.cost_units > self.limits.total:
@@ -79,11 +80,15 @@ class QueueService:
                 first = seen.setdefault((job.line.addon_id, job.client_request_id), index)
                 if first != index:
                     raise ConflictError(
-                        f"jobs[{index}] has the client_request_id of jobs[{first}]", code="DUPLICATE_REQUEST", index=index
+                        f"jobs[{index}] has the client_request_id of jobs[{first}]",
+                        code="DUPLICATE_REQUEST",
+                        index=index,
                     )
         return await self._submit(jobs, is_batch=True)
 
-    async def submit_once(self, job: NewJob, key: str, body: bytes, render: Callable[[Job], bytes]) -> bytes:
+    async def submit_once(
+        self, job: NewJob, key: str, body: bytes, render: Callable[[Job], bytes]
+    ) -> bytes:
         """Enter one job under an Idempotency-Key: the first answer again for a day."""
         self._check_costs([job])
         fresh = self._fresh_lines([job])
@@ -94,12 +99,14 @@ class QueueService:
 
     async def _submit(self, jobs: Sequence[NewJob], is_batch: bool) -> list[Job]:
         self._check_costs(jobs)
-        made = await self._store.transact(jobs.submit_jobs, jobs, self._fresh_lines(jobs), is_batch)
+        made = await self._store.transact(
+            job_transactions.submit_jobs, jobs, self._fresh_lines(jobs), is_batch
+        )
         self._tell_submitted(jobs, made)
         return made
 
-    def _enter(self, tx: Tx, jobs: Sequence[NewJob]) -> list[Job]:
-        return jobs.submit_jobs(tx, jobs, self._fresh_lines(jobs), False)
+    def _enter(self, tx: QueueTx, jobs: Sequence[NewJob]) -> list[Job]:
+        return job_transactions.submit_jobs(tx, jobs, self._fresh_lines(jobs), False)
 
     def _check_costs(self, jobs: Sequence[NewJob]) -> None:
         total = self.limits.total
@@ -107,7 +114,8 @@ class QueueService:
             if job.line.cost_units > total:
                 field = "cost_units" if len(jobs) == 1 else f"jobs[{index}].cost_units"
                 raise InvalidError(
-                    f"{field!r}: {job.line.cost_units} is more than the capacity; allowed: 1 to {total}", field=field
+                    f"{field!r}: {job.line.cost_units} is more than the capacity; allowed: 1 to {total}",
+                    field=field,
                 )
 
     def _fresh_lines(self, jobs: Sequence[NewJob]) -> list[Line]:
@@ -117,7 +125,9 @@ class QueueService:
     def _tell_submitted(self, jobs: Sequence[NewJob], made: Sequence[Job]) -> None:
         lines = {job.line.id: job.line for job in jobs}
         self._book.committed.update(lines)
-        soonest = min([job.due_at for job in made if job.lane == 0], default=None)  # those that wait for their time
+        soonest = min(
+            [job.due_at for job in made if job.lane == 0], default=None
+        )  # those that wait for their time
         if soonest is not None:
             self.leasing.note_due(soonest)
         self.arrivals.tell_lines(lines.values())
@@ -136,23 +146,26 @@ class QueueService:
                     return claimed
 
     async def _try(self, claim: Claim, until: Instant) -> Claimed:
-        """A claim of one who waits anyway. On a store that is shared they try a few at a time: a release wakes all of them, and
-        all at once they would keep the next release from the capacity. Nobody stands in that line for longer than it would
-        wait: a job handed to a caller who has given up is lost until its lease runs out."""
+        """A claim of one who waits anyway. On a store that is shared they try a few at a time: a
+        release wakes all of them, and all at once they would keep the next release from the
+        capacity. Nobody stands in that line for longer than it would wait: a job handed to a caller
+        who has given up is lost until its lease runs out."""
         if self._store.sole:
             return await self._claim(claim, is_patient=False)
         try:
             async with asyncio.timeout(max(0, until - self._clock.now()) / SECOND):
                 await self._turnstile.acquire()
         except TimeoutError:
-            return jobs.NOTHING
+            return job_transactions.NOTHING
         try:
             return await self._claim(claim, is_patient=False)
         finally:
             self._turnstile.release()
 
     async def _claim(self, claim: Claim, *, is_patient: bool = True) -> Claimed:
-        claimed = await self._store.transact(jobs.claim_jobs, claim, self._book, self.limits, is_patient)
+        claimed = await self._store.transact(
+            job_transactions.claim_jobs, claim, self._book, self.limits, is_patient
+        )
         if claimed.taken:
             self.leasing.note_due(claimed.until)
         return claimed
@@ -166,19 +179,28 @@ class QueueService:
 
     async def list_jobs(self, wanted: JobFilter, before: int | None, limit: int) -> JobPage:
         """One page. A job that comes or goes meanwhile moves no other from page to page."""
-        jobs: list[Job] = await self._store.read(lambda tx: tx.queue.list_jobs(wanted, before, limit + 1))
+        jobs: list[Job] = await self._store.read(
+            lambda tx: tx.queue.list_jobs(wanted, before, limit + 1)
+        )
         has_more = len(jobs) > limit
         return JobPage(jobs[:limit], jobs[limit - 1].seq if has_more else None)
 
-    async def report(self, job_id: str, to: str | None, progress: float | None, note: str | None, worker_id: str | None) -> Job:
+    async def report(
+        self,
+        job_id: str,
+        to: str | None,
+        progress: float | None,
+        note: str | None,
+        worker_id: str | None,
+    ) -> Job:
         """A worker's word on its job."""
         return await self._store.transact(
-            jobs.report_status, job_id, to, progress, note, worker_id, self.limits
-        )  # fmt: skip
+            job_transactions.report_status, job_id, to, progress, note, worker_id, self.limits
+        )
 
     async def cancel(self, job_id: str, reason: str | None) -> Job:
         """Cancel a job, or ask its worker to stop."""
-        return await self._store.transact(jobs.cancel_job, job_id, reason)
+        return await self._store.transact(job_transactions.cancel_job, job_id, reason)
 
     async def list_events(self, job_id: str) -> list[Event]:
         """The job's events and its leases', in order."""
@@ -187,15 +209,21 @@ class QueueService:
     # Leases
 
     async def request_lease(
-        self, job_id: str, ttl_sec: float, worker_id: str | None, repeated: tuple[tuple[str, Any], ...]
+        self,
+        job_id: str,
+        ttl_sec: float,
+        worker_id: str | None,
+        repeated: tuple[tuple[str, Any], ...],
     ) -> Granted | Denied:
         """Ask to run a claimed job."""
         ask = LeaseAsk(job_id, new_ordered_uuid(self._clock.now()), ttl_sec, worker_id, repeated)
         if not self._store.sole:  # there the lock is held over a network and a sync
-            standing = await self._store.read(leases.find_standing_denial, ask, self.limits)
+            standing = await self._store.read(
+                lease_transactions.find_standing_denial, ask, self.limits
+            )
             if standing is not None:
                 return standing
-        answer = await self._store.transact(leases.request_lease, ask, self.limits)
+        answer = await self._store.transact(lease_transactions.request_lease, ask, self.limits)
         if isinstance(answer, Granted):
             self.leasing.note_due(answer.lease.expires_at)
         return answer
@@ -206,7 +234,7 @@ class QueueService:
 
     async def beat_batch(self, beats: Sequence[Beat]) -> list[Outcome]:
         """Heartbeats, each answered on its own."""
-        return await self._store.transact(leases.beat_leases, beats)
+        return await self._store.transact(lease_transactions.beat_leases, beats)
 
     async def release(self, item: Release) -> Held:
         """End an attempt. Raise LEASE_LOST when the lease is not, or no longer, the worker's."""
@@ -214,13 +242,14 @@ class QueueService:
 
     async def release_batch(self, items: Sequence[Release]) -> list[Outcome]:
         """End attempts, each answered on its own."""
-        outcomes = await self._store.transact(leases.release_leases, items)
+        outcomes = await self._store.transact(lease_transactions.release_leases, items)
         self._tell_released([one.job if isinstance(one, Held) else one for one in outcomes])
         return outcomes
 
     async def release_batch_briefly(self, items: Sequence[Release]) -> list[Settled | KsanaError]:
-        """The same for callers that only want to know what became of each job: cheaper, for no job is read or shown whole."""
-        outcomes = await self._store.transact(leases.release_briefly, items)
+        """The same for callers that only want to know what became of each job: cheaper, for no job
+        is read or shown whole."""
+        outcomes = await self._store.transact(lease_transactions.release_briefly, items)
         self._tell_released(outcomes)
         return outcomes
 
@@ -250,7 +279,7 @@ class QueueService:
         return await self._store.read(lambda tx: int(tx.queue.gauges().arrivals))
 
 
-def read_events(tx: Tx, job_id: str) -> list[Event]:
+def read_events(tx: QueueTx, job_id: str) -> list[Event]:
     """Every event of a job and of its leases, by id."""
     job = tx.queue.find_job(job_id)
     if job is None:
@@ -262,16 +291,24 @@ def read_events(tx: Tx, job_id: str) -> list[Event]:
 
 
 def _submit_once(
-    tx: Tx, job: NewJob, fresh: Sequence[Line], key: str, body: bytes, render: Callable[[Job], bytes]
+    tx: QueueTx,
+    job: NewJob,
+    fresh: Sequence[Line],
+    key: str,
+    body: bytes,
+    render: Callable[[Job], bytes],
 ) -> tuple[bytes, Job | None]:
     remembered: str | None = tx.idempotency.find_answer(_SCOPE, key, body)
     if remembered is not None:
         return remembered.encode(), None
-    made = jobs.submit_jobs(tx, [job], fresh, False)[0]
+    made = job_transactions.submit_jobs(tx, [job], fresh, False)[0]
     answer = render(made)
     if not tx.idempotency.remember(_SCOPE, key, body, answer.decode(), IDEMPOTENCY_TTL):
-        # The same key came in by another instance at this very moment; ours is undone and the caller asks again.
-        raise ConflictError("a request with this Idempotency-Key is under way", code="DUPLICATE_REQUEST")
+        # The same key came in by another instance at this very moment; ours is undone and the
+        # caller asks again.
+        raise ConflictError(
+            "a request with this Idempotency-Key is under way", code="DUPLICATE_REQUEST"
+        )
     return answer, made
 
 

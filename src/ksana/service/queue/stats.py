@@ -1,4 +1,5 @@
-"""Figures of the queue, from gauges and rollups that were written with what they count. Nothing here scans history."""
+"""Figures of the queue, from gauges and rollups that were written with what they count. Nothing
+here scans history."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,11 +9,17 @@ import msgspec
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, MINUTE, Instant, Micros
 from ksana.domain.histogram import quantile
-from ksana.ports.store import Store, Tx
+from ksana.ports.queue.tables import QueueTx
+from ksana.ports.store import Store
 from ksana.service.queue.jobs import Limits
 
 MAX_POINTS: Final = 2000
-_GAUGES: Final = {"leases_active": "leases", "capacity_used": "units", "jobs_queued": "queued", "jobs_running": "running"}
+_GAUGES: Final = {
+    "leases_active": "leases",
+    "capacity_used": "units",
+    "jobs_queued": "queued",
+    "jobs_running": "running",
+}
 _COUNTS: Final = {
     "jobs_submitted": "submitted",
     "jobs_done": "done",
@@ -54,29 +61,40 @@ class QueueStats:
     async def series(self, metric: str, bucket_us: Micros, range_us: Micros) -> Series:
         """The past, in buckets up to now."""
         if metric not in METRICS:
-            raise InvalidError(f"there is no metric {metric!r}; allowed: {', '.join(METRICS)}", field="metric")
+            raise InvalidError(
+                f"there is no metric {metric!r}; allowed: {', '.join(METRICS)}", field="metric"
+            )
         if bucket_us < MINUTE or bucket_us % MINUTE:
             raise InvalidError("'bucket' is a whole number of minutes, 1m or more", field="bucket")
         if range_us < bucket_us:
             raise InvalidError("'range' must not be shorter than 'bucket'", field="range")
         if -(-range_us // bucket_us) > MAX_POINTS:
-            raise InvalidError(f"that makes more than {MAX_POINTS} points: take a longer bucket", field="bucket")
+            raise InvalidError(
+                f"that makes more than {MAX_POINTS} points: take a longer bucket", field="bucket"
+            )
         return await self._store.read(read_series, metric, bucket_us, range_us)
 
 
-def read_snapshot(tx: Tx, total: int) -> Snapshot:
+def read_snapshot(tx: QueueTx, total: int) -> Snapshot:
     """What is so now, and two counts of the last day."""
     room = tx.leases.room(total)
     gauges = tx.queue.gauges()
-    failed, expired, timed_out = (tx.counts.sum_since(metric, tx.now - DAY) for metric in ("failed", "expired", "timeout"))
+    failed, expired, timed_out = (
+        tx.counts.sum_since(metric, tx.now - DAY) for metric in ("failed", "expired", "timeout")
+    )
     return Snapshot(
         {"total": total, "used": room.used, "reserved": room.reserved(tx.now)},
-        {"queued": gauges.queued, "running": gauges.running, "failed_last_24h": failed, "timeout_last_24h": timed_out},
+        {
+            "queued": gauges.queued,
+            "running": gauges.running,
+            "failed_last_24h": failed,
+            "timeout_last_24h": timed_out,
+        },
         {"active": room.active, "expired_last_24h": expired},
     )
 
 
-def read_series(tx: Tx, metric: str, bucket_us: Micros, range_us: Micros) -> Series:
+def read_series(tx: QueueTx, metric: str, bucket_us: Micros, range_us: Micros) -> Series:
     """One metric's buckets, aligned to the clock, the last one holding now."""
     count = -(-range_us // bucket_us)
     last = tx.now - tx.now % bucket_us
@@ -88,14 +106,23 @@ def read_series(tx: Tx, metric: str, bucket_us: Micros, range_us: Micros) -> Ser
     sums = tx.counts.sum_stretches(name, first, last + bucket_us, bucket_us)
     if metric in _COUNTS:
         return Series(metric, bucket_us, first, [sums.get(start, 0) for start in starts])
-    return Series(metric, bucket_us, first, [quantile(sums.get(start, 0), 0.95) for start in starts])
+    return Series(
+        metric, bucket_us, first, [quantile(sums.get(start, 0), 0.95) for start in starts]
+    )
 
 
-def _gauge_values(tx: Tx, metric: str, starts: Sequence[Instant], bucket_us: Micros) -> list[int]:
+def _gauge_values(
+    tx: QueueTx, metric: str, starts: Sequence[Instant], bucket_us: Micros
+) -> list[int]:
     """A gauge's value at the end of each bucket: the present value, less every change since."""
     changes = tx.counts.sum_stretches(_GAUGES[metric], starts[0], starts[-1] + bucket_us, bucket_us)
     room, gauges = tx.leases.room(0), tx.queue.gauges()
-    value = {"leases": room.active, "units": room.used, "queued": gauges.queued, "running": gauges.running}[_GAUGES[metric]]
+    value = {
+        "leases": room.active,
+        "units": room.used,
+        "queued": gauges.queued,
+        "running": gauges.running,
+    }[_GAUGES[metric]]
     values: list[int] = []
     for start in reversed(starts):
         values.append(value)

@@ -9,13 +9,13 @@ from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, MethodError, NotFoundError
 from ksana.base.ids import new_token
 from ksana.base.instant import SECOND, Instant, Micros
+from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks import outcome
 from ksana.domain.tasks.classify import Verdict
-from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.records import Run, Task
 from ksana.engine.tasks.promotion import promote_waiting
-from ksana.ports.store import Store, Tx
-from ksana.ports.tasks.tables import RunEnd
+from ksana.ports.store import Store
+from ksana.ports.tasks.tables import RunEnd, TasksTx
 from ksana.service.tasks.definitions import Hints
 
 _DATA_LIMIT = 1024 * 1024
@@ -49,7 +49,8 @@ class Received(msgspec.Struct, frozen=True):
 
 
 def final_status(run: Run) -> str | None:
-    """The terminal status as callers see it: CALLBACK_SUCCESS is SUCCESS; None while the run goes on."""
+    """The terminal status as callers see it: CALLBACK_SUCCESS is SUCCESS; None while the run goes
+    on."""
     if run.status not in RUN.final:
         return None
     return "SUCCESS" if run.status == "CALLBACK_SUCCESS" else run.status
@@ -58,7 +59,9 @@ def final_status(run: Run) -> str | None:
 class CallbackService:
     """Takes callbacks by token or by identity."""
 
-    def __init__(self, store: Store, clock: Clock, hints: Hints, token_ttl_us: Micros, identity_mode: bool) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, hints: Hints, token_ttl_us: Micros, identity_mode: bool
+    ) -> None:
         self._store = store
         self._clock = clock
         self._hints = hints
@@ -72,40 +75,56 @@ class CallbackService:
             self._hints.ready(host)
         return answer
 
-    async def take_by_identity(self, task_id: int, run_id: int, received: Received) -> CallbackAnswer:
+    async def take_by_identity(
+        self, task_id: int, run_id: int, received: Received
+    ) -> CallbackAnswer:
         """The token-less form; it can be turned off."""
         if not self._identity_mode:
-            raise NotFoundError("callbacks without a token are turned off here: use the callback URL with its token")
+            raise NotFoundError(
+                "callbacks without a token are turned off here: use the callback URL with its token"
+            )
         answer, hosts = await self._store.transact(_by_identity, task_id, run_id, received)
         for host in hosts:
             self._hints.ready(host)
         return answer
 
 
-def _by_token(tx: Tx, token: str, received: Received, ttl_us: Micros) -> tuple[CallbackAnswer, set[str]]:
+def _by_token(
+    tx: TasksTx, token: str, received: Received, ttl_us: Micros
+) -> tuple[CallbackAnswer, set[str]]:
     run_id = tx.runs.find_id_by_callback_token(token)
     run = None if run_id is None else tx.runs.find(run_id)
-    if run is None or run.callback_token is None or not hmac.compare_digest(run.callback_token, token):
+    if (
+        run is None
+        or run.callback_token is None
+        or not hmac.compare_digest(run.callback_token, token)
+    ):
         raise NotFoundError("no run waits for this callback token")
     if run.end_time is not None and tx.now > run.end_time + ttl_us:
         raise NotFoundError("no run waits for this callback token")
     return _take(tx, run.id, run.task_id, received)
 
 
-def _by_identity(tx: Tx, task_id: int, run_id: int, received: Received) -> tuple[CallbackAnswer, set[str]]:
+def _by_identity(
+    tx: TasksTx, task_id: int, run_id: int, received: Received
+) -> tuple[CallbackAnswer, set[str]]:
     run = tx.runs.find(run_id)
     if run is None or run.task_id != task_id:
         raise NotFoundError(f"task {task_id} has no run {run_id}")
     return _take(tx, run_id, task_id, received)
 
 
-def _take(tx: Tx, run_id: int, task_id: int, received: Received) -> tuple[CallbackAnswer, set[str]]:
+def _take(
+    tx: TasksTx, run_id: int, task_id: int, received: Received
+) -> tuple[CallbackAnswer, set[str]]:
     task = tx.tasks.find(task_id, lock=True)
     run = tx.runs.find(run_id, lock=True)
     if run is None or task is None:
         raise NotFoundError("the run is gone")
     if run.exec_type != "ASYNC":
-        raise ConflictError("this run is not asynchronous: it takes no callback", current={"status": run.status})
+        raise ConflictError(
+            "this run is not asynchronous: it takes no callback", current={"status": run.status}
+        )
     method = task.definition.callback_method
     if received.method != method:
         raise MethodError(f"this task takes its callback by {method}")
@@ -114,7 +133,12 @@ def _take(tx: Tx, run_id: int, task_id: int, received: Received) -> tuple[Callba
         raise InvalidError("status must be SUCCESS, FAILED or RUNNING", field="status")
     if run.status in RUN.final:
         tx.runs.insert_callback(run.id, received.headers_json, received.raw_body, "IGNORED")
-        tx.events.append("RUN", run.id, "CALLBACK_IGNORED", {"task_id": task.id, "status": run.status, "sent": status})
+        tx.events.append(
+            "RUN",
+            run.id,
+            "CALLBACK_IGNORED",
+            {"task_id": task.id, "status": run.status, "sent": status},
+        )
         return CallbackAnswer(run.id, final_status(run)), set()
     tx.runs.insert_callback(run.id, received.headers_json, received.raw_body, "RECEIVED")
     if status == "RUNNING":
@@ -122,7 +146,7 @@ def _take(tx: Tx, run_id: int, task_id: int, received: Received) -> tuple[Callba
     return _end(tx, task, run, received.body)
 
 
-def _keep_waiting(tx: Tx, run: Run, body: CallbackBody) -> CallbackAnswer:
+def _keep_waiting(tx: TasksTx, run: Run, body: CallbackBody) -> CallbackAnswer:
     deadline = run.callback_deadline
     if body.extend_sec is not None and run.status == "CALLBACK_PENDING":
         if not 0 < body.extend_sec <= 86_400 * 30:
@@ -132,37 +156,67 @@ def _keep_waiting(tx: Tx, run: Run, body: CallbackBody) -> CallbackAnswer:
     return CallbackAnswer(run.id, None, deadline)
 
 
-def _end(tx: Tx, task: Task, run: Run, body: CallbackBody) -> tuple[CallbackAnswer, set[str]]:
+def _end(tx: TasksTx, task: Task, run: Run, body: CallbackBody) -> tuple[CallbackAnswer, set[str]]:
     """Finish the run by its callback: also before the first call has returned, and between retries."""
     definition = task.definition
     data = None if body.data is None else msgspec.json.encode(body.data).decode()[:_DATA_LIMIT]
     status, reason, retry_at = "CALLBACK_SUCCESS", "CALLBACK_SAID_SUCCESS", None
     if body.status == "FAILED":
         status, reason = "FAILED", "CALLBACK_SAID_FAILED"
-        if definition.options.retry_on_callback_failure and run.status == "CALLBACK_PENDING" and not task.is_deleted:
+        if (
+            definition.options.retry_on_callback_failure
+            and run.status == "CALLBACK_PENDING"
+            and not task.is_deleted
+        ):
             again = outcome.decide_outcome(
-                Verdict("retry"), definition.retry, run.attempt, run.uid, tx.now, is_async=True,
+                Verdict("retry"),
+                definition.retry,
+                run.attempt,
+                run.uid,
+                tx.now,
+                is_async=True,
                 callback_timeout_us=definition.callback_timeout_us,
-            )  # fmt: skip
+            )
             if again.status == "RETRYING":
-                status, reason, retry_at = "RETRYING", "CALLBACK_FAILED_RETRY_LEFT", again.next_retry_time
+                status, reason, retry_at = (
+                    "RETRYING",
+                    "CALLBACK_FAILED_RETRY_LEFT",
+                    again.next_retry_time,
+                )
     is_final = status in RUN.final
-    error = (body.error_message or "the callback said FAILED")[:1024] if body.status == "FAILED" else None
+    error = (
+        (body.error_message or "the callback said FAILED")[:1024]
+        if body.status == "FAILED"
+        else None
+    )
     end = RunEnd(
-        status=status, end_time=tx.now if is_final else None, open_task=None if is_final else run.task_id, wake_at=retry_at,
+        status=status,
+        end_time=tx.now if is_final else None,
+        open_task=None if is_final else run.task_id,
+        wake_at=retry_at,
         # A call still in flight is let go: its answer no longer matters, and its token is void.
-        held_by=None, new_token=new_token(), error_message=error, reason=reason,
-        next_retry_time=retry_at, callback_deadline=run.callback_deadline, callback_data=data, attempts=run.attempts,
-    )  # fmt: skip
+        held_by=None,
+        new_token=new_token(),
+        error_message=error,
+        reason=reason,
+        next_retry_time=retry_at,
+        callback_deadline=run.callback_deadline,
+        callback_data=data,
+        attempts=run.attempts,
+    )
     if not tx.runs.end_if_unchanged(run, end):
-        raise ConflictError("the run changed meanwhile: send the callback again", current={"status": run.status})
+        raise ConflictError(
+            "the run changed meanwhile: send the callback again", current={"status": run.status}
+        )
     facts: dict[str, Any] = {"task_id": task.id, "from": run.status, "reason": reason}
     if status == "FAILED":
         facts |= {"error": error, "alert": True}
     tx.events.append("RUN", run.id, f"RUN_{status}", facts)
     if not is_final:
         return CallbackAnswer(run.id, "FAILED"), set()
-    tx.tasks.note_last(task.id, "success" if status == "CALLBACK_SUCCESS" else "failed", error or "", tx.now)
+    tx.tasks.note_last(
+        task.id, "success" if status == "CALLBACK_SUCCESS" else "failed", error or "", tx.now
+    )
     tx.rollups.add(f"runs_{status.lower()}")
     hosts = promote_waiting(tx, task) if run.is_counted else set()
     return CallbackAnswer(run.id, "SUCCESS" if status == "CALLBACK_SUCCESS" else "FAILED"), hosts

@@ -1,6 +1,8 @@
-"""Why: gathers in one read what is recorded and what is so now about a task or a run, and has the domain put it into words.
+"""Why: gathers in one read what is recorded and what is so now about a task or a run, and has the
+domain put it into words.
 
-Everything is looked up by an index and bounded: an answer costs as much in a long history as in a short one.
+Everything is looked up by an index and bounded: an answer costs as much in a long history as in a
+short one.
 """
 
 from typing import Final
@@ -8,15 +10,14 @@ from typing import Final
 import msgspec
 
 from ksana.base.instant import Instant
-from ksana.domain.tasks import explain_runs
-from ksana.domain.tasks import explain_tasks
+from ksana.domain.tasks import explain_runs, explain_tasks
 from ksana.domain.tasks.explain_runs import RunExplanation, RunFacts
 from ksana.domain.tasks.explain_tasks import SlotRun, TaskExplanation, TaskFacts
 from ksana.domain.tasks.records import Run, Task
-from ksana.ports.tasks.history import HistoryTx
 from ksana.ports.store import Store
-from ksana.service.tasks.runs import RunRef, find_run
+from ksana.ports.tasks.history import HistoryTx
 from ksana.service.tasks.definitions import TaskRef, find_task
+from ksana.service.tasks.runs import RunRef, find_run
 
 EVENTS_BEFORE: Final = 100
 EVENTS_AFTER: Final = 50
@@ -73,14 +74,23 @@ def explain_task(tx: HistoryTx, ref: TaskRef, asked_at: Instant | None) -> TaskI
     slot_run = None if slot is None else _find_slot_run(tx, task.id, slot)
     due = task.next_slot_at
     facts = TaskFacts(
-        task=task, at=at, now=now,
+        task=task,
+        at=at,
+        now=now,
         before=tuple(history.list_events_down("TASK", task.id, seen_to, EVENTS_BEFORE)),
-        after=tuple(history.list_events_up("TASK", task.id, seen_to, EVENTS_AFTER)) if at < now else (),
-        slot=slot, slot_run=slot_run, last_by_hand=_find_last_by_hand(tx, task.id, slot_run) if at == now else None,
-        counts=tx.runs.count_open(task.id), outages=tuple(tx.instances.list_outages(due)) if due is not None else (),
+        after=tuple(history.list_events_up("TASK", task.id, seen_to, EVENTS_AFTER))
+        if at < now
+        else (),
+        slot=slot,
+        slot_run=slot_run,
+        last_by_hand=_find_last_by_hand(tx, task.id, slot_run) if at == now else None,
+        counts=tx.runs.count_open(task.id),
+        outages=tuple(tx.instances.list_outages(due)) if due is not None else (),
         is_anybody_alive=history.count_alive() > 0,
-    )  # fmt: skip
-    return TaskInsight(task, at, slot, slot_run.run if slot_run else None, explain_tasks.explain_task(facts))
+    )
+    return TaskInsight(
+        task, at, slot, slot_run.run if slot_run else None, explain_tasks.explain_task(facts)
+    )
 
 
 def explain_run(tx: HistoryTx, ref: RunRef) -> RunInsight:
@@ -92,11 +102,15 @@ def explain_run(tx: HistoryTx, ref: RunRef) -> RunInsight:
     if run.ready_host is not None:
         ahead = history.count_ready_before(run.ready_host, run.id, COUNT_TO)
     facts = RunFacts(
-        run=run, task=tx.tasks.find(run.task_id), now=tx.now,
-        events=tuple(history.list_events_up("RUN", run.id, 0, TIMELINE)), counts=tx.runs.count_open(run.task_id),
-        ahead=ahead, is_ahead_cut=ahead >= COUNT_TO,
+        run=run,
+        task=tx.tasks.find(run.task_id),
+        now=tx.now,
+        events=tuple(history.list_events_up("RUN", run.id, 0, TIMELINE)),
+        counts=tx.runs.count_open(run.task_id),
+        ahead=ahead,
+        is_ahead_cut=ahead >= COUNT_TO,
         holder_lease_until=None if run.held_by is None else history.find_lease_until(run.held_by),
-    )  # fmt: skip
+    )
     return RunInsight(run, tx.now, explain_runs.explain_run(facts))
 
 

@@ -8,7 +8,8 @@ from ksana.base.instant import Instant
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.records import Run, Task
 from ksana.engine.tasks.promotion import promote_waiting
-from ksana.ports.store import Store, Tx
+from ksana.ports.store import Store
+from ksana.ports.tasks.tables import TasksTx
 from ksana.service.tasks.definitions import Hints, Started, cancel_run, find_task, start_run
 
 RunRef = int | str
@@ -72,7 +73,7 @@ class RunService:
         return started
 
 
-def find_run(tx: Tx, ref: RunRef, *, lock: bool = False) -> Run:
+def find_run(tx: TasksTx, ref: RunRef, *, lock: bool = False) -> Run:
     """Find a run by either id, or raise NOT_FOUND."""
     run_id = ref if isinstance(ref, int) else tx.runs.find_id_by_uid(ref)
     run = None if run_id is None else tx.runs.find(run_id, lock=lock)
@@ -81,37 +82,56 @@ def find_run(tx: Tx, ref: RunRef, *, lock: bool = False) -> Run:
     return run
 
 
-def _get(tx: Tx, ref: RunRef) -> RunView:
+def _get(tx: TasksTx, ref: RunRef) -> RunView:
     run = find_run(tx, ref)
     return RunView(run, tx.tasks.find(run.task_id), tx.runs.list_callbacks(run.id))
 
 
 def _list_page(
-    tx: Tx, task_id: int | None, status: str | None, since: Instant | None, until: Instant | None, page: int, page_size: int
+    tx: TasksTx,
+    task_id: int | None,
+    status: str | None,
+    since: Instant | None,
+    until: Instant | None,
+    page: int,
+    page_size: int,
 ) -> RunPage:
     if task_id is not None and tx.tasks.find(task_id) is None:
         raise NotFoundError(f"no task has the id {task_id}")
     runs = tx.runs.list_runs(
-        task_id=task_id, status=status, since=since, until=until, limit=page_size, skip=(page - 1) * page_size
+        task_id=task_id,
+        status=status,
+        since=since,
+        until=until,
+        limit=page_size,
+        skip=(page - 1) * page_size,
     )
     total = tx.runs.count_runs(task_id=task_id, status=status, since=since, until=until)
-    tasks = {id_: task for id_ in {run.task_id for run in runs} if (task := tx.tasks.find(id_)) is not None}
+    tasks = {
+        id_: task
+        for id_ in {run.task_id for run in runs}
+        if (task := tx.tasks.find(id_)) is not None
+    }
     return RunPage(runs, total, tasks)
 
 
-def _cancel(tx: Tx, ref: RunRef) -> tuple[Run, set[str]]:
+def _cancel(tx: TasksTx, ref: RunRef) -> tuple[Run, set[str]]:
     task_id = find_run(tx, ref).task_id
     task = tx.tasks.find(task_id, lock=True)
     run = find_run(tx, ref, lock=True)
     if run.status in RUN.final:
-        raise ConflictError(f"the run is finished: {run.status}", code="ILLEGAL_TRANSITION", current={"status": run.status})
+        raise ConflictError(
+            f"the run is finished: {run.status}",
+            code="ILLEGAL_TRANSITION",
+            current={"status": run.status},
+        )
     if not cancel_run(tx, run, "CANCELED_BY_CALLER"):
         raise ConflictError("the run changed meanwhile: try again", current={"status": run.status})
     hosts = promote_waiting(tx, task) if task is not None and run.is_counted else set()
     return find_run(tx, run.id), hosts
 
 
-def _retry(tx: Tx, ref: RunRef) -> Started:
+def _retry(tx: TasksTx, ref: RunRef) -> Started:
     run = find_run(tx, ref)
     if run.status not in RUN.final:
         raise ConflictError(
@@ -120,6 +140,14 @@ def _retry(tx: Tx, ref: RunRef) -> Started:
         )
     task = find_task(tx, run.task_id, lock=True)
     return start_run(
-        tx, task, trigger="retry", reason="RETRIED_BY_CALLER", is_ready=True, is_counted=True, trace_id=new_uid(),
-        exec_type=run.exec_type, override_body=run.override_body, retry_of=run.id,
-    )  # fmt: skip
+        tx,
+        task,
+        trigger="retry",
+        reason="RETRIED_BY_CALLER",
+        is_ready=True,
+        is_counted=True,
+        trace_id=new_uid(),
+        exec_type=run.exec_type,
+        override_body=run.override_body,
+        retry_of=run.id,
+    )

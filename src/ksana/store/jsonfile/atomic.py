@@ -1,4 +1,5 @@
-"""Replacing a file whole: at every instant there is the old one or the new one, never neither and never half.
+"""Replacing a file whole: at every instant there is the old one or the new one, never neither and
+never half.
 
 write NAME.tmp  →  fsync it  →  rename over NAME  →  fsync the folder
 """
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 _PRIVATE: Final = 0o600
-"""A new file holds headers and secrets in the clear; an existing one keeps the mode its owner gave it."""
+"""A new file holds headers and secrets in the clear; an existing one keeps the mode its owner gave
+it."""
 
 
 class NotSyncedError(OSError):
@@ -20,8 +22,9 @@ class NotSyncedError(OSError):
 
 
 def replace_file(path: Path, content: Iterable[bytes]) -> None:
-    """Put `content`, given in parts, in the place of the file, durably. An OSError means that the old file is untouched, except
-    NotSyncedError, which says that the new one is there but may not outlive a power cut."""
+    """Put `content`, given in parts, in the place of the file, durably. An OSError means that the
+    old file is untouched, except NotSyncedError, which says that the new one is there but may not
+    outlive a power cut."""
     draft = path.with_name(path.name + ".tmp")
     try:
         _write_synced(draft, content, _mode_of(path))
@@ -37,7 +40,8 @@ def replace_file(path: Path, content: Iterable[bytes]) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename an unreadable file to `NAME.bad.json`, numbered if that is taken; answer the new place."""
+    """Rename an unreadable file to `NAME.bad.json`, numbered if that is taken; answer the new
+    place."""
     stem = path.name.removesuffix(".json")
     number = 0
     while True:
@@ -61,7 +65,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def _write_synced(draft: Path, content: Iterable[bytes], mode: int) -> None:
-    # A fresh inode each time: what a failed sync left behind in an old one must not pass for written.
+    # A fresh inode each time: what a failed sync left behind in an old one must not pass for
+    # written.
     draft.unlink(missing_ok=True)
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:

@@ -1,9 +1,11 @@
-"""The text of `jobs.json`: read into jobs, good and bad, and put together again from pieces that are encoded once.
+"""The text of `jobs.json`: read into jobs, good and bad, and put together again from pieces that
+are encoded once.
 
     {"version": 1, "updated_at": T, "jobs": [ … ], "last_task_id": N, "keys": [ … ]}
 
-`last_task_id` stands there only while the highest id ever given is not among the jobs, `keys` only when API keys exist.
-Members we do not know, and jobs that cannot be read, are written back as they were.
+`last_task_id` stands there only while the highest id ever given is not among the jobs, `keys` only
+when API keys exist. Members we do not know, and jobs that cannot be read, are written back as they
+were.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +17,15 @@ from ksana.base.errors import InvalidError, SetupError
 from ksana.base.ids import new_uuid
 from ksana.base.instant import Instant, format_instant, parse_instant
 from ksana.domain.tasks.records import Task
-from ksana.domain.tasks.timer_document import MAX_TASK_ID, StoredTimer, TimerDefaults, place, read_timer, write_head, write_tail
+from ksana.domain.tasks.timer_document import (
+    MAX_TASK_ID,
+    StoredTimer,
+    TimerDefaults,
+    place,
+    read_timer,
+    write_head,
+    write_tail,
+)
 from ksana.ports.store import ApiKey
 
 VERSION: Final = 1
@@ -49,7 +59,9 @@ class Document(msgspec.Struct, frozen=True):
 
     def list_tasks(self, alive_at: Instant, now: Instant) -> list[Task]:
         """The jobs as tasks, placed in time."""
-        return [place(stored, task_id, job_id, alive_at, now) for task_id, job_id, stored in self.timers]
+        return [
+            place(stored, task_id, job_id, alive_at, now) for task_id, job_id, stored in self.timers
+        ]
 
 
 EMPTY: Final = Document([], [])
@@ -62,12 +74,15 @@ class _Label(msgspec.Struct, frozen=True):
 
 
 def parse_document(content: bytes, now: Instant, defaults: TimerDefaults) -> Document:
-    """Read a file's text. Raise UnreadableError, or SetupError for a version that only a newer program knows."""
+    """Read a file's text. Raise UnreadableError, or SetupError for a version that only a newer
+    program knows."""
     try:
         members = msgspec.json.decode(content.removeprefix(_BOM), type=dict[str, msgspec.Raw])
         version = msgspec.json.decode(members.get("version", b"1"), type=int)
         if version > VERSION:
-            raise SetupError(f"jobs.json has version {version}, this program knows {VERSION}: use a newer ksana")
+            raise SetupError(
+                f"jobs.json has version {version}, this program knows {VERSION}: use a newer ksana"
+            )
         if "jobs" not in members:
             raise UnreadableError("it has no member jobs")
         texts = [bytes(raw) for raw in msgspec.json.decode(members["jobs"], type=list[msgspec.Raw])]
@@ -79,13 +94,19 @@ def parse_document(content: bytes, now: Instant, defaults: TimerDefaults) -> Doc
         raise UnreadableError(str(error)) from None
     unknown = {name: bytes(raw) for name, raw in members.items() if name not in _OURS}
     timers, bad = _read_jobs(texts, now, defaults)
-    named = [task_id for task_id in (_label(job.text).task_id for job in bad) if _is_task_id(task_id)]
+    named = [
+        task_id for task_id in (_label(job.text).task_id for job in bad) if _is_task_id(task_id)
+    ]
     highest = max([last_task_id, *named, *(timer.task_id or 0 for timer in timers)], default=0)
     placed = _give_ids(timers, highest)
-    return Document(placed, bad, updated_at, max([highest, *(entry[0] for entry in placed)]), keys, unknown)
+    return Document(
+        placed, bad, updated_at, max([highest, *(entry[0] for entry in placed)]), keys, unknown
+    )
 
 
-def _read_jobs(texts: list[bytes], now: Instant, defaults: TimerDefaults) -> tuple[list[StoredTimer], list[BadJob]]:
+def _read_jobs(
+    texts: list[bytes], now: Instant, defaults: TimerDefaults
+) -> tuple[list[StoredTimer], list[BadJob]]:
     timers: list[StoredTimer] = []
     bad: list[BadJob] = []
     job_ids: set[str] = set()
@@ -96,7 +117,9 @@ def _read_jobs(texts: list[bytes], now: Instant, defaults: TimerDefaults) -> tup
             if timer.job_id in job_ids:
                 raise InvalidError(f"an earlier job has the id {timer.job_id} too", field="id")
             if timer.dialect == "C" and timer.definition.name in names:
-                raise InvalidError(f"an earlier task has the name {timer.definition.name!r} too", field="name")
+                raise InvalidError(
+                    f"an earlier task has the name {timer.definition.name!r} too", field="name"
+                )
         except InvalidError as error:
             bad.append(BadJob(text, _describe(text), error.message))
             continue
@@ -143,11 +166,17 @@ def encode_head(task: Task) -> bytes:
 
 
 def encode_tail(
-    last_run_at: Instant | None, next_run_at: Instant | None, last_status: str, last_error: str, runs_fired: int | None
+    last_run_at: Instant | None,
+    next_run_at: Instant | None,
+    last_status: str,
+    last_error: str,
+    runs_fired: int | None,
 ) -> bytes:
     """The rest of a job's text."""
     members = write_tail(last_run_at, next_run_at, last_status, last_error, runs_fired)
-    lines = b"".join(b',\n      "%b": %b' % (name.encode(), _encode(value)) for name, value in members.items())
+    lines = b"".join(
+        b',\n      "%b": %b' % (name.encode(), _encode(value)) for name, value in members.items()
+    )
     return lines + b"\n    }"
 
 
@@ -164,8 +193,12 @@ def encode_keys(keys: list[ApiKey]) -> bytes:
 
 
 def assemble(updated_at: Instant, jobs: list[bytes], more: Mapping[str, bytes]) -> Iterator[bytes]:
-    """A whole file, in parts of a few hundred jobs: joining all of it at once would cost more than writing it."""
-    yield b'{\n  "version": %d,\n  "updated_at": "%b",\n  "jobs": [' % (VERSION, format_instant(updated_at).encode())
+    """A whole file, in parts of a few hundred jobs: joining all of it at once would cost more than
+    writing it."""
+    yield b'{\n  "version": %d,\n  "updated_at": "%b",\n  "jobs": [' % (
+        VERSION,
+        format_instant(updated_at).encode(),
+    )
     between = b",\n    "
     for first in range(0, len(jobs), JOBS_IN_A_PART):
         yield (between if first else b"\n    ") + between.join(jobs[first : first + JOBS_IN_A_PART])

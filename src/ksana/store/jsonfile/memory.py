@@ -1,8 +1,9 @@
 """SQLite in memory for the JSON store: one connection, one thread, writes before reads.
 
-There is one connection because there is one database: another connection to memory is another database, and SQLite's ways
-of sharing one (shared cache, memdb) let readers and the writer lock each other out. So one thread takes what waits, commits
-its writes together and then answers its reads from what is committed.
+There is one connection because there is one database: another connection to memory is another
+database, and SQLite's ways of sharing one (shared cache, memdb) let readers and the writer lock
+each other out. So one thread takes what waits, commits its writes together and then answers its
+reads from what is committed.
 """
 
 import asyncio
@@ -14,8 +15,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ksana.base.clock import Clock
-from ksana.store.sql.core.dialects import SqliteDialect
 from ksana.store.sql.core.commit_queue import StoreCall, Writer
+from ksana.store.sql.core.dialects import SqliteDialect
 from ksana.store.sql.core.threads import BATCH_LIMIT, WAITING_LIMIT, Reader, Waiting
 
 T = TypeVar("T")
@@ -39,7 +40,11 @@ class MemoryDialect(SqliteDialect):
     def __init__(self, clock: Clock) -> None:
         super().__init__(":memory:", clock)
         self.connection = sqlite3.connect(
-            ":memory:", isolation_level=None, check_same_thread=False, cached_statements=512, factory=_Kept
+            ":memory:",
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=512,
+            factory=_Kept,
         )
         self.connection.create_function("ksana_now", 0, clock.now)
         self.connection.execute("PRAGMA temp_store = MEMORY")
@@ -71,9 +76,12 @@ class _Errand(StoreCall):
 
 
 class _Line(Waiting):
-    """What waits for the thread: writes, reads, and errands of other threads, which wait for no event loop."""
+    """What waits for the thread: writes, reads, and errands of other threads, which wait for no
+    event loop."""
 
-    def add_read(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]":
+    def add_read(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> "asyncio.Future[Any]":
         """Put a function that reads in the line."""
         return self.add(_read, (fn, args, kwargs), {})
 
@@ -89,7 +97,8 @@ class _Line(Waiting):
 
 
 class MemoryThread:
-    """The thread that does all of it. `start` takes writes, `reads.start` reads; both wait in one line."""
+    """The thread that does all of it. `start` takes writes, `reads.start` reads; both wait in one
+    line."""
 
     def __init__(self, writer: Writer, reader: Reader) -> None:
         self._writer = writer
@@ -110,12 +119,16 @@ class MemoryThread:
 
     def _serve(self) -> None:
         while (batch := self._waiting.take(BATCH_LIMIT)) is not None:
-            writes = [work for work in batch if work.fn is not _read and not isinstance(work, _Errand)]
+            writes = [
+                work for work in batch if work.fn is not _read and not isinstance(work, _Errand)
+            ]
             if writes:
                 self._writer.commit(writes)
                 self._waiting.answer(writes)
             if len(writes) < len(batch):
-                self._serve_rest([work for work in batch if work.fn is _read or isinstance(work, _Errand)])
+                self._serve_rest(
+                    [work for work in batch if work.fn is _read or isinstance(work, _Errand)]
+                )
 
     def _serve_rest(self, batch: list[StoreCall]) -> None:
         reads = []

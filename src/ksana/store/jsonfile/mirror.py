@@ -31,7 +31,14 @@ from ksana.base.instant import Instant
 from ksana.domain.tasks.records import Task
 from ksana.ports.store import ApiKey
 from ksana.store.jsonfile.atomic import NotSyncedError, replace_file
-from ksana.store.jsonfile.document import Document, assemble, encode_head, encode_keys, encode_tail, encode_tail_of
+from ksana.store.jsonfile.document import (
+    Document,
+    assemble,
+    encode_head,
+    encode_keys,
+    encode_tail,
+    encode_tail_of,
+)
 from ksana.store.jsonfile.memory import MemoryDialect
 from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.tasks.definitions import read_task
@@ -63,9 +70,7 @@ _SOON: Final = (
     "SELECT t.id, t.last_run_at, CASE WHEN t.fire_at IS NULL THEN NULL ELSE t.next_slot_at END, t.last_status, "
     "t.last_error, t.runs_fired FROM mirror_soon m JOIN tasks t ON t.id = m.task_id WHERE t.deleted = 0"
 )
-_ALL_KEYS: Final = (
-    "SELECT id, name, secret_hash, scopes, created_at, revoked_at, last_used_at FROM api_keys ORDER BY created_at, id"
-)
+_ALL_KEYS: Final = "SELECT id, name, secret_hash, scopes, created_at, revoked_at, last_used_at FROM api_keys ORDER BY created_at, id"
 
 
 class _Piece(NamedTuple):
@@ -79,7 +84,14 @@ class Mirror:
     written. Only a server signs life."""
 
     def __init__(
-        self, path: Path, dialect: MemoryDialect, clock: Clock, found: Document, *, refusal: str | None, signs_life: bool
+        self,
+        path: Path,
+        dialect: MemoryDialect,
+        clock: Clock,
+        found: Document,
+        *,
+        refusal: str | None,
+        signs_life: bool,
     ) -> None:
         self.path = path
         self.problem: str | None = None
@@ -128,9 +140,16 @@ class Mirror:
 
     def write_if_marked(self) -> None:
         """The last word before the end: `last_*`, and for a server the time of the end."""
-        if not self._signs_life and not self._connection.execute("SELECT EXISTS (SELECT 1 FROM mirror_soon)").fetchone()[0]:
+        if (
+            not self._signs_life
+            and not self._connection.execute(
+                "SELECT EXISTS (SELECT 1 FROM mirror_soon)"
+            ).fetchone()[0]
+        ):
             return
-        with contextlib.suppress(OSError):  # told by `problem`, and nothing acknowledged hangs on it
+        with contextlib.suppress(
+            OSError
+        ):  # told by `problem`, and nothing acknowledged hangs on it
             self.write()
 
     def flush(self, take: Callable[[], "Copy"]) -> bool:
@@ -138,7 +157,9 @@ class Mirror:
         copy = take()
         with self._file_lock:
             if copy.writes != self._writes:
-                return self.problem is None  # a change was written meanwhile, and all of this with it
+                return (
+                    self.problem is None
+                )  # a change was written meanwhile, and all of this with it
             try:
                 self._replace(copy.pieces, copy.more)
             except OSError:
@@ -164,7 +185,10 @@ class Mirror:
             raise StoreDownError(f"{self._refusal} Changes go through its API.")
         if self._broken:
             raise StoreDownError(f"{self.problem}: restart the server", retry_after_sec=30)
-        ids = [int(row[0]) for row in self._connection.execute("SELECT task_id FROM mirror_now ORDER BY task_id")]
+        ids = [
+            int(row[0])
+            for row in self._connection.execute("SELECT task_id FROM mirror_now ORDER BY task_id")
+        ]
         pieces = dict(self._pieces)
         for task_id in ids:
             row = session.one("tasks.get_task", id=task_id)
@@ -179,7 +203,9 @@ class Mirror:
             try:
                 self._replace(pieces, more)
             except OSError as error:
-                raise StoreDownError(f"{self.path} could not be written: {_line(error)}", retry_after_sec=5) from error
+                raise StoreDownError(
+                    f"{self.path} could not be written: {_line(error)}", retry_after_sec=5
+                ) from error
             # Held until the commit, or the flusher could put older pieces over these.
             try:
                 session.raw("COMMIT")
@@ -191,17 +217,23 @@ class Mirror:
     def _take_soon(self, pieces: dict[int, _Piece]) -> tuple[dict[int, _Piece], dict[str, bytes]]:
         """The pieces with what firings changed. Takes the marks away; in a transaction that fails they come back."""
         pieces = dict(pieces)
-        for task_id, last_run_at, next_run_at, status, error, fired in self._connection.execute(_SOON).fetchall():
+        for task_id, last_run_at, next_run_at, status, error, fired in self._connection.execute(
+            _SOON
+        ).fetchall():
             piece = pieces.get(task_id)
             if piece is not None:
-                tail = encode_tail(last_run_at, next_run_at, status, error, fired if piece.has_max_runs else None)
+                tail = encode_tail(
+                    last_run_at, next_run_at, status, error, fired if piece.has_max_runs else None
+                )
                 pieces[task_id] = piece._replace(whole=piece.head + tail)
         self._connection.execute("DELETE FROM mirror_soon")
         return pieces, self._gather_more(pieces)
 
     def _gather_more(self, pieces: dict[int, _Piece]) -> dict[str, bytes]:
         more = dict(self._unknown)
-        row = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'tasks'").fetchone()
+        row = self._connection.execute(
+            "SELECT seq FROM sqlite_sequence WHERE name = 'tasks'"
+        ).fetchone()
         if row is not None and row[0] > next(reversed(pieces), 0):
             more["last_task_id"] = b"%d" % row[0]
         keys = [_read_key(row) for row in self._connection.execute(_ALL_KEYS)]
@@ -274,7 +306,9 @@ class Flusher:
             try:
                 is_current = self._mirror.flush(self._take)
             except Exception as error:  # a bug of ours must be seen, and must not end the flushing
-                self._mirror.problem = f"{self._mirror.path} could not be brought up to date: {error!r}"
+                self._mirror.problem = (
+                    f"{self._mirror.path} could not be brought up to date: {error!r}"
+                )
                 self._mirror.wake()
                 is_current = False
             pause = FLUSH_AFTER if is_current else RETRY_AFTER
@@ -287,7 +321,9 @@ def _encode(task: Task) -> _Piece:
 
 def _read_key(row: Row) -> ApiKey:
     key_id, name, secret_hash, scopes, created_at, revoked_at, last_used_at = row
-    return ApiKey(key_id, name, secret_hash, tuple(scopes.split()), created_at, revoked_at, last_used_at)
+    return ApiKey(
+        key_id, name, secret_hash, tuple(scopes.split()), created_at, revoked_at, last_used_at
+    )
 
 
 def sign_life(path: Path, at: Instant) -> None:

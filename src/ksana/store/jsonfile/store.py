@@ -1,7 +1,8 @@
-"""The JSON file store: the SQL store on a database in memory, with `jobs.json` as its durable mirror.
+"""The JSON file store: the SQL store on a database in memory, with `jobs.json` as its durable
+mirror.
 
-Definitions and API keys are in the file; runs, callbacks, events, queue, governance and nodes live in memory and end with
-the process. One server per file, by the same lock as a SQLite file has.
+Definitions and API keys are in the file; runs, callbacks, events, queue, governance and nodes live
+in memory and end with the process. One server per file, by the same lock as a SQLite file has.
 """
 
 import asyncio
@@ -43,7 +44,8 @@ class JsonStore(SqlStore):
         self._url = f"json:///{opened.mirror.path}"
         self._lock = opened.lock
         self.warnings = opened.warnings
-        """What an operator should know: the file that was unreadable, the jobs that are not armed."""
+        """What an operator should know: the file that was unreadable, the jobs that are not armed.
+        """
         self.notes = [IN_MEMORY]
         """What holds for every store of this kind; the start says so."""
         self._tally = Tally()
@@ -67,7 +69,9 @@ class JsonStore(SqlStore):
         if problem is not None:
             return StoreHealth(False, problem, health.commits, health.transactions, health.retries)
         if health.reason is None and self.warnings:  # well, but the operator should look
-            return StoreHealth(True, "; ".join(self.warnings), health.commits, health.transactions, health.retries)
+            return StoreHealth(
+                True, "; ".join(self.warnings), health.commits, health.transactions, health.retries
+            )
         return health
 
     async def close(self) -> None:
@@ -99,12 +103,19 @@ class Opened(NamedTuple):
 
 
 async def open_store(
-    url: str, clock: Clock, *, serve: bool = False, inline: bool = False, defaults: TimerDefaults = DEFAULTS
+    url: str,
+    clock: Clock,
+    *,
+    serve: bool = False,
+    inline: bool = False,
+    defaults: TimerDefaults = DEFAULTS,
 ) -> JsonStore:
-    """Open the file a URL names. `serve` takes the one server's place on it; without it, and while a server is on the
-    file, the store can only be read. `defaults` fill what jobs written by hand leave out.
+    """Open the file a URL names. `serve` takes the one server's place on it; without it, and while
+    a server is on the file, the store can only be read. `defaults` fill what jobs written by hand
+    leave out.
 
-    Raises SetupError when it can never work: a newer version, a second server, a folder that cannot be written.
+    Raises SetupError when it can never work: a newer version, a second server, a folder that cannot
+    be written.
     """
     open_it = partial(_open, json_path(url), clock, serve=serve, defaults=defaults)
     opened = open_it() if inline else await asyncio.to_thread(open_it)
@@ -115,7 +126,9 @@ def json_path(url: str) -> Path:
     """The file a URL names: three slashes relative, four absolute. A folder gets `jobs.json`."""
     rest = url.split("://", 1)[1] if "://" in url else ""
     if not rest.startswith("/") or len(rest) < 2:
-        raise SetupError(f"{url!r} names no file: write json:///data/jobs.json (relative) or json:////var/lib/jobs.json")
+        raise SetupError(
+            f"{url!r} names no file: write json:///data/jobs.json (relative) or json:////var/lib/jobs.json"
+        )
     path = rest[1:].split("?", 1)[0]
     named = Path(path) if path.endswith(".json") else Path(path, "jobs.json")
     # The file behind a link is the one to replace, not the link.
@@ -123,7 +136,8 @@ def json_path(url: str) -> Path:
 
 
 async def check_file(url: str, clock: Clock, defaults: TimerDefaults = DEFAULTS) -> Document:
-    """Read the file and change nothing. Raise SetupError if a server could not work with it as it is."""
+    """Read the file and change nothing. Raise SetupError if a server could not work with it as it
+    is."""
     path = json_path(url)
     try:
         return (await asyncio.to_thread(_read, path, clock.now(), defaults, may_repair=False))[0]
@@ -142,9 +156,13 @@ def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> 
         apply_migrations(dialect, now)
         mirror = Mirror(path, dialect, clock, document, refusal=refusal, signs_life=serve)
         _restore(dialect, mirror, document, None if alive_at is None else min(alive_at, now), now)
-        warnings += [f"{path}: the job {bad.label} is not armed: {bad.reason}" for bad in document.bad]
+        warnings += [
+            f"{path}: the job {bad.label} is not armed: {bad.reason}" for bad in document.bad
+        ]
         if len(document.timers) > RATED_FOR:
-            warnings.append(f"{path} holds {len(document.timers)} jobs; a JSON file is rated for {RATED_FOR}: use SQLite")
+            warnings.append(
+                f"{path} holds {len(document.timers)} jobs; a JSON file is rated for {RATED_FOR}: use SQLite"
+            )
         if serve:
             mirror.write()
     except OSError as error:
@@ -158,7 +176,9 @@ def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> 
     return Opened(dialect, mirror, lock, warnings)
 
 
-def _read(path: Path, now: Instant, defaults: TimerDefaults, *, may_repair: bool) -> tuple[Document, list[str]]:
+def _read(
+    path: Path, now: Instant, defaults: TimerDefaults, *, may_repair: bool
+) -> tuple[Document, list[str]]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -169,10 +189,18 @@ def _read(path: Path, now: Instant, defaults: TimerDefaults, *, may_repair: bool
         if not may_repair:
             raise SetupError(f"{path} cannot be read: {error}. It was left as it is.") from None
         aside = set_aside(path)
-        return EMPTY, [f"{path} could not be read ({error}): it is now {aside.name}, and this start began with no jobs"]
+        return EMPTY, [
+            f"{path} could not be read ({error}): it is now {aside.name}, and this start began with no jobs"
+        ]
 
 
-def _restore(dialect: MemoryDialect, mirror: Mirror, document: Document, alive_at: Instant | None, now: Instant) -> None:
+def _restore(
+    dialect: MemoryDialect,
+    mirror: Mirror,
+    document: Document,
+    alive_at: Instant | None,
+    now: Instant,
+) -> None:
     session = Session(dialect, dialect.connection, load_statements(dialect.macros))
     tx = SqlTx(session, now)
     session.raw("BEGIN")
@@ -183,13 +211,26 @@ def _restore(dialect: MemoryDialect, mirror: Mirror, document: Document, alive_a
         dialect.connection.execute(
             "INSERT INTO api_keys (id, name, secret_hash, scopes, created_at, revoked_at, last_used_at) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (key.id, key.name, key.secret_hash, " ".join(key.scopes), key.created_at, key.revoked_at, key.last_used_at),
+            (
+                key.id,
+                key.name,
+                key.secret_hash,
+                " ".join(key.scopes),
+                key.created_at,
+                key.revoked_at,
+                key.last_used_at,
+            ),
         )
     if alive_at is not None:
-        # The life before this one: from its end on nobody was there, and firing judges missed slots by that (C10).
-        tx.instances.remember(Instance(new_uid(), "", "", alive_at, alive_at, alive_at, alive_at, None))
+        # The life before this one: from its end on nobody was there, and firing judges missed slots
+        # by that (C10).
+        tx.instances.remember(
+            Instance(new_uid(), "", "", alive_at, alive_at, alive_at, alive_at, None)
+        )
     dialect.connection.execute("DELETE FROM sqlite_sequence WHERE name = 'tasks'")
-    dialect.connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('tasks', ?)", (document.last_task_id,))
+    dialect.connection.execute(
+        "INSERT INTO sqlite_sequence (name, seq) VALUES ('tasks', ?)", (document.last_task_id,)
+    )
     mirror.load(tasks)
     session.raw("COMMIT")
 
@@ -202,7 +243,9 @@ def _signed_at(path: Path) -> Instant | None:
         return None
 
 
-def _take_lock(path: Path, *, serve: bool, signed_at: Instant | None) -> tuple[ServeLock | None, str | None]:
+def _take_lock(
+    path: Path, *, serve: bool, signed_at: Instant | None
+) -> tuple[ServeLock | None, str | None]:
     """The lock, or for one who only looks the reason why it cannot be had."""
     lock = ServeLock(str(path))
     try:

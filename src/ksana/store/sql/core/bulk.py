@@ -1,6 +1,7 @@
-"""Many rows in one statement. SQLite's driver lets go of the interpreter's lock at every step, and a busy event loop takes it:
-one statement for a hundred rows costs one hand-over instead of a hundred. MySQL's driver sends an UPDATE row by row, a round
-trip each. PostgreSQL's sends many in one go by itself."""
+"""Many rows in one statement. SQLite's driver lets go of the interpreter's lock at every step, and
+a busy event loop takes it: one statement for a hundred rows costs one hand-over instead of a
+hundred. MySQL's driver sends an UPDATE row by row, a round trip each. PostgreSQL's sends many in
+one go by itself."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +11,8 @@ from typing import Final, TypeVar
 _Row = TypeVar("_Row")
 
 WIDTHS: Final = (128, 32, 8, 2)
-"""Rows in one statement. A few fixed sizes, so that each statement is prepared a few times and no more."""
+"""Rows in one statement. A few fixed sizes, so that each statement is prepared a few times and no
+more."""
 
 _VALUES = re.compile(r"VALUES\s*(\((?:[^()]|\([^()]*\))*\))", re.IGNORECASE)
 _UPDATE = re.compile(r"UPDATE\s+(\w+)\s+SET\s+(.*)\sWHERE\s(.*)", re.IGNORECASE | re.DOTALL)
@@ -20,7 +22,8 @@ _NAMED = re.compile(r"%\((\w+)\)s")
 
 
 def split(rows: Sequence[_Row]) -> Iterator[tuple[int, Sequence[_Row]]]:
-    """Cut rows into pieces of the widths, widest first; what is left over comes last, with a width of 1."""
+    """Cut rows into pieces of the widths, widest first; what is left over comes last, with a width
+    of 1."""
     start = 0
     for width in WIDTHS:
         while len(rows) - start >= width:
@@ -32,8 +35,8 @@ def split(rows: Sequence[_Row]) -> Iterator[tuple[int, Sequence[_Row]]]:
 
 @lru_cache(maxsize=1024)
 def widen(sql: str, width: int) -> str | None:
-    """The statement for `width` rows, their values one after another; None if it is neither an INSERT of one row nor a plain
-    UPDATE. A widened UPDATE must not name the same row twice."""
+    """The statement for `width` rows, their values one after another; None if it is neither an
+    INSERT of one row nor a plain UPDATE. A widened UPDATE must not name the same row twice."""
     words = sql.lstrip()[:7].upper()
     if words.startswith("INSERT"):
         return _widen_insert(sql, width)
@@ -44,7 +47,8 @@ def widen(sql: str, width: int) -> str | None:
 
 @lru_cache(maxsize=256)
 def fold(sql: str) -> str:
-    """The SELECT with all its rows in one, a JSON array of arrays. Reading them needs one step then, and not one each."""
+    """The SELECT with all its rows in one, a JSON array of arrays. Reading them needs one step
+    then, and not one each."""
     found = _SELECT.fullmatch(sql.strip())
     assert found is not None, sql
     columns = _split_list(found[1])
@@ -73,11 +77,16 @@ def _widen_insert(sql: str, width: int) -> str | None:
     if not count or _NUMBER.search(sql[: found.start()]) or _NUMBER.search(sql[found.end() :]):
         return None
     if [int(number) for number in _NUMBER.findall(group)] == list(range(1, count + 1)):
-        # Without numbers where they stand in order: SQLite looks each number up among all it has seen.
+        # Without numbers where they stand in order: SQLite looks each number up among all it has
+        # seen.
         rows: Iterable[str] = [_NUMBER.sub("?", group)] * width
     else:
-        rows = (_NUMBER.sub(lambda match: f"?{int(match[1]) + row * count}", group) for row in range(width))  # noqa: B023
+        rows = (_shift_numbers(group, row * count) for row in range(width))
     return sql[: found.start(1)] + ", ".join(rows) + sql[found.end() :]
+
+
+def _shift_numbers(group: str, by: int) -> str:
+    return _NUMBER.sub(lambda match: f"?{int(match[1]) + by}", group)
 
 
 def _widen_update(sql: str, width: int) -> str | None:
@@ -87,7 +96,8 @@ def _widen_update(sql: str, width: int) -> str | None:
         return None
     rows = ", ".join(["(" + ", ".join("?" * count) + ")"] * width)
     changes, guard = (_NUMBER.sub(r"v.column\1", part) for part in found.group(2, 3))
-    # The driver counts rows only of a statement whose first word is UPDATE: a WITH in front would cost the guard its answer.
+    # The driver counts rows only of a statement whose first word is UPDATE: a WITH in front would
+    # cost the guard its answer.
     return f"UPDATE {found[1]} SET {changes} FROM (VALUES {rows}) AS v WHERE {guard}"
 
 
@@ -97,8 +107,9 @@ def _count_of(sql: str) -> int:
 
 @lru_cache(maxsize=1024)
 def widen_named(sql: str, width: int) -> tuple[str, tuple[str, ...]] | None:
-    """The same of an UPDATE for MySQL's driver, which runs it row by row, a round trip each. Answer the statement and the
-    names of one row's values in their order; None if it is not a plain UPDATE."""
+    """The same of an UPDATE for MySQL's driver, which runs it row by row, a round trip each. Answer
+    the statement and the names of one row's values in their order; None if it is not a plain
+    UPDATE."""
     found = _UPDATE.fullmatch(sql.strip())
     names = tuple(dict.fromkeys(_NAMED.findall(sql)))
     if found is None or not names:
@@ -107,4 +118,7 @@ def widen_named(sql: str, width: int) -> tuple[str, tuple[str, ...]] | None:
     rest = " UNION ALL SELECT " + ", ".join(["%s"] * len(names))
     changes, guard = (_NAMED.sub(r"v.p_\1", part) for part in found.group(2, 3))
     # The given rows lead and each finds its own: led by the table, the server would lock all of it.
-    return f"UPDATE ({first}{rest * (width - 1)}) AS v STRAIGHT_JOIN {found[1]} SET {changes} WHERE {guard}", names
+    return (
+        f"UPDATE ({first}{rest * (width - 1)}) AS v STRAIGHT_JOIN {found[1]} SET {changes} WHERE {guard}",
+        names,
+    )

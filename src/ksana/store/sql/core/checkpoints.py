@@ -1,17 +1,18 @@
 """Moving SQLite's log into the database file beside the writer, not in it.
 
-By default the connection that commits past a limit copies the log back itself, and everybody who waits for the writer waits for
-that too: 30 to 100 ms every few thousand pages. Here a thread of its own does it, in small portions, while commits go on. The
-writer's own limit stays as a net, far higher. SQLite hides a failed sync of its automatic copy; ours is told to the tally,
-because after it the database file cannot be trusted.
+By default the connection that commits past a limit copies the log back itself, and everybody who
+waits for the writer waits for that too: 30 to 100 ms every few thousand pages. Here a thread of its
+own does it, in small portions, while commits go on. The writer's own limit stays as a net, far
+higher. SQLite hides a failed sync of its automatic copy; ours is told to the tally, because after
+it the database file cannot be trusted.
 """
 
 import sqlite3
 import threading
 from typing import Final
 
-from ksana.store.sql.core.dialects import SqliteDialect, Trouble
 from ksana.store.sql.core.commit_queue import Tally
+from ksana.store.sql.core.dialects import SqliteDialect, Trouble
 from ksana.store.sql.core.threads import CLOSE_SECONDS
 
 COMMITS: Final = 64
@@ -41,7 +42,8 @@ class Checkpointer:
             self._asked.set()
 
     def close(self) -> None:
-        """End after the copy under way. One held by a disk that hangs is left behind, like a writer is."""
+        """End after the copy under way. One held by a disk that hangs is left behind, like a writer
+        is."""
         self._closing.set()
         self._asked.set()
         self._thread.join(CLOSE_SECONDS)
@@ -61,7 +63,8 @@ class Checkpointer:
                 if self._dialect.judge(error) is Trouble.BROKEN:
                     self._tally.mark_broken(error)
                     break
-                # Busy, or no room: the writer meets the same and says so; the log keeps everything until later.
+                # Busy, or no room: the writer meets the same and says so; the log keeps everything
+                # until later.
             self._closing.wait(REST_SECONDS)
         if connection is not None:
             connection.close()

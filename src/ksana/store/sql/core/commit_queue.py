@@ -6,23 +6,35 @@
     transact(fn) ─┼─ queue ─────▶ take all that wait ─▶ BEGIN ─▶ fn, fn, fn ─▶ events, rollups ─▶ COMMIT ─▶ answers
     transact(fn) ─┘
 
-Nobody waits for a timer: a lone function is committed at once, and while one commit runs the next batch piles up by itself.
+Nobody waits for a timer: a lone function is committed at once, and while one commit runs the next
+batch piles up by itself.
 
-**Isolated failures.** A batch is first run with nothing between its functions. One that raises before it wrote anything
-just gets its exception, after the commit, because it may have judged by what a neighbour wrote. If one raises *after* a
-write (an event or a count is one), or a statement fails, the batch is rolled back and run again carefully, each function
-with its events inside a savepoint, and only the savepoint of the one that raises is undone. Functions may be run twice;
+**Isolated failures.** A batch is first run with nothing between its functions. One that raises
+before it wrote anything
+just gets its exception, after the commit, because it may have judged by what a neighbour wrote. If
+one raises *after* a
+write (an event or a count is one), or a statement fails, the batch is rolled back and run again
+carefully, each function
+with its events inside a savepoint, and only the savepoint of the one that raises is undone.
+Functions may be run twice;
 that is in their contract.
 
-**Trouble.** A deadlock or a lock wait: roll back, wait a little, again. A connection lost before COMMIT: nothing happened;
-connect anew, again. No connection to be had: every waiting function gets StoreDownError and nothing is tried until the
-pause is over. A full disk: StoreDownError, nothing written. A disk that refused to sync: the lane is closed for good,
+**Trouble.** A deadlock or a lock wait: roll back, wait a little, again. A connection lost before
+COMMIT: nothing happened;
+connect anew, again. No connection to be had: every waiting function gets StoreDownError and nothing
+is tried until the
+pause is over. A full disk: StoreDownError, nothing written. A disk that refused to sync: the lane
+is closed for good,
 because after a failed fsync the kernel may report success for data it dropped.
 
-**Unknown commits.** A connection lost *while* committing leaves the outcome open. Each batch on a network database
-therefore writes a fresh mark into its writer's own row of `commit_marks`. To resolve, connect anew and read that row
-`FOR UPDATE`: this waits for the old transaction if the server still has it, and then the mark is either ours, so it
-happened, or not, so it never will. Nothing is guessed and no function runs again after it was committed.
+**Unknown commits.** A connection lost *while* committing leaves the outcome open. Each batch on a
+network database
+therefore writes a fresh mark into its writer's own row of `commit_marks`. To resolve, connect anew
+and read that row
+`FOR UPDATE`: this waits for the old transaction if the server still has it, and then the mark is
+either ours, so it
+happened, or not, so it never will. Nothing is guessed and no function runs again after it was
+committed.
 """
 
 import asyncio
@@ -92,7 +104,9 @@ class Tally:
 
     def mark_broken(self, error: BaseException) -> None:
         """Note that the store refused to make something durable. It stays so until a restart."""
-        self.broken_reason = f"the store refused to make a write durable ({_line(error)}): restart the server"
+        self.broken_reason = (
+            f"the store refused to make a write durable ({_line(error)}): restart the server"
+        )
 
 
 class Writer:
@@ -106,7 +120,8 @@ class Writer:
         tally: Tally,
         seal: Callable[[Session], None] | None = None,
     ) -> None:
-        """`seal` commits in the place of a bare COMMIT, for a store that must write more than the database."""
+        """`seal` commits in the place of a bare COMMIT, for a store that must write more than the
+        database."""
         self._dialect = dialect
         self._seal = seal or _commit
         self._statements = statements
@@ -120,7 +135,8 @@ class Writer:
         self._pause = FIRST_PAUSE
 
     def commit(self, batch: list[StoreCall]) -> None:
-        """Run and commit the batch. Afterwards each work has its result or its error; nothing is raised."""
+        """Run and commit the batch. Afterwards each work has its result or its error; nothing is
+        raised."""
         try:
             self._check_open()
             self._commit_until_settled(batch)
@@ -142,7 +158,9 @@ class Writer:
             raise StoreDownError(self._tally.broken_reason, retry_after_sec=30)
         wait = self._tally.down_until - time.monotonic()
         if wait > 0:
-            raise StoreDownError(f"the store is away: {self._tally.down_reason}", retry_after_sec=max(1, round(wait)))
+            raise StoreDownError(
+                f"the store is away: {self._tally.down_reason}", retry_after_sec=max(1, round(wait))
+            )
 
     def _commit_until_settled(self, batch: list[StoreCall]) -> None:
         careful = False
@@ -162,7 +180,9 @@ class Writer:
             if self._try_commit(session, batch, retries, lost):
                 return
 
-    def _try_commit(self, session: Session, batch: list[StoreCall], retries: Any, lost: Any) -> bool:
+    def _try_commit(
+        self, session: Session, batch: list[StoreCall], retries: Any, lost: Any
+    ) -> bool:
         if not session.wrote:
             self._roll_back(session)
             return True
@@ -212,7 +232,8 @@ class Writer:
         return wrote
 
     def _run_apart(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
-        """Run each function, events and rollups included, inside its own savepoint; tell whether any wrote."""
+        """Run each function, events and rollups included, inside its own savepoint; tell whether
+        any wrote."""
         wrote = False
         for work in batch:
             session.wrote = False
@@ -237,7 +258,9 @@ class Writer:
         try:
             tx.flush()
         except Exception as error:
-            if self._dialect.judge(error) is Trouble.OURS:  # an event the table will not take: whose it is, shows apart
+            if (
+                self._dialect.judge(error) is Trouble.OURS
+            ):  # an event the table will not take: whose it is, shows apart
                 raise _CarefulNeeded from error
             raise
 
@@ -248,7 +271,8 @@ class Writer:
             session.run("core.enter_mark", writer=self._id, mark=self._mark, at=now)
 
     def _now(self, session: Session) -> Instant:
-        """The store's clock. On a network database asked once a second and carried on by our monotonic clock between."""
+        """The store's clock. On a network database asked once a second and carried on by our
+        monotonic clock between."""
         if not self._dialect.is_network:
             return self._clock.now()
         here = time.monotonic()
@@ -265,7 +289,9 @@ class Writer:
             return self._session
         session: Session | None = None
         try:
-            session = Session(self._dialect, self._dialect.connect(read_only=False), self._statements)
+            session = Session(
+                self._dialect, self._dialect.connect(read_only=False), self._statements
+            )
             if self._dialect.is_network:
                 session.run("core.enter_mark", writer=self._id, mark=0, at=self._clock.now())
         except Exception as error:
@@ -287,7 +313,9 @@ class Writer:
         if trouble is Trouble.LOST:
             self._drop()
             if next(lost) > MAX_RECONNECTS:
-                raise StoreDownError(f"the store keeps dropping the connection: {_line(error)}") from error
+                raise StoreDownError(
+                    f"the store keeps dropping the connection: {_line(error)}"
+                ) from error
             return
         self._roll_back(session)
         if trouble is Trouble.RETRY:
@@ -297,7 +325,9 @@ class Writer:
             time.sleep(random.uniform(0, min(0.5, 0.01 * 2**attempt)))
             return
         if trouble is Trouble.FULL:
-            raise StoreDownError(f"the store has no room: {_line(error)}", retry_after_sec=5) from error
+            raise StoreDownError(
+                f"the store has no room: {_line(error)}", retry_after_sec=5
+            ) from error
         if trouble is Trouble.BROKEN:
             self._tally.mark_broken(error)
             self._drop()
@@ -310,7 +340,9 @@ class Writer:
         pause = 0.05
         while True:
             try:
-                session = Session(self._dialect, self._dialect.connect(read_only=False), self._statements)
+                session = Session(
+                    self._dialect, self._dialect.connect(read_only=False), self._statements
+                )
                 try:
                     session.raw(self._dialect.begin_write)
                     row = session.one("core.get_mark", writer=self._id)
@@ -332,7 +364,8 @@ class Writer:
         try:
             session.raw("ROLLBACK")
         except Exception as error:
-            # SQLite rolls back by itself on a full disk and then says there is nothing to roll back.
+            # SQLite rolls back by itself on a full disk and then says there is nothing to roll
+            # back.
             if self._dialect.is_network or "no transaction is active" not in str(error):
                 self._drop()
 
@@ -351,7 +384,8 @@ def _line(error: BaseException) -> str:
 
 
 class Limiter:
-    """Lets a fixed number of functions wait; the rest are refused, so that memory stays bounded while the store is slow."""
+    """Lets a fixed number of functions wait; the rest are refused, so that memory stays bounded
+    while the store is slow."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

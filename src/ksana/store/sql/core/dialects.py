@@ -1,6 +1,8 @@
-"""What differs between SQLite, MariaDB/MySQL and PostgreSQL: words of SQL, how to connect, and what an error means.
+"""What differs between SQLite, MariaDB/MySQL and PostgreSQL: words of SQL, how to connect, and what
+an error means.
 
-The drivers are imported here and only when their database is used, so the default install needs none of them.
+The drivers are imported here and only when their database is used, so the default install needs
+none of them.
 """
 
 import re
@@ -13,8 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
-from ksana.store.sql.core import bulk
-from ksana.store.sql.core import sqlite_file
+from ksana.store.sql.core import bulk, sqlite_file
 from ksana.store.sql.core.statements import Macros
 
 
@@ -77,18 +78,35 @@ class SqliteDialect:
     clock_sql = "SELECT ksana_now()"
     macros = Macros(
         {
-            "id": "INTEGER PRIMARY KEY AUTOINCREMENT", "bigtext": "TEXT", "blob": "BLOB", "table_options": "",
-            "clustered_options": "WITHOUT ROWID", "now": "ksana_now()", "skip_locked": "", "for_update": "",
-            "insert_ignore": "INSERT INTO", "on_conflict_ignore": "ON CONFLICT DO NOTHING",
+            "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
+            "bigtext": "TEXT",
+            "blob": "BLOB",
+            "table_options": "",
+            "clustered_options": "WITHOUT ROWID",
+            "now": "ksana_now()",
+            "skip_locked": "",
+            "for_update": "",
+            "insert_ignore": "INSERT INTO",
+            "on_conflict_ignore": "ON CONFLICT DO NOTHING",
             "upsert": "ON CONFLICT ({}) DO UPDATE SET",
-            "excluded": "excluded.{}", "true": "1", "force_index": "INDEXED BY {}",
-            "force_primary": "", "in": "IN (SELECT value FROM json_each(:{}))", "text": "CAST({} AS TEXT)",
+            "excluded": "excluded.{}",
+            "true": "1",
+            "force_index": "INDEXED BY {}",
+            "force_primary": "",
+            "in": "IN (SELECT value FROM json_each(:{}))",
+            "text": "CAST({} AS TEXT)",
         },
-        parameter=":{}", keeps_where=True, escapes_percent=False, is_numbered=True,
-    )  # fmt: skip
+        parameter=":{}",
+        keeps_where=True,
+        escapes_percent=False,
+        is_numbered=True,
+    )
 
-    _NO_ROOM = frozenset({sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN})
-    """Writes refused for want of room (EDQUOT, ENOSPC on some systems): full, not broken, for nothing was synced yet."""
+    _NO_ROOM = frozenset(
+        {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN}
+    )
+    """Writes refused for want of room (EDQUOT, ENOSPC on some systems): full, not broken, for
+    nothing was synced yet."""
 
     def __init__(self, path: str, clock: Clock) -> None:
         self.path = path
@@ -108,7 +126,12 @@ class SqliteDialect:
             return Trouble.FULL
         if primary == sqlite3.SQLITE_IOERR:
             return Trouble.FULL if code in self._NO_ROOM else Trouble.BROKEN
-        if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        if primary in (
+            sqlite3.SQLITE_CORRUPT,
+            sqlite3.SQLITE_NOTADB,
+            sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_CANTOPEN,
+        ):
             return Trouble.BROKEN
         return Trouble.OURS
 
@@ -158,36 +181,68 @@ class MysqlDialect:
     clock_sql = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
     macros = Macros(
         {
-            "id": "BIGINT AUTO_INCREMENT PRIMARY KEY", "bigtext": "LONGTEXT", "blob": "LONGBLOB",
+            "id": "BIGINT AUTO_INCREMENT PRIMARY KEY",
+            "bigtext": "LONGTEXT",
+            "blob": "LONGBLOB",
             "table_options": "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
             "clustered_options": "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
-            "now": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)", "skip_locked": "FOR UPDATE SKIP LOCKED",
-            "for_update": "FOR UPDATE", "insert_ignore": "INSERT IGNORE INTO", "on_conflict_ignore": "",
-            "upsert": "ON DUPLICATE KEY UPDATE", "excluded": "VALUES({})", "true": "1", "force_index": "FORCE INDEX ({})",
+            "now": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+            "skip_locked": "FOR UPDATE SKIP LOCKED",
+            "for_update": "FOR UPDATE",
+            "insert_ignore": "INSERT IGNORE INTO",
+            "on_conflict_ignore": "",
+            "upsert": "ON DUPLICATE KEY UPDATE",
+            "excluded": "VALUES({})",
+            "true": "1",
+            "force_index": "FORCE INDEX ({})",
             "force_primary": "FORCE INDEX (PRIMARY)",
-            "in": "IN %({})s", "text": "CAST({} AS CHAR)",
+            "in": "IN %({})s",
+            "text": "CAST({} AS CHAR)",
         },
-        parameter="%({})s", keeps_where=False, escapes_percent=True,
-    )  # fmt: skip
+        parameter="%({})s",
+        keeps_where=False,
+        escapes_percent=True,
+    )
     _CHUNK_BYTES = 4 * 1024 * 1024
     _WIDE_BYTES = 256 * 1024
     """Larger ones would have the server put the rows it is given on disk."""
-    _LOST = frozenset({2002, 2003, 2006, 2013, 2055, 1053, 1077, 1079, 1152, 1158, 1159, 1160, 1161, 1927, 4031, 0})
+    _LOST = frozenset(
+        {
+            2002,
+            2003,
+            2006,
+            2013,
+            2055,
+            1053,
+            1077,
+            1079,
+            1152,
+            1158,
+            1159,
+            1160,
+            1161,
+            1927,
+            4031,
+            0,
+        }
+    )
     _RETRY = frozenset({1213, 1205, 1020, 3572})
     _FULL = frozenset({1021, 1026, 1114, 1041, 3})
 
     _SET_WRITER = (
         "SET NAMES utf8mb4 COLLATE utf8mb4_bin, SESSION innodb_lock_wait_timeout = 10"
         ", SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
-        # A transaction of ours whose process froze or whose connection died without a word must let go of its rows before
-        # its lease runs out: whoever takes over needs them.
+        # A transaction of ours whose process froze or whose connection died without a word must let
+        # go of its rows before its lease runs out: whoever takes over needs them.
         "/*M! , SESSION idle_transaction_timeout = 10 */"
     )
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if not parts.path.strip("/"):
-            raise SetupError("the store URL names no database: write mysql://user:password@host:3306/database")
+            raise SetupError(
+                "the store URL names no database: write mysql://user:password@host:3306/database"
+            )
         self._options: dict[str, Any] = {
             "host": parts.hostname or "127.0.0.1",
             "port": parts.port or 3306,
@@ -206,12 +261,20 @@ class MysqlDialect:
         from pymysql.constants import CLIENT
 
         connection = pymysql.connect(
-            **self._options, charset="utf8mb4", autocommit=True, connect_timeout=5, read_timeout=5, write_timeout=60,
-            # Guards count matched rows, not changed ones: setting a value to itself must not look like a lost race.
+            **self._options,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=5,
+            read_timeout=5,
+            write_timeout=60,
+            # Guards count matched rows, not changed ones: setting a value to itself must not look
+            # like a lost race.
             client_flag=CLIENT.FOUND_ROWS,
             init_command=None if read_only else self._SET_WRITER,
-        )  # fmt: skip
-        level = "REPEATABLE READ" if read_only else "READ COMMITTED"  # only the former makes a snapshot
+        )
+        level = (
+            "REPEATABLE READ" if read_only else "READ COMMITTED"
+        )  # only the former makes a snapshot
         connection.query(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
         connection._read_timeout = 60  # a server that accepts and then says nothing is found out sooner than a long statement
         return connection
@@ -243,7 +306,9 @@ class MysqlDialect:
             cursor.execute("SELECT @@auto_increment_increment")
             step = cursor.connection.__dict__["_ksana_id_step"] = int(cursor.fetchone()[0])
         ids: list[int] = []
-        if len(rows) == 1 or not RE_INSERT_VALUES.match(sql):  # a shape the driver cannot join would run row by row
+        if len(rows) == 1 or not RE_INSERT_VALUES.match(
+            sql
+        ):  # a shape the driver cannot join would run row by row
             for row in rows:
                 cursor.execute(sql, row)
                 ids.append(cursor.lastrowid)
@@ -284,16 +349,28 @@ class PostgresDialect:
     clock_sql = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
     macros = Macros(
         {
-            "id": "BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY", "bigtext": "TEXT", "blob": "BYTEA",
-            "table_options": "", "clustered_options": "",
+            "id": "BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY",
+            "bigtext": "TEXT",
+            "blob": "BYTEA",
+            "table_options": "",
+            "clustered_options": "",
             "now": "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
-            "skip_locked": "FOR UPDATE SKIP LOCKED", "for_update": "FOR UPDATE", "insert_ignore": "INSERT INTO",
-            "on_conflict_ignore": "ON CONFLICT DO NOTHING", "upsert": "ON CONFLICT ({}) DO UPDATE SET",
-            "excluded": "excluded.{}", "true": "TRUE", "force_index": "", "force_primary": "", "in": "= ANY(%({})s)",
+            "skip_locked": "FOR UPDATE SKIP LOCKED",
+            "for_update": "FOR UPDATE",
+            "insert_ignore": "INSERT INTO",
+            "on_conflict_ignore": "ON CONFLICT DO NOTHING",
+            "upsert": "ON CONFLICT ({}) DO UPDATE SET",
+            "excluded": "excluded.{}",
+            "true": "TRUE",
+            "force_index": "",
+            "force_primary": "",
+            "in": "= ANY(%({})s)",
             "text": "CAST({} AS TEXT)",
         },
-        parameter="%({})s", keeps_where=True, escapes_percent=True,
-    )  # fmt: skip
+        parameter="%({})s",
+        keeps_where=True,
+        escapes_percent=True,
+    )
 
     def __init__(self, url: str) -> None:
         self._url = re.sub(r"^postgres(?:ql)?(?:\+\w+)?://", "postgresql://", url)
@@ -301,15 +378,24 @@ class PostgresDialect:
     def connect(self, read_only: bool) -> Any:
         psycopg = _driver("psycopg", "postgres")
         connection = psycopg.connect(
-            self._url, autocommit=True, connect_timeout=5, keepalives_idle=10, keepalives_interval=3, keepalives_count=3,
-            tcp_user_timeout=20_000, application_name="ksana",
-        )  # fmt: skip
+            self._url,
+            autocommit=True,
+            connect_timeout=5,
+            keepalives_idle=10,
+            keepalives_interval=3,
+            keepalives_count=3,
+            tcp_user_timeout=20_000,
+            application_name="ksana",
+        )
         if not read_only:
-            # An operator may have switched it off for the whole cluster; a 2xx of ours promises the disk.
+            # An operator may have switched it off for the whole cluster; a 2xx of ours promises the
+            # disk.
             if connection.execute("SHOW synchronous_commit").fetchone()[0] == "off":
                 connection.execute("SET synchronous_commit TO on")
             connection.execute("SET lock_timeout TO '10s'")
-            connection.execute("SET idle_in_transaction_session_timeout TO '10s'")  # shorter than a lease, see above
+            connection.execute(
+                "SET idle_in_transaction_session_timeout TO '10s'"
+            )  # shorter than a lease, see above
         return connection
 
     def judge(self, error: BaseException) -> Trouble:
@@ -356,8 +442,8 @@ class PostgresDialect:
 
 
 def _all_match(dialect: Dialect, cursor: Any, sql: str, rows: Sequence[Any]) -> bool:
-    """Run a guarded change for many rows at once, with one count for all of them. If a guard said no it is taken back, and they
-    must be asked one by one."""
+    """Run a guarded change for many rows at once, with one count for all of them. If a guard said
+    no it is taken back, and they must be asked one by one."""
     if len(rows) < bulk.WIDTHS[-1]:
         return False
     cursor.execute("SAVEPOINT run_each")
@@ -381,7 +467,9 @@ def _chunks(rows: Sequence[dict[str, Any]], limit: int) -> list[list[dict[str, A
     chunks: list[list[dict[str, Any]]] = []
     size = limit
     for row in rows:
-        weight = 64 + sum(len(value) if isinstance(value, str | bytes) else 16 for value in row.values())
+        weight = 64 + sum(
+            len(value) if isinstance(value, str | bytes) else 16 for value in row.values()
+        )
         if size + weight > limit or len(chunks[-1]) >= 500:
             chunks.append([])
             size = 0

@@ -27,9 +27,23 @@ class SqlEvents:
         self._now = now
         self._rows: list[tuple[Any, ...]] = []
 
-    def append(self, entity_type: str, entity_id: str | int, event_type: str, data: dict[str, Any] | None = None) -> None:
+    def append(
+        self,
+        entity_type: str,
+        entity_id: str | int,
+        event_type: str,
+        data: dict[str, Any] | None = None,
+    ) -> None:
         self._session.wrote = True
-        self._rows.append((self._now, entity_type, str(entity_id), event_type, _encode(data).decode() if data else "{}"))
+        self._rows.append(
+            (
+                self._now,
+                entity_type,
+                str(entity_id),
+                event_type,
+                _encode(data).decode() if data else "{}",
+            )
+        )
 
     def append_texts(self, events: Iterable[tuple[str, str, str, str]]) -> None:
         self._session.wrote = True
@@ -55,14 +69,16 @@ class SqlEvents:
         return int(row[0]) if row else 0
 
     def purge(self, before: Instant, limit: int) -> int:
-        # Ids grow with time, so the oldest stand at one end. Rows stamped by a clock that ran ahead may stand there too:
-        # look past some of them, or they would stop the purge for ever.
+        # Ids grow with time, so the oldest stand at one end. Rows stamped by a clock that ran ahead
+        # may stand there too: look past some of them, or they would stop the purge for ever.
         after = 0
         for _ in range(_PURGE_WINDOWS):
             rows = self._session.all("core.list_oldest_events", after=after, limit=limit)
             old = [row[0] for row in rows if row[1] < before]
             if old:
-                return self._session.run("core.delete_events_to", first=old[0], last=old[-1], before=before)
+                return self._session.run(
+                    "core.delete_events_to", first=old[0], last=old[-1], before=before
+                )
             if len(rows) < limit:
                 return 0
             after = rows[-1][0]

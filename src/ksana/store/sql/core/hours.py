@@ -1,8 +1,10 @@
-"""An hour of a metric in one value: sixty numbers, the sum from the start of the hour to the end of each minute.
+"""An hour of a metric in one value: sixty numbers, the sum from the start of the hour to the end of
+each minute.
 
-A stretch of any number of minutes is then one difference in each hour it touches, however many minutes it has. A number may be
-a histogram, packed as `domain.histogram` does: a count for each bucket. Here counts are only as wide as the largest of the
-hour needs, from the first bucket that has any to the last: most hours take a few hundred bytes, and a month few pages.
+A stretch of any number of minutes is then one difference in each hour it touches, however many
+minutes it has. A number may be a histogram, packed as `domain.histogram` does: a count for each
+bucket. Here counts are only as wide as the largest of the hour needs, from the first bucket that
+has any to the last: most hours take a few hundred bytes, and a month few pages.
 """
 
 import struct
@@ -20,7 +22,9 @@ _HEAD: Final = struct.Struct("<BBB")
 
 _CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
 _ROWS: Final = {
-    (count, size): struct.Struct(f"<{count}{code}") for count in range(1, BUCKETS + 1) for size, code in _CODES.items()
+    (count, size): struct.Struct(f"<{count}{code}")
+    for count in range(1, BUCKETS + 1)
+    for size, code in _CODES.items()
 }
 """The counts of one number. With a sign, for a gauge goes down too."""
 
@@ -51,14 +55,23 @@ def unpack(packed: bytes | None) -> list[int]:
         return [0] * MINUTES
     first, count, size = _HEAD.unpack_from(packed)
     rows = _ROWS[count, size].iter_unpack(packed[_HEAD.size :])
-    sums = [sum(number << BUCKET_BITS * place for place, number in enumerate(row, first)) for row in rows]
+    sums = [
+        sum(number << BUCKET_BITS * place for place, number in enumerate(row, first))
+        for row in rows
+    ]
     return [after - before for before, after in pairwise((0, *sums))]
 
 
 def add_stretches(
-    into: dict[Instant, int], hour_at: Instant, packed: bytes, since: Instant, until: Instant, width_us: Micros
+    into: dict[Instant, int],
+    hour_at: Instant,
+    packed: bytes,
+    since: Instant,
+    until: Instant,
+    width_us: Micros,
 ) -> None:
-    """Add the minutes of one hour that begin in [since, until) to the stretches of whole minutes they lie in."""
+    """Add the minutes of one hour that begin in [since, until) to the stretches of whole minutes
+    they lie in."""
     first, count, size = _HEAD.unpack_from(packed)
     narrow, wide, shift = _ROWS[count, size], _ROWS[count, 8], first * BUCKET_BITS
     width, offset = count * size, _HEAD.size - count * size
@@ -76,10 +89,13 @@ def add_stretches(
         place = offset + minute * width
         after = _from_bytes(packed[place : place + width], "little", signed=True)
         if after != before:
-            # All counts of a histogram are subtracted at once: none of them ever went down, so none borrows from the next.
+            # All counts of a histogram are subtracted at once: none of them ever went down, so none
+            # borrows from the next.
             change = after - before
             if count > 1:
-                change = _from_bytes(wide.pack(*narrow.unpack(change.to_bytes(width, "little"))), "little")
+                change = _from_bytes(
+                    wide.pack(*narrow.unpack(change.to_bytes(width, "little"))), "little"
+                )
             into[start] = into.get(start, 0) + (change << shift)
             before = after
         start = end

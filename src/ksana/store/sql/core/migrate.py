@@ -1,7 +1,8 @@
 """Forward migrations: numbered files, each applied once, in order, recorded in `schema_migrations`.
 
-A schema newer than this program is refused. SQLite and PostgreSQL apply a migration in one transaction; MySQL commits
-each DDL statement by itself, so there a half-applied migration is taken up where it stopped.
+A schema newer than this program is refused. SQLite and PostgreSQL apply a migration in one
+transaction; MySQL commits each DDL statement by itself, so there a half-applied migration is taken
+up where it stopped.
 """
 
 import re
@@ -52,7 +53,8 @@ def list_migrations() -> list[Migration]:
 
 
 def apply_migrations(dialect: Dialect, at: int, *, apply: bool = True) -> MigrationReport:
-    """Bring the schema up to date, or with `apply` false only check it. Instances that start together take turns."""
+    """Bring the schema up to date, or with `apply` false only check it. Instances that start
+    together take turns."""
     connection = dialect.connect(read_only=False)
     try:
         cursor = connection.cursor()
@@ -71,7 +73,9 @@ def _take_turn(dialect: Dialect, cursor: Any) -> None:
     if dialect.name == "mysql":
         cursor.execute(f"SELECT GET_LOCK('ksana_migrate', {_LOCK_SECONDS})")
         if cursor.fetchone()[0] != 1:
-            raise SetupError("another instance has been migrating the schema for more than a minute")
+            raise SetupError(
+                "another instance has been migrating the schema for more than a minute"
+            )
         return
     cursor.execute(dialect.begin_write)
     if dialect.name == "postgres":
@@ -85,10 +89,14 @@ def _apply(dialect: Dialect, cursor: Any, at: int, apply: bool) -> MigrationRepo
     found = _version(dialect, cursor)
     newest = known[-1].version
     if found > newest:
-        raise SetupError(f"the store's schema is version {found}, newer than this program knows ({newest}): use a newer ksana")
+        raise SetupError(
+            f"the store's schema is version {found}, newer than this program knows ({newest}): use a newer ksana"
+        )
     pending = [migration for migration in known if migration.version > found]
     if pending and not apply:
-        raise SetupError(f"the store's schema is version {found}, this program needs {newest}: run ksana migrate")
+        raise SetupError(
+            f"the store's schema is version {found}, this program needs {newest}: run ksana migrate"
+        )
     for migration in pending:
         for statement in _statements(dialect.macros.render_schema(migration.text)):
             _run(dialect, cursor, statement)

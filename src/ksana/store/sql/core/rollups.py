@@ -1,4 +1,5 @@
-"""`rollups`: counts per minute, gathered per batch so that a busy minute costs one row write each per commit."""
+"""`rollups`: counts per minute, gathered per batch so that a busy minute costs one row write each
+per commit."""
 
 from typing import Final
 
@@ -21,17 +22,26 @@ class SqlRollups:
     def add(self, metric: str, key: str = "", count: int = 1, total: float = 0.0) -> None:
         self._session.wrote = True
         before = self._gathered.get((metric, key))
-        self._gathered[metric, key] = (count, total) if before is None else (before[0] + count, before[1] + total)
+        self._gathered[metric, key] = (
+            (count, total) if before is None else (before[0] + count, before[1] + total)
+        )
 
-    def list_buckets(self, metric: str, key: str, since: Instant, until: Instant) -> list[tuple[Instant, int, float]]:
-        rows = self._session.all("core.list_buckets", metric=metric, entry=key, since=since, until=until)
+    def list_buckets(
+        self, metric: str, key: str, since: Instant, until: Instant
+    ) -> list[tuple[Instant, int, float]]:
+        rows = self._session.all(
+            "core.list_buckets", metric=metric, entry=key, since=since, until=until
+        )
         return [(row[0], int(row[1]), float(row[2])) for row in rows]
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("core.list_old_buckets", before=before, limit=limit)
         return self._session.run_many(
             "core.delete_bucket",
-            [{"metric": row[0], "minutes": row[1], "bucket_at": row[2], "entry": row[3]} for row in rows],
+            [
+                {"metric": row[0], "minutes": row[1], "bucket_at": row[2], "entry": row[3]}
+                for row in rows
+            ],
         )
 
     def forget(self) -> None:
@@ -39,9 +49,13 @@ class SqlRollups:
         self._gathered = {}
 
     def flush(self) -> None:
-        """Add what was gathered to the buckets, in one order everywhere so that two writers cannot deadlock on them."""
+        """Add what was gathered to the buckets, in one order everywhere so that two writers cannot
+        deadlock on them."""
         if self._gathered:
             start = self._now - self._now % MINUTE
-            rows = [(metric, 1, start, key, count, total) for (metric, key), (count, total) in sorted(self._gathered.items())]
+            rows = [
+                (metric, 1, start, key, count, total)
+                for (metric, key), (count, total) in sorted(self._gathered.items())
+            ]
             self._session.run_tuples("core.add_to_bucket", _COLUMNS, rows)
             self._gathered = {}

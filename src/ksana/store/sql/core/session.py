@@ -24,8 +24,11 @@ def _decoder_of(kind: type[msgspec.Struct]) -> Callable[[str], Any]:
 
 
 @lru_cache(maxsize=256)
-def _picker(statement: Statement, same: tuple[str, ...], words: tuple[str, ...], places: int) -> Callable[[Sequence[Any]], Any]:
-    """Puts values in the order of a statement's parameters: first those named in `same`, then all places of each word."""
+def _picker(
+    statement: Statement, same: tuple[str, ...], words: tuple[str, ...], places: int
+) -> Callable[[Sequence[Any]], Any]:
+    """Puts values in the order of a statement's parameters: first those named in `same`, then all
+    places of each word."""
     names = [*same, *(f"{word}{place}" for word in words for place in range(places))]
     wanted = statement.bind({name: at for at, name in enumerate(names)})
     return itemgetter(*wanted)
@@ -43,7 +46,9 @@ class Session:
 
     __slots__ = ("_connection", "_cursor", "_dialect", "_statements", "wrote")
 
-    def __init__(self, dialect: Dialect, connection: Any, statements: Mapping[str, Statement]) -> None:
+    def __init__(
+        self, dialect: Dialect, connection: Any, statements: Mapping[str, Statement]
+    ) -> None:
         self._dialect = dialect
         self._connection = connection
         self._statements = statements
@@ -69,34 +74,45 @@ class Session:
             return []
         self.wrote = True
         statement = self._statements[name]
-        return self._dialect.insert_ids(self._cursor, statement.sql, [statement.bind(row) for row in rows])
+        return self._dialect.insert_ids(
+            self._cursor, statement.sql, [statement.bind(row) for row in rows]
+        )
 
     def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Run one statement for each row, no two of which may change the same one; answer how many rows matched in all."""
+        """Run one statement for each row, no two of which may change the same one; answer how many
+        rows matched in all."""
         if not rows:
             return 0
         self.wrote = True
         statement = self._statements[name]
-        return self._dialect.run_rows(self._cursor, statement.sql, [statement.bind(row) for row in rows])
+        return self._dialect.run_rows(
+            self._cursor, statement.sql, [statement.bind(row) for row in rows]
+        )
 
-    # The next three take rows whose values stand in the order of the statement's parameters, which `columns` names: no mapping
-    # is made for a driver that takes them as they are.
+    # The next three take rows whose values stand in the order of the statement's parameters, which
+    # `columns` names: no mapping is made for a driver that takes them as they are.
 
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
-        """Run a guarded change for each row, no two of which may change the same; answer for each whether its guard held."""
+        """Run a guarded change for each row, no two of which may change the same; answer for each
+        whether its guard held."""
         if not rows:
             return []
         self.wrote = True
         statement = self._statements[name]
-        return self._dialect.run_each(self._cursor, statement.sql, self._bind_rows(statement, columns, rows))
+        return self._dialect.run_each(
+            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
+        )
 
     def run_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
-        """Run a statement for each row, no two of which may change the same one; answer how many matched in all."""
+        """Run a statement for each row, no two of which may change the same one; answer how many
+        matched in all."""
         if not rows:
             return 0
         self.wrote = True
         statement = self._statements[name]
-        return self._dialect.run_rows(self._cursor, statement.sql, self._bind_rows(statement, columns, rows))
+        return self._dialect.run_rows(
+            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
+        )
 
     def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
         """Insert rows into a table with an automatic id; answer the ids in order."""
@@ -104,10 +120,13 @@ class Session:
             return []
         self.wrote = True
         statement = self._statements[name]
-        return self._dialect.insert_ids(self._cursor, statement.sql, self._bind_rows(statement, columns, rows))
+        return self._dialect.insert_ids(
+            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
+        )
 
     def run_over(self, name: str, seqs: Sequence[int], /, **params: Any) -> int:
-        """Run a statement over rows by their numbers, all different: as a range if they follow each other, else as a list."""
+        """Run a statement over rows by their numbers, all different: as a range if they follow each
+        other, else as a list."""
         first, last = min(seqs), max(seqs)
         if last - first < len(seqs):
             sql, bind = self._statements[name].with_filters(("range",))
@@ -120,10 +139,18 @@ class Session:
         count: int = self._cursor.rowcount
         return count
 
-    # The next two run a statement that has a fixed number of places for each word (`:id0`, `:id1`, …), all of them filled.
+    # The next two run a statement that has a fixed number of places for each word (`:id0`, `:id1`,
+    # …), all of them filled.
 
-    def run_places(self, name: str, same: Mapping[str, Any], words: tuple[str, ...], columns: Sequence[Sequence[Any]]) -> int:
-        """Change rows; answer how many matched. `columns` has the values of each word, `same` what has no place."""
+    def run_places(
+        self,
+        name: str,
+        same: Mapping[str, Any],
+        words: tuple[str, ...],
+        columns: Sequence[Sequence[Any]],
+    ) -> int:
+        """Change rows; answer how many matched. `columns` has the values of each word, `same` what
+        has no place."""
         statement = self._statements[name]
         self._cursor.execute(statement.sql, self._bind_places(statement, same, words, columns))
         count: int = self._cursor.rowcount
@@ -131,14 +158,20 @@ class Session:
             self.wrote = True
         return count
 
-    def all_places(self, name: str, words: tuple[str, ...], columns: Sequence[Sequence[Any]]) -> list[Row]:
+    def all_places(
+        self, name: str, words: tuple[str, ...], columns: Sequence[Sequence[Any]]
+    ) -> list[Row]:
         """Read all rows."""
         statement = self._statements[name]
         self._cursor.execute(statement.sql, self._bind_places(statement, {}, words, columns))
         return list(self._cursor.fetchall())
 
     def _bind_places(
-        self, statement: Statement, same: Mapping[str, Any], words: tuple[str, ...], columns: Sequence[Sequence[Any]]
+        self,
+        statement: Statement,
+        same: Mapping[str, Any],
+        words: tuple[str, ...],
+        columns: Sequence[Sequence[Any]],
     ) -> Any:
         places = len(columns[0])
         if self._dialect.is_network:
@@ -153,7 +186,9 @@ class Session:
         """A list of numbers as one parameter, for `{in name}`."""
         return self._dialect.list_of(values)
 
-    def _bind_rows(self, statement: Statement, columns: tuple[str, ...], rows: Sequence[Row]) -> Sequence[Any]:
+    def _bind_rows(
+        self, statement: Statement, columns: tuple[str, ...], rows: Sequence[Row]
+    ) -> Sequence[Any]:
         if self._dialect.is_network:
             return [dict(zip(columns, row, strict=True)) for row in rows]
         _check_order(statement, columns)
@@ -173,8 +208,9 @@ class Session:
         return list(self._cursor.fetchall())
 
     def all_at_once(self, name: str, /, **params: Any) -> list[Any]:
-        """Read all rows of columns that hold numbers and texts, in one step where the database is in our process: at every step
-        its driver lets go of the interpreter's lock, and the event loop takes it. A row is a sequence."""
+        """Read all rows of columns that hold numbers and texts, in one step where the database is
+        in our process: at every step its driver lets go of the interpreter's lock, and the event
+        loop takes it. A row is a sequence."""
         if self._dialect.is_network:
             return self.all(name, **params)
         statement = self._statements[name]
@@ -182,8 +218,8 @@ class Session:
         return _decode_rows(self._cursor.fetchone()[0])
 
     def all_as(self, kind: type[_Kind], name: str, /, **params: Any) -> list[_Kind]:
-        """Read all rows as structs of a kind, field by field; in one step where the database is in our process, where
-        the kind is decoded from an array (`array_like`)."""
+        """Read all rows as structs of a kind, field by field; in one step where the database is in
+        our process, where the kind is decoded from an array (`array_like`)."""
         if self._dialect.is_network:
             return [kind(*row) for row in self.all(name, **params)]
         statement = self._statements[name]
@@ -233,7 +269,13 @@ class ReadSession(Session):
     def run_over(self, name: str, seqs: Sequence[int], /, **params: Any) -> int:
         raise TypeError(f"{name} writes: use store.transact")
 
-    def run_places(self, name: str, same: Mapping[str, Any], words: tuple[str, ...], columns: Sequence[Sequence[Any]]) -> int:
+    def run_places(
+        self,
+        name: str,
+        same: Mapping[str, Any],
+        words: tuple[str, ...],
+        columns: Sequence[Sequence[Any]],
+    ) -> int:
         raise TypeError(f"{name} writes: use store.transact")
 
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:

@@ -1,4 +1,5 @@
-"""The SQLite file itself: is it ours, is it whole, who serves it, and with which durability it is opened.
+"""The SQLite file itself: is it ours, is it whole, who serves it, and with which durability it is
+opened.
 
 A file that is not ours, or is damaged, is refused with what was found, and never touched.
 """
@@ -32,7 +33,9 @@ _PRAGMAS: Final = (
 
 def connect(path: str, clock: Clock, read_only: bool) -> sqlite3.Connection:
     """Open a connection with our pragmas and the store clock as a function of SQL."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=512)
+    connection = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, cached_statements=512
+    )
     connection.create_function("ksana_now", 0, clock.now)
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -61,9 +64,15 @@ def prepare(path: str, clock: Clock, *, make: bool = True) -> None:
     try:
         _make_ours(path, clock, is_new)
     except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL):
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+            sqlite3.SQLITE_BUSY,
+            sqlite3.SQLITE_LOCKED,
+            sqlite3.SQLITE_FULL,
+        ):
             raise  # not for ever
-        raise SetupError(f"{path} cannot be opened as a Ksana store: {error}. The file was left as it is.") from None
+        raise SetupError(
+            f"{path} cannot be opened as a Ksana store: {error}. The file was left as it is."
+        ) from None
 
 
 def _make_ours(path: str, clock: Clock, is_new: bool) -> None:
@@ -72,9 +81,11 @@ def _make_ours(path: str, clock: Clock, is_new: bool) -> None:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
-            raise SetupError(f"{path}: this file system does not carry SQLite's WAL mode (got {mode})")
-        # After a failed fsync the kernel may hold pages it will not write again; rewriting them into the main file
-        # and starting a fresh log makes what comes next stand on synced ground.
+            raise SetupError(
+                f"{path}: this file system does not carry SQLite's WAL mode (got {mode})"
+            )
+        # After a failed fsync the kernel may hold pages it will not write again; rewriting them
+        # into the main file and starting a fresh log makes what comes next stand on synced ground.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
@@ -101,7 +112,10 @@ def _examine(file: Path) -> None:
             "point KSANA_STORE at another one."
         )
     wal = file.with_name(file.name + "-wal")
-    page_size, pages = struct.unpack(">H", header[16:18])[0] or 65536, struct.unpack(">I", header[28:32])[0]
+    page_size, pages = (
+        struct.unpack(">H", header[16:18])[0] or 65536,
+        struct.unpack(">I", header[28:32])[0],
+    )
     page_size = 65536 if page_size == 1 else page_size
     expected = page_size * pages
     if file.stat().st_size < expected and (not wal.exists() or wal.stat().st_size == 0):
@@ -116,9 +130,13 @@ def _tables(file: Path) -> str:
     uri = f"{file.resolve().as_uri()}?mode=ro&immutable=1"
     try:
         with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+            rows = connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+            ).fetchall()
     except sqlite3.DatabaseError as error:
-        raise SetupError(f"{file} is damaged: {error}. The file was left as it is; restore a backup.") from None
+        raise SetupError(
+            f"{file} is damaged: {error}. The file was left as it is; restore a backup."
+        ) from None
     names = [str(row[0]) for row in rows]
     if not names:
         return "no tables"
@@ -126,7 +144,8 @@ def _tables(file: Path) -> str:
 
 
 class ServeLock:
-    """One `ksana serve` per file: an advisory lock beside it, gone with the process however it ends."""
+    """One `ksana serve` per file: an advisory lock beside it, gone with the process however it
+    ends."""
 
     def __init__(self, path: str) -> None:
         self._path = path + ".lock"

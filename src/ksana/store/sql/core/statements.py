@@ -1,17 +1,18 @@
 """Named SQL statements, read from the `.sql` files of each package and compiled once per dialect.
 
-A statement is headed by `-- name: verb_noun` and a sentence that says what it does and what guards it. Parameters are
-written `:name`. The three databases share the text; what differs hides behind a handful of macros in braces, which the
-dialect answers. An optional condition is declared above the statement, `-- filter state: AND state = :state`, and goes where
-`{filters}` stands, so that lists with many filters need neither string building nor conditions that defeat an index.
+A statement is headed by `-- name: verb_noun` and a sentence that says what it does and what guards
+it. Parameters are written `:name`. The three databases share the text; what differs hides behind a
+handful of macros in braces, which the dialect answers. An optional condition is declared above the
+statement, `-- filter state: AND state = :state`, and goes where `{filters}` stands, so that lists
+with many filters need neither string building nor conditions that defeat an index.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from importlib import resources
-from importlib.resources.abc import Traversable
 from operator import itemgetter
 from typing import Any
+
+from ksana.store.sql.core.packages import list_statement_files
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$")
 _FILTER = re.compile(r"^-- filter (\w+): (.+)$")
@@ -28,7 +29,9 @@ class Statement:
 
     __slots__ = ("_filters", "_is_numbered", "_text", "_variants", "bind", "name", "sql")
 
-    def __init__(self, name: str, text: str, filters: Mapping[str, str], *, is_numbered: bool = False) -> None:
+    def __init__(
+        self, name: str, text: str, filters: Mapping[str, str], *, is_numbered: bool = False
+    ) -> None:
         self.name = name
         self._text = text
         self._filters = filters
@@ -37,13 +40,16 @@ class Statement:
         self.sql, self.bind = self.with_filters(())
 
     def with_filters(self, wanted: Iterable[str]) -> tuple[str, Bind]:
-        """The text with the named conditions put in, the rest left out; and how its values are bound."""
+        """The text with the named conditions put in, the rest left out; and how its values are
+        bound."""
         key = tuple(wanted)
         variant = self._variants.get(key)
         if variant is None:
             parts = [self._filters[name] for name in key]
             sql = self._text.replace("{filters}", " ".join(parts))
-            variant = self._variants[key] = _number(sql) if self._is_numbered else (sql, _as_they_are)
+            variant = self._variants[key] = (
+                _number(sql) if self._is_numbered else (sql, _as_they_are)
+            )
         return variant
 
     @property
@@ -57,7 +63,8 @@ def _as_they_are(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _number(sql: str) -> tuple[str, Bind]:
-    """Numbers in place of names: SQLite's driver binds a tuple in a third of the time it takes for a mapping."""
+    """Numbers in place of names: SQLite's driver binds a tuple in a third of the time it takes for
+    a mapping."""
     names = list(dict.fromkeys(_PARAMETER.findall(sql)))
     numbered = _PARAMETER.sub(lambda match: f"?{names.index(match[1]) + 1}", sql)
     if not names:
@@ -72,7 +79,12 @@ class Macros:
     """A dialect's answers: what a macro in braces stands for, and how a parameter is written."""
 
     def __init__(
-        self, words: Mapping[str, str], parameter: str, keeps_where: bool, escapes_percent: bool, is_numbered: bool = False
+        self,
+        words: Mapping[str, str],
+        parameter: str,
+        keeps_where: bool,
+        escapes_percent: bool,
+        is_numbered: bool = False,
     ) -> None:
         self._words = words
         self.is_numbered = is_numbered
@@ -101,21 +113,18 @@ class Macros:
 
 
 def load_statements(macros: Macros) -> dict[str, Statement]:
-    """Read every statement of the packages beside this one, as `<file>.<name>`. A surface's statements lie in its own package."""
+    """Read every statement of the packages beside this one, as `<file>.<name>`. A surface's
+    statements lie in its own package."""
     found: dict[str, Statement] = {}
-    for file in _list_files():
+    for file in list_statement_files():
         group = file.name.removesuffix(".sql")
         for name, text, filters in _split(file.read_text("utf-8")):
             rendered = {key: macros.render(part) for key, part in filters.items()}
             full_name = f"{group}.{name}"
-            found[full_name] = Statement(full_name, macros.render(text), rendered, is_numbered=macros.is_numbered)
+            found[full_name] = Statement(
+                full_name, macros.render(text), rendered, is_numbered=macros.is_numbered
+            )
     return found
-
-
-def _list_files() -> list[Traversable]:
-    packages = [folder for folder in resources.files("ksana.store.sql").iterdir() if folder.is_dir() and folder.name != "migrations"]
-    files = [file for folder in packages for file in folder.iterdir() if file.name.endswith(".sql")]
-    return sorted(files, key=lambda file: file.name)
 
 
 def _split(source: str) -> Iterable[tuple[str, str, dict[str, str]]]:

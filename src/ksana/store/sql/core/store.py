@@ -1,4 +1,5 @@
-"""Opening a store by its URL, and the store itself: a lane for writes, threads for reads, a tally of how it fares."""
+"""Opening a store by its URL, and the store itself: a lane for writes, threads for reads, a tally
+of how it fares."""
 
 import asyncio
 import os
@@ -13,12 +14,24 @@ from ksana.base.errors import SetupError, StoreDownError
 from ksana.ports.store import StoreHealth
 from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.checkpoints import Checkpointer
-from ksana.store.sql.core.dialects import Dialect, MysqlDialect, PostgresDialect, SqliteDialect, Trouble
-from ksana.store.sql.core.durability import list_weaknesses
 from ksana.store.sql.core.commit_queue import Tally, Writer
+from ksana.store.sql.core.dialects import (
+    Dialect,
+    MysqlDialect,
+    PostgresDialect,
+    SqliteDialect,
+    Trouble,
+)
+from ksana.store.sql.core.durability import list_weaknesses
 from ksana.store.sql.core.migrate import MigrationReport, apply_migrations
 from ksana.store.sql.core.statements import load_statements
-from ksana.store.sql.core.threads import InlineExecutor, Executor, Reader, ReaderThreads, WriterThreads
+from ksana.store.sql.core.threads import (
+    Executor,
+    InlineExecutor,
+    Reader,
+    ReaderThreads,
+    WriterThreads,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,12 +51,15 @@ class SqlStore:
         self._url = opened.shown
         self._lock = opened.lock
         self.warnings = opened.warnings
-        """Settings of the database server under which an acknowledged write may be lost, in sentences."""
+        """Settings of the database server under which an acknowledged write may be lost, in
+        sentences."""
         self._tally = Tally()
         self._checkpointer: Checkpointer | None = None
         statements = load_statements(dialect.macros)
         if inline:
-            self._writes: Executor = InlineExecutor(Writer(dialect, statements, clock, self._tally), None)
+            self._writes: Executor = InlineExecutor(
+                Writer(dialect, statements, clock, self._tally), None
+            )
             self._reads: Executor = InlineExecutor(None, Reader(dialect, statements, clock))
             return
         count = NETWORK_WRITERS if dialect.is_network else 1
@@ -63,11 +79,15 @@ class SqlStore:
     def sole(self) -> bool:
         return not self.dialect.is_network
 
-    async def transact(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def transact(
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         result: T = await self._writes.start(fn, args, kwargs)
         return result
 
-    async def read(self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read(
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         result: T = await self._reads.start(fn, args, kwargs)
         return result
 
@@ -108,10 +128,12 @@ async def open_store(
     inline: bool = False,
     durability: Literal["warn", "strict"] = "warn",
 ) -> SqlStore:
-    """Open the store a URL names, with its schema up to date. `serve` takes the one server's place on a SQLite file.
+    """Open the store a URL names, with its schema up to date. `serve` takes the one server's place
+    on a SQLite file.
 
-    Raises SetupError when it can never work (a foreign file, a newer schema, a bad URL; with `durability` strict also a
-    database server that may lose acknowledged writes), StoreDownError when it may later.
+    Raises SetupError when it can never work (a foreign file, a newer schema, a bad URL; with
+    `durability` strict also a database server that may lose acknowledged writes), StoreDownError
+    when it may later.
     """
     open_it = partial(_open, url, clock, apply=migrate, serve=serve, durability=durability)
     opened = open_it() if inline else await asyncio.to_thread(open_it)
@@ -124,7 +146,8 @@ async def migrate(url: str, clock: Clock) -> MigrationReport:
 
 
 async def check_schema(url: str, clock: Clock) -> MigrationReport:
-    """Tell the schema's version, changing nothing; a schema that needs a migration raises SetupError."""
+    """Tell the schema's version, changing nothing; a schema that needs a migration raises
+    SetupError."""
     return (await asyncio.to_thread(partial(_open, url, clock, apply=False, serve=False))).report
 
 
@@ -140,7 +163,9 @@ def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str =
         report = _patiently(dialect, partial(apply_migrations, dialect, clock.now(), apply=apply))
         warnings = list_weaknesses(dialect)
         if warnings and durability == "strict":
-            raise SetupError(f"the store {shown} may lose acknowledged writes: {'; '.join(warnings)}")
+            raise SetupError(
+                f"the store {shown} may lose acknowledged writes: {'; '.join(warnings)}"
+            )
     except Exception as error:
         if lock is not None:
             lock.drop()
@@ -148,12 +173,15 @@ def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str =
             raise
         if dialect.judge(error) is Trouble.OURS:
             raise SetupError(f"the store {shown} cannot be used: {error}") from error
-        raise StoreDownError(f"the store {shown} is away: {' '.join(str(error).split())[:300]}") from error
+        raise StoreDownError(
+            f"the store {shown} is away: {' '.join(str(error).split())[:300]}"
+        ) from error
     return Opened(dialect, shown, lock, report, warnings)
 
 
 def _patiently(dialect: Dialect, step: Callable[[], T]) -> T:
-    """Take a step of opening again while another process is at the same one: SQLite does not always wait by itself."""
+    """Take a step of opening again while another process is at the same one: SQLite does not always
+    wait by itself."""
     give_up_at = time.monotonic() + OPEN_SECONDS
     while True:
         try:
@@ -165,7 +193,8 @@ def _patiently(dialect: Dialect, step: Callable[[], T]) -> T:
 
 
 def choose_dialect(url: str, clock: Clock) -> tuple[Dialect, str]:
-    """Pick the dialect for a URL; answer it and the URL with its secret masked (the full path for SQLite)."""
+    """Pick the dialect for a URL; answer it and the URL with its secret masked (the full path for
+    SQLite)."""
     scheme = url.split(":", 1)[0].split("+")[0]
     if scheme == "sqlite":
         path = sqlite_path(url)
@@ -174,14 +203,18 @@ def choose_dialect(url: str, clock: Clock) -> tuple[Dialect, str]:
         return MysqlDialect(url), _masked(url)
     if scheme in ("postgresql", "postgres"):
         return PostgresDialect(url), _masked(url)
-    raise SetupError(f"no store is called {scheme!r}: use sqlite:///…, mysql://…, postgresql://… or json:///…")
+    raise SetupError(
+        f"no store is called {scheme!r}: use sqlite:///…, mysql://…, postgresql://… or json:///…"
+    )
 
 
 def sqlite_path(url: str) -> str:
     """The path a SQLite URL names: three slashes relative, four absolute; always answered in full."""
     rest = url.split("://", 1)[1] if "://" in url else ""
     if not rest.startswith("/") or len(rest) < 2:
-        raise SetupError(f"{url!r} names no file: write sqlite:///data/ksana.db (relative) or sqlite:////var/lib/ksana.db")
+        raise SetupError(
+            f"{url!r} names no file: write sqlite:///data/ksana.db (relative) or sqlite:////var/lib/ksana.db"
+        )
     path = rest[1:].split("?", 1)[0]
     return path if path == ":memory:" else os.path.abspath(path)
 

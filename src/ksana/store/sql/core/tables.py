@@ -17,7 +17,13 @@ class SqlInstances:
         self._now: Instant = tx.now
 
     def register(
-        self, instance_id: str, host: str, version: str, lease_us: int, sole: bool, dead: tuple[str, ...] = ()
+        self,
+        instance_id: str,
+        host: str,
+        version: str,
+        lease_us: int,
+        sole: bool,
+        dead: tuple[str, ...] = (),
     ) -> Instance:
         for gone in dead:
             self._session.run("core.end_instance", id=gone)
@@ -29,7 +35,16 @@ class SqlInstances:
                 outage_from = min(alive_at, self._now)
         if sole:
             self._session.run("core.end_other_instances", id=instance_id)
-        instance = Instance(instance_id, host, version, self._now, self._now, self._now + lease_us, None, outage_from)
+        instance = Instance(
+            instance_id,
+            host,
+            version,
+            self._now,
+            self._now,
+            self._now + lease_us,
+            None,
+            outage_from,
+        )
         self._session.run("core.insert_instance", **msgspec.structs.asdict(instance))
         return instance
 
@@ -58,7 +73,9 @@ class SqlInstances:
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("core.list_old_instances", before=before, limit=limit)
-        return self._session.run_many("core.delete_instance", [{"id": row[0], "before": before} for row in rows])
+        return self._session.run_many(
+            "core.delete_instance", [{"id": row[0], "before": before} for row in rows]
+        )
 
 
 class SqlLocks:
@@ -70,7 +87,9 @@ class SqlLocks:
     def take(self, name: str, owner: str, ttl_us: int) -> bool:
         if self._session.run("core.extend_lock", lock_name=name, owner_id=owner, ttl_us=ttl_us):
             return True
-        return self._session.run("core.enter_lock", lock_name=name, owner_id=owner, ttl_us=ttl_us) == 1
+        return (
+            self._session.run("core.enter_lock", lock_name=name, owner_id=owner, ttl_us=ttl_us) == 1
+        )
 
     def drop(self, name: str, owner: str) -> None:
         self._session.run("core.drop_lock", lock_name=name, owner_id=owner)
@@ -84,7 +103,9 @@ class SqlMarks:
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("core.list_old_marks", before=before, limit=limit)
-        return self._session.run_many("core.delete_mark", [{"writer": row[0], "before": before} for row in rows])
+        return self._session.run_many(
+            "core.delete_mark", [{"writer": row[0], "before": before} for row in rows]
+        )
 
 
 class SqlKeys:
@@ -97,7 +118,12 @@ class SqlKeys:
 
     def insert(self, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]) -> ApiKey:
         self._session.run(
-            "core.insert_key", id=key_id, name=name, secret_hash=secret_hash, scopes=" ".join(scopes), at=self._now
+            "core.insert_key",
+            id=key_id,
+            name=name,
+            secret_hash=secret_hash,
+            scopes=" ".join(scopes),
+            at=self._now,
         )
         self._events.append("KEY", key_id, "KEY_CREATED", {"name": name, "scopes": scopes})
         return ApiKey(key_id, name, secret_hash, scopes, self._now, None, None)

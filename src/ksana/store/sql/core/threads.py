@@ -1,4 +1,5 @@
-"""Where lanes run: writer threads that take what waits, reader threads beside them, or everything inline for tests."""
+"""Where lanes run: writer threads that take what waits, reader threads beside them, or everything
+inline for tests."""
 
 import asyncio
 import threading
@@ -9,8 +10,8 @@ from typing import Any, Protocol
 
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
-from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.commit_queue import FIRST_PAUSE, Limiter, StoreCall, Writer
+from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import ReadSession
 from ksana.store.sql.core.statements import Statement
 from ksana.store.sql.core.tx import SqlTx
@@ -19,7 +20,8 @@ BATCH_LIMIT = 512
 """Functions in one commit at most: bounds the time the first of them waits for the last."""
 
 READER_PAUSE = 1.0
-"""Longest rest of a reader after a failed connect, in seconds: each notices for itself that the store is back."""
+"""Longest rest of a reader after a failed connect, in seconds: each notices for itself that the
+store is back."""
 
 WAITING_LIMIT = 50_000
 
@@ -33,7 +35,9 @@ CLOSE_SECONDS = 30.0
 class Executor(Protocol):
     """Somewhere to hand a function and await its answer."""
 
-    def start(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]": ...
+    def start(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> "asyncio.Future[Any]": ...
 
     async def close(self) -> None: ...
 
@@ -41,8 +45,9 @@ class Executor(Protocol):
 class Waiting:
     """What waits for a thread: bounded in number always, and in time when no thread takes anything.
 
-    A database that is silent holds its threads for as long as it likes. What they have begun must wait with them, because
-    nobody knows its outcome; what has not begun is refused after STALE_SECONDS.
+    A database that is silent holds its threads for as long as it likes. What they have begun must
+    wait with them, because nobody knows its outcome; what has not begun is refused after
+    STALE_SECONDS.
     """
 
     def __init__(self, limit: int) -> None:
@@ -52,7 +57,9 @@ class Waiting:
         self._watcher: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
 
-    def add(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]":
+    def add(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> "asyncio.Future[Any]":
         """Put a function in the queue."""
         if self._is_closed:
             raise StoreDownError("the store is closed")
@@ -66,7 +73,8 @@ class Waiting:
         return future
 
     def take(self, limit: int) -> list[StoreCall] | None:
-        """Wait for work and take what there is; None when the store is closed and the queue was emptied."""
+        """Wait for work and take what there is; None when the store is closed and the queue was
+        emptied."""
         queue = self._queue
         work = queue.get()
         if work is None:
@@ -97,7 +105,8 @@ class Waiting:
             _tell(work.loop, [work])
 
     async def close(self, threads: list[threading.Thread]) -> None:
-        """Let the threads work off what waits, then end. One held by a silent database is left behind."""
+        """Let the threads work off what waits, then end. One held by a silent database is left
+        behind."""
         self._is_closed = True
         for _ in threads:
             self._queue.put(None)
@@ -122,7 +131,9 @@ class Waiting:
             while True:
                 work = self._queue.get_nowait()
                 if work is not None and work.waits_since < since:
-                    work.error = StoreDownError("the store is silent: this request was not begun", retry_after_sec=5)
+                    work.error = StoreDownError(
+                        "the store is silent: this request was not begun", retry_after_sec=5
+                    )
                     stale.append(work)
                 else:
                     young.append(work)
@@ -135,9 +146,12 @@ class Waiting:
 
 
 class WriterThreads:
-    """One queue, one or a few writers. SQLite has one; a network database a few, each with its own connection."""
+    """One queue, one or a few writers. SQLite has one; a network database a few, each with its own
+    connection."""
 
-    def __init__(self, writers: list[Writer], name: str, after_commit: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, writers: list[Writer], name: str, after_commit: Callable[[], None] = lambda: None
+    ) -> None:
         self._after_commit = after_commit
         self._waiting = Waiting(WAITING_LIMIT)
         self.start = self._waiting.add
@@ -162,12 +176,17 @@ class WriterThreads:
 class ReaderThreads:
     """A few read-only connections, each with a thread; one snapshot per function."""
 
-    def __init__(self, dialect: Dialect, statements: Mapping[str, Statement], clock: Clock, count: int) -> None:
+    def __init__(
+        self, dialect: Dialect, statements: Mapping[str, Statement], clock: Clock, count: int
+    ) -> None:
         self._waiting = Waiting(WAITING_LIMIT)
         self.start = self._waiting.add
         self._threads = [
             threading.Thread(
-                target=self._serve, args=(Reader(dialect, statements, clock),), name=f"store-read-{n}", daemon=True
+                target=self._serve,
+                args=(Reader(dialect, statements, clock),),
+                name=f"store-read-{n}",
+                daemon=True,
             )
             for n in range(count)
         ]
@@ -223,7 +242,9 @@ class Reader:
         if time.monotonic() < self._down_until:
             raise StoreDownError(f"the store is away: {self._down_reason}")
         try:
-            self._session = ReadSession(self._dialect, self._dialect.connect(read_only=True), self._statements)
+            self._session = ReadSession(
+                self._dialect, self._dialect.connect(read_only=True), self._statements
+            )
         except Exception as error:
             self._down_reason = str(error)[:300]
             self._down_until = time.monotonic() + self._pause
@@ -262,7 +283,9 @@ class InlineExecutor:
         self._writer = writer
         self._reader = reader
 
-    def start(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> "asyncio.Future[Any]":
+    def start(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> "asyncio.Future[Any]":
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         work = StoreCall(fn, args, kwargs, future, loop)

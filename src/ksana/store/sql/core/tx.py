@@ -1,70 +1,58 @@
-"""The transaction as a function sees it: typed tables over one session, with events and rollups gathered for one bulk write."""
+"""The transaction as a function sees it: typed tables over one session, with events and counts
+gathered for one bulk write before COMMIT."""
 
 from typing import Any
 
 from ksana.base.instant import Instant
 from ksana.store.sql.core.events import SqlEvents
-from ksana.store.sql.tasks.history import SqlHistory
-from ksana.store.sql.core.tables import SqlInstances, SqlKeys, SqlLocks, SqlMarks
-from ksana.store.sql.core.idempotency import SqlIdempotency
-from ksana.store.sql.queue.jobs import SqlQueue
-from ksana.store.sql.queue.counts import SqlCounts
-from ksana.store.sql.queue.leases import SqlLeases
+from ksana.store.sql.core.packages import find_tables
 from ksana.store.sql.core.rollups import SqlRollups
-from ksana.store.sql.tasks.runs import SqlRuns
 from ksana.store.sql.core.session import Session
-from ksana.store.sql.tasks.definitions import SqlTasks
 
 
 class SqlTx:
-    """One transaction; tables of the surfaces are made when first used. They keep no reference to it: it goes with the last one
-    who uses it, and leaves nothing to the collector, whose rounds everybody waits for."""
+    """One transaction; tables of the surfaces are made when first used. They keep no reference to
+    it: it goes with the last one who uses it, and leaves nothing to the garbage collector.
+
+    A table that gathers writes has `flush()` and `forget()`, and may say by `flush_order` when it is
+    written: the least first, 0 if it does not say. Rows that many transactions write (capacity,
+    counts) come in one order for everybody, or two of them would wait for each other.
+    """
 
     def __init__(self, session: Session, now: Instant) -> None:
         self._session = session
+        self._gathering: list[Any] = []
         self.now = now
         self.events = SqlEvents(session, now)
         self.rollups = SqlRollups(session, now)
 
     def __getattr__(self, name: str) -> Any:
-        """Make a surface's table on first use and keep it on the instance."""
-        table = _TABLES.get(name)
-        if table is None:
+        """Make a table on first use and keep it on the instance."""
+        factory = find_tables().get(name)
+        if factory is None:
             raise AttributeError(name)
-        made = table(self._session, self)
+        made = factory(self._session, self)
         setattr(self, name, made)
+        if hasattr(made, "flush"):
+            self._gathering.append(made)
+            self._gathering.sort(key=_flush_order)
         return made
 
     def forget(self) -> None:
         """Drop what was gathered: its function failed."""
-        if (queue := self.__dict__.get("queue")) is not None:
-            queue.forget()
-        if (leases := self.__dict__.get("leases")) is not None:
-            leases.forget()
+        for table in self._gathering:
+            table.forget()
         self.events.forget()
         self.rollups.forget()
 
     def flush(self) -> None:
-        """Write what was gathered; the lane calls it before COMMIT. The capacity comes before the counts for everybody, or one
-        who holds it and one who has counted would wait for each other."""
-        if (leases := self.__dict__.get("leases")) is not None:
-            leases.flush()
-        if (queue := self.__dict__.get("queue")) is not None:
-            queue.flush()
+        """Write what was gathered; called before COMMIT."""
+        for table in self._gathering:
+            table.flush()
         self.events.flush()
         self.rollups.flush()
 
 
-_TABLES: dict[str, Any] = {
-    "instances": SqlInstances,
-    "locks": SqlLocks,
-    "keys": SqlKeys,
-    "tasks": SqlTasks,
-    "runs": SqlRuns,
-    "marks": SqlMarks,
-    "queue": SqlQueue,
-    "leases": SqlLeases,
-    "counts": SqlCounts,
-    "idempotency": SqlIdempotency,
-    "history": SqlHistory,
-}
+def _flush_order(table: Any) -> int:
+    order: int = getattr(table, "flush_order", 0)
+    return order

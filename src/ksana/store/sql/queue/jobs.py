@@ -1,7 +1,9 @@
-"""Queue jobs, their lines and gauges in SQL. The order of claims is an index; nothing here sorts or scans what waits.
+"""Queue jobs, their lines and gauges in SQL. The order of claims is an index; nothing here sorts or
+scans what waits.
 
-Claims with filters: a line is a set of jobs no filter can tell apart, and has its own index range. A claim reads the heads of
-the lines it may take from, so rows that do not match cost nothing, however many wait.
+Claims with filters: a line is a set of jobs no filter can tell apart, and has its own index range.
+A claim reads the heads of the lines it may take from, so rows that do not match cost nothing,
+however many wait.
 """
 
 from collections import Counter
@@ -14,11 +16,12 @@ from ksana.base.ids import new_token
 from ksana.base.instant import Instant
 from ksana.domain.queue.jobs import FINAL_OF, Job, Lane, Line, ReadyJob, Settled, next_turn
 from ksana.ports.queue.tables import Due, Gauges, JobFilter
-from ksana.store.sql.queue.sets import FEW_ROWS, JOB_COLUMNS, among, change_among, job_row
 from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.queue.sets import FEW_ROWS, JOB_COLUMNS, among, change_among, job_row
 
 FEW_LINES: Final = 16
-"""Up to this many lines a claim looks at each line's head; above it first looks along the common line."""
+"""Up to this many lines a claim looks at each line's head; above it first looks along the common
+line."""
 
 LOOK: Final = 256
 """Jobs of the common line looked at before a claim turns to the lines one by one."""
@@ -69,13 +72,20 @@ class SqlQueue:
         self._raw.run_tuples("queue.insert_job", JOB_COLUMNS, rows)
 
     def flush(self) -> None:
-        """Write what was gathered: new jobs, and one change of the gauges for all functions of a commit."""
+        """Write what was gathered: new jobs, and one change of the gauges for all functions of a
+        commit."""
         if self._new:
             self._write_new()
         if self._counted != (0, 0, 0):
             queued, running, arrivals = self._counted
             self._counted = (0, 0, 0)
-            self._raw.run("queue.add_to_gauges", shard=self._gauge_row, queued=queued, running=running, arrivals=arrivals)
+            self._raw.run(
+                "queue.add_to_gauges",
+                shard=self._gauge_row,
+                queued=queued,
+                running=running,
+                arrivals=arrivals,
+            )
 
     def forget(self) -> None:
         """Drop what was gathered."""
@@ -100,14 +110,19 @@ class SqlQueue:
         return int(row[0]), int(row[1])
 
     def list_lines(self) -> list[Line]:
-        return [Line(row[0], row[1], row[2], row[3], _decode_needs(row[4])) for row in self._session.all("queue.list_lines")]
+        return [
+            Line(row[0], row[1], row[2], row[3], _decode_needs(row[4]))
+            for row in self._session.all("queue.list_lines")
+        ]
 
     def find_job(self, job_id: str) -> Job | None:
         row = self._session.one("queue.find_job", job_id=job_id)
         return None if row is None else Job(*row)
 
     def find_job_by_request(self, addon_id: str, client_request_id: str) -> Job | None:
-        row = self._session.one("queue.find_job_by_request", addon_id=addon_id, client_request_id=client_request_id)
+        row = self._session.one(
+            "queue.find_job_by_request", addon_id=addon_id, client_request_id=client_request_id
+        )
         return None if row is None else Job(*row)
 
     def lock_job(self, job_id: str) -> tuple[Job, bool] | None:
@@ -122,10 +137,12 @@ class SqlQueue:
 
     def list_jobs(self, wanted: JobFilter, before: int | None, limit: int) -> list[Job]:
         filters = {**msgspec.structs.asdict(wanted), "before": before}
-        return [Job(*row) for row in self._session.filtered("queue.list_jobs", filters, limit=limit)]
+        return [
+            Job(*row) for row in self._session.filtered("queue.list_jobs", filters, limit=limit)
+        ]
 
-    # Turns are read once and carried on: jobs entered in the same commit count too. When a function of the commit takes or
-    # moves what they were read from, they are read anew.
+    # Turns are read once and carried on: jobs entered in the same commit count too. When a function
+    # of the commit takes or moves what they were read from, they are read anew.
 
     def turn(self, urgency: int, fairness_key: str | None) -> int:
         tails = self._tails
@@ -139,7 +156,9 @@ class SqlQueue:
                 self._heads[urgency] = self._number("queue.head_turn", urgency=urgency)
             place = (urgency, fairness_key)
             if place not in self._key_tails:
-                self._key_tails[place] = self._number("queue.key_turn", urgency=urgency, fairness_key=fairness_key)
+                self._key_tails[place] = self._number(
+                    "queue.key_turn", urgency=urgency, fairness_key=fairness_key
+                )
             turn = next_turn(True, self._heads[urgency], tail, self._key_tails[place])
             self._key_tails[place] = turn
             if self._heads[urgency] is None:
@@ -179,7 +198,11 @@ class SqlQueue:
             return self._take_line(line_ids[0], limit)
         heads = self._look(line_ids, limit)
         counts = Counter(row[0] for row in heads)
-        jobs = [job for line_id, count in sorted(counts.items()) for job in self._take_line(line_id, count)]
+        jobs = [
+            job
+            for line_id, count in sorted(counts.items())
+            for job in self._take_line(line_id, count)
+        ]
         return sorted(jobs, key=lambda job: (job.urgency, job.turn, job.seq))
 
     def _take_line(self, line_id: int, limit: int) -> list[ReadyJob]:
@@ -204,7 +227,9 @@ class SqlQueue:
         self._forget_turns()
         same = {"worker_id": worker_id, "until": until, "now_at": self._now}
         if len(jobs) <= FEW_ROWS:
-            return self._session.run_many("queue.claim_job", [{"seq": job.seq, **same} for job in jobs])
+            return self._session.run_many(
+                "queue.claim_job", [{"seq": job.seq, **same} for job in jobs]
+            )
         rows = [(job.seq,) for job in jobs]
         return change_among(self._session, "queue.claim_jobs_among", ("id",), rows, same)
 
@@ -214,7 +239,9 @@ class SqlQueue:
         if len(grants) <= FEW_ROWS:
             rows = [{"seq": seq, "lease_id": lease_id, **same} for seq, lease_id in grants]
             return self._session.run_many("queue.run_ready_job", rows)
-        return change_among(self._session, "queue.run_ready_jobs_among", ("id", "lease"), grants, same)
+        return change_among(
+            self._session, "queue.run_ready_jobs_among", ("id", "lease"), grants, same
+        )
 
     def tell_grants(self, job_seqs: Sequence[int], worker_json: str) -> None:
         tell, now = self._session.run_over, self._now
@@ -234,14 +261,26 @@ class SqlQueue:
         self._session.run_over("queue.tell_done", job_seqs, now_at=self._now, data=data)
 
     def grant_if_claimed(self, job_id: str, lease_id: str) -> bool:
-        return self._session.run("queue.grant_job", job_id=job_id, lease_id=lease_id, now_at=self._now) == 1
+        return (
+            self._session.run("queue.grant_job", job_id=job_id, lease_id=lease_id, now_at=self._now)
+            == 1
+        )
 
     def deny_if_claimed(self, job_id: str, next_retry_at: Instant, until: Instant) -> bool:
         return (
-            self._session.run("queue.deny_job", job_id=job_id, next_retry_at=next_retry_at, until=until, now_at=self._now) == 1
+            self._session.run(
+                "queue.deny_job",
+                job_id=job_id,
+                next_retry_at=next_retry_at,
+                until=until,
+                now_at=self._now,
+            )
+            == 1
         )
 
-    def report_if_claimed(self, job: Job, to: str, progress: float | None, note: str | None, until: Instant) -> bool:
+    def report_if_claimed(
+        self, job: Job, to: str, progress: float | None, note: str | None, until: Instant
+    ) -> bool:
         lane = Lane.PENDING if job.lane == Lane.PENDING else Lane.CLAIMED
         changed = self._session.run(
             "queue.report_held_job",
@@ -256,30 +295,50 @@ class SqlQueue:
         )
         return changed == 1
 
-    def report_if_running(self, job_id: str, lease_id: str, progress: float | None, note: str | None) -> bool:
+    def report_if_running(
+        self, job_id: str, lease_id: str, progress: float | None, note: str | None
+    ) -> bool:
         changed = self._session.run(
             "queue.report_running_job",
-            job_id=job_id, lease_id=lease_id, progress=progress, note=note, now_at=self._now,
-        )  # fmt: skip
+            job_id=job_id,
+            lease_id=lease_id,
+            progress=progress,
+            note=note,
+            now_at=self._now,
+        )
         return changed == 1
 
     def cancel_if_waiting(self, job_id: str, reason: str | None) -> bool:
         self._forget_turns()
-        return self._session.run("queue.cancel_job", job_id=job_id, reason=reason, now_at=self._now) == 1
+        return (
+            self._session.run("queue.cancel_job", job_id=job_id, reason=reason, now_at=self._now)
+            == 1
+        )
 
     def request_cancel_if_running(self, job_id: str, reason: str | None) -> bool:
-        return self._session.run("queue.request_cancel", job_id=job_id, reason=reason, now_at=self._now) == 1
+        return (
+            self._session.run(
+                "queue.request_cancel", job_id=job_id, reason=reason, now_at=self._now
+            )
+            == 1
+        )
 
     def end_running(self, ends: Sequence[Settled]) -> int:
         now = self._now
         if len(ends) <= FEW_ROWS:
             rows = [
                 {
-                    "seq": end.seq, "lease_id": end.lease_id, "state": end.state, "final_status": FINAL_OF[end.state],
-                    "error_text": end.error, "result_json": end.result_json, "metrics_json": end.metrics_json, "now_at": now,
+                    "seq": end.seq,
+                    "lease_id": end.lease_id,
+                    "state": end.state,
+                    "final_status": FINAL_OF[end.state],
+                    "error_text": end.error,
+                    "result_json": end.result_json,
+                    "metrics_json": end.metrics_json,
+                    "now_at": now,
                 }
                 for end in ends
-            ]  # fmt: skip
+            ]
             return self._session.run_many("queue.end_job", rows)
         alike: dict[tuple[str, str | None], list[Row]] = {}
         for end in ends:
@@ -287,7 +346,12 @@ class SqlQueue:
             places.append((end.seq, end.lease_id, end.result_json, end.metrics_json))
         count = 0
         for (state, error), places in alike.items():
-            same = {"state": state, "final_status": FINAL_OF[state], "error_text": error, "now_at": now}
+            same = {
+                "state": state,
+                "final_status": FINAL_OF[state],
+                "error_text": error,
+                "now_at": now,
+            }
             names = ("id", "lease", "result", "metrics")
             count += change_among(self._session, "queue.end_jobs_among", names, places, same)
         return count
@@ -296,12 +360,19 @@ class SqlQueue:
         self._forget_turns()
         rows = [
             {
-                "seq": end.seq, "lease_id": end.lease_id, "lane": end.lane, "turn": end.turn, "due_at": end.due_at,
-                "next_retry_at": end.next_retry_at, "error_text": end.error, "result_json": end.result_json,
-                "metrics_json": end.metrics_json, "now_at": self._now,
+                "seq": end.seq,
+                "lease_id": end.lease_id,
+                "lane": end.lane,
+                "turn": end.turn,
+                "due_at": end.due_at,
+                "next_retry_at": end.next_retry_at,
+                "error_text": end.error,
+                "result_json": end.result_json,
+                "metrics_json": end.metrics_json,
+                "now_at": self._now,
             }
             for end in ends
-        ]  # fmt: skip
+        ]
         return self._session.run_many("queue.requeue_job", rows)
 
     def list_expired_claims(self, limit: int) -> list[Job]:
@@ -309,7 +380,10 @@ class SqlQueue:
 
     def requeue_expired(self, jobs: Sequence[Job]) -> int:
         self._forget_turns()
-        rows = [{"seq": job.seq, "turn": self.front_turn(job.urgency), "now_at": self._now} for job in jobs]
+        rows = [
+            {"seq": job.seq, "turn": self.front_turn(job.urgency), "now_at": self._now}
+            for job in jobs
+        ]
         return self._session.run_many("queue.requeue_claimed_job", rows)
 
     def next_due(self) -> Due:
@@ -322,20 +396,39 @@ class SqlQueue:
 
     def count_pending_ahead(self, job: Job, pending_at: Instant) -> int:
         found = self._number(
-            "queue.count_pending_ahead", job_id=job.job_id, urgency=job.urgency, pending_at=pending_at, seq=job.seq
-        )  # fmt: skip
+            "queue.count_pending_ahead",
+            job_id=job.job_id,
+            urgency=job.urgency,
+            pending_at=pending_at,
+            seq=job.seq,
+        )
         return found or 0
 
     def count_ready_ahead(self, job: Job, limit: int) -> int:
-        found = self._number("queue.count_ready_ahead", urgency=job.urgency, turn=job.turn, seq=job.seq, limit=limit)
+        found = self._number(
+            "queue.count_ready_ahead", urgency=job.urgency, turn=job.turn, seq=job.seq, limit=limit
+        )
         return found or 0
 
-    def count(self, *, queued: int = 0, running: int = 0, leases: int = 0, units: int = 0, arrivals: int = 0) -> None:
+    def count(
+        self,
+        *,
+        queued: int = 0,
+        running: int = 0,
+        leases: int = 0,
+        units: int = 0,
+        arrivals: int = 0,
+    ) -> None:
         before = self._counted
         self._counted = (before[0] + queued, before[1] + running, before[2] + arrivals)
         self._raw.wrote = True
         add, key = self._rollups.add, str(self._shard)
-        for name, change in (("queued", queued), ("running", running), ("leases", leases), ("units", units)):
+        for name, change in (
+            ("queued", queued),
+            ("running", running),
+            ("leases", leases),
+            ("units", units),
+        ):
             if change:
                 add(f"queue.{name}", key, change)
 
@@ -362,15 +455,27 @@ class SqlQueue:
         if (queued, running) != (said.queued, said.running):
             self._session.run(
                 "queue.add_to_gauges",
-                shard=self._gauge_row, queued=queued - said.queued, running=running - said.running, arrivals=0,
-            )  # fmt: skip
+                shard=self._gauge_row,
+                queued=queued - said.queued,
+                running=running - said.running,
+                arrivals=0,
+            )
         return Gauges(queued, running, said.arrivals)
 
     def _fold_gauges(self) -> None:
-        """Take over the rows of other connections; one that is alive starts a new row when it next counts."""
-        for shard, queued, running, arrivals in self._session.all("queue.list_gauges", shard=self._gauge_row, limit=1000):
+        """Take over the rows of other connections; one that is alive starts a new row when it next
+        counts."""
+        for shard, queued, running, arrivals in self._session.all(
+            "queue.list_gauges", shard=self._gauge_row, limit=1000
+        ):
             self._session.run("queue.delete_gauges", shard=shard)
-            self._session.run("queue.add_to_gauges", shard=self._gauge_row, queued=queued, running=running, arrivals=arrivals)
+            self._session.run(
+                "queue.add_to_gauges",
+                shard=self._gauge_row,
+                queued=queued,
+                running=running,
+                arrivals=arrivals,
+            )
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("queue.list_finished", before=before, limit=limit)

@@ -1,4 +1,5 @@
-"""Leases and the one row of capacity in SQL. A lease's id is its fencing token; its end is judged by the store's clock."""
+"""Leases and the one row of capacity in SQL. A lease's id is its fencing token; its end is judged
+by the store's clock."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,15 +9,27 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.queue.admission import Room
 from ksana.domain.queue.jobs import Hold, Lease
-from ksana.store.sql.queue.sets import FEW_ROWS, among, change_among
 from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.queue.sets import FEW_ROWS, among, change_among
 
 _encode = msgspec.json.Encoder().encode
-_COLUMNS = ("lease_id", "job_id", "job_seq", "addon_id", "worker_id", "cost_units", "ttl_sec", "now_at", "expires_at")
+_COLUMNS = (
+    "lease_id",
+    "job_id",
+    "job_seq",
+    "addon_id",
+    "worker_id",
+    "cost_units",
+    "ttl_sec",
+    "now_at",
+    "expires_at",
+)
 
 
 class SqlLeases:
     """`scheduler_lease_runs`, `queue_capacity`."""
+
+    flush_order = -1  # the capacity before the counts
 
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
@@ -77,17 +90,28 @@ class SqlLeases:
         now = self._now
         rows = [
             (
-                lease.lease_id, lease.job_id, job_seq, lease.addon_id, lease.worker_id, lease.cost_units, lease.ttl_sec, now,
+                lease.lease_id,
+                lease.job_id,
+                job_seq,
+                lease.addon_id,
+                lease.worker_id,
+                lease.cost_units,
+                lease.ttl_sec,
+                now,
                 lease.expires_at,
             )
             for lease, job_seq in zip(leases, job_seqs, strict=True)
-        ]  # fmt: skip
+        ]
         self._session.run_tuples("queue.insert_lease", _COLUMNS, rows)
 
     def insert_of_jobs(self, job_seqs: Sequence[int], ttl_sec: float, expires_at: Instant) -> int:
         return self._session.run_over(
-            "queue.insert_leases_of", job_seqs, ttl_sec=ttl_sec, now_at=self._now, expires_at=expires_at
-        )  # fmt: skip
+            "queue.insert_leases_of",
+            job_seqs,
+            ttl_sec=ttl_sec,
+            now_at=self._now,
+            expires_at=expires_at,
+        )
 
     def find_lease(self, lease_id: str) -> Lease | None:
         row = self._session.one("queue.find_lease", lease_id=lease_id)
@@ -107,11 +131,18 @@ class SqlLeases:
     def lock_holds(self, lease_ids: Sequence[str]) -> dict[str, Hold]:
         if self._session.is_embedded:
             ids = _encode(lease_ids).decode()
-            return {hold.lease_id: hold for hold in self._session.all_as(Hold, "queue.list_holds", ids=ids)}
-        return {row[0]: Hold(*row) for row in among(self._session, "queue.lock_holds_among", lease_ids)}
+            return {
+                hold.lease_id: hold
+                for hold in self._session.all_as(Hold, "queue.list_holds", ids=ids)
+            }
+        return {
+            row[0]: Hold(*row) for row in among(self._session, "queue.lock_holds_among", lease_ids)
+        }
 
     def list_of_job(self, job_seq: int) -> list[Lease]:
-        return [Lease(*row) for row in self._session.all("queue.list_leases_of_job", job_seq=job_seq)]
+        return [
+            Lease(*row) for row in self._session.all("queue.list_leases_of_job", job_seq=job_seq)
+        ]
 
     def list_active(self, limit: int) -> list[Lease]:
         return [Lease(*row) for row in self._session.all("queue.list_active_leases", limit=limit)]
@@ -133,12 +164,15 @@ class SqlLeases:
         count = 0
         for status, places in alike.items():
             same = {"status": status, "now_at": self._now}
-            count += change_among(self._session, "queue.release_leases_among", ("id", "digest"), places, same)
+            count += change_among(
+                self._session, "queue.release_leases_among", ("id", "digest"), places, same
+            )
         return count
 
     def expire_locked(self, lease_ids: Sequence[str]) -> int:
         return self._session.run_many(
-            "queue.expire_lease", [{"lease_id": lease_id, "now_at": self._now} for lease_id in lease_ids]
+            "queue.expire_lease",
+            [{"lease_id": lease_id, "now_at": self._now} for lease_id in lease_ids],
         )
 
 

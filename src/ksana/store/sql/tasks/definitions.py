@@ -45,7 +45,23 @@ class SqlTasks:
         last_status: str = "",
     ) -> int:
         now = self._now
-        task = Task(0, job_id, dialect, definition, status, 1, now, now, False, next_slot_at, fire_at, 0, None, last_status, "")  # type: ignore[arg-type]
+        task = Task(
+            0,
+            job_id,
+            dialect,  # type: ignore[arg-type]
+            definition,
+            status,  # type: ignore[arg-type]
+            1,
+            now,
+            now,
+            False,
+            next_slot_at,
+            fire_at,
+            0,
+            None,
+            last_status,
+            "",
+        )
         return self.insert_many([task])[0]
 
     def insert_many(self, tasks: Sequence[Task]) -> list[int]:
@@ -69,12 +85,21 @@ class SqlTasks:
         """Put back a task under its own id."""
         row = _columns(task.definition)
         row.update(
-            id=task.id, job_id=task.job_id, dialect=task.dialect,
-            living_name=task.definition.name if task.dialect == "C" else None, status=task.status, version=task.version,
-            created_at=task.created_at, updated_at=task.updated_at, next_slot_at=task.next_slot_at, fire_at=task.fire_at,
-            runs_fired=task.runs_fired, last_run_at=task.last_run_at, last_status=task.last_status,
+            id=task.id,
+            job_id=task.job_id,
+            dialect=task.dialect,
+            living_name=task.definition.name if task.dialect == "C" else None,
+            status=task.status,
+            version=task.version,
+            created_at=task.created_at,
+            updated_at=task.updated_at,
+            next_slot_at=task.next_slot_at,
+            fire_at=task.fire_at,
+            runs_fired=task.runs_fired,
+            last_run_at=task.last_run_at,
+            last_status=task.last_status,
             last_error=task.last_error,
-        )  # fmt: skip
+        )
         self._session.run("tasks.insert_task_with_id", **row)
 
     def change_if_version(
@@ -89,16 +114,25 @@ class SqlTasks:
     ) -> bool:
         row = _columns(definition)
         row.update(
-            id=task.id, version=task.version, living_name=definition.name if task.dialect == "C" else None, status=status,
-            updated_at=self._now, next_slot_at=next_slot_at, fire_at=fire_at, runs_fired=runs_fired,
+            id=task.id,
+            version=task.version,
+            living_name=definition.name if task.dialect == "C" else None,
+            status=status,
+            updated_at=self._now,
+            next_slot_at=next_slot_at,
+            fire_at=fire_at,
+            runs_fired=runs_fired,
             last_status=last_status,
-        )  # fmt: skip
+        )
         return self._session.run("tasks.change_task", **row) == 1
 
     def delete_if_living(self, task: Task) -> bool:
-        # The mark cannot stand in a job id, so what is kept never collides and is cut off again when read.
+        # The mark cannot stand in a job id, so what is kept never collides and is cut off again
+        # when read.
         gone = f"{task.job_id}{_GONE}{task.id}"
-        return self._session.run("tasks.delete_task", id=task.id, gone_job_id=gone, at=self._now) == 1
+        return (
+            self._session.run("tasks.delete_task", id=task.id, gone_job_id=gone, at=self._now) == 1
+        )
 
     def find(self, task_id: int, *, lock: bool = False) -> Task | None:
         row = self._session.one("tasks.lock_task" if lock else "tasks.get_task", id=task_id)
@@ -124,36 +158,62 @@ class SqlTasks:
         skip: int = 0,
     ) -> list[Task]:
         filters = _filters(status, name, tag, exec_type)
-        rows = self._session.filtered("tasks.list_tasks", filters, after=after, limit=limit, skip=skip)
+        rows = self._session.filtered(
+            "tasks.list_tasks", filters, after=after, limit=limit, skip=skip
+        )
         return [read_task(row) for row in rows]
 
     def count(
-        self, *, status: str | None = None, name: str | None = None, tag: str | None = None, exec_type: str | None = None
+        self,
+        *,
+        status: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        exec_type: str | None = None,
     ) -> int:
-        return int(self._session.filtered("tasks.count_tasks", _filters(status, name, tag, exec_type))[0][0])
+        return int(
+            self._session.filtered("tasks.count_tasks", _filters(status, name, tag, exec_type))[0][
+                0
+            ]
+        )
 
     def count_by_status(self) -> dict[str, int]:
         return {str(row[0]): int(row[1]) for row in self._session.all("tasks.count_by_status")}
 
-    def list_due(self, now: Instant, limit: int, known: Mapping[int, Task] = MappingProxyType({})) -> list[Task]:
+    def list_due(
+        self, now: Instant, limit: int, known: Mapping[int, Task] = MappingProxyType({})
+    ) -> list[Task]:
         if not known:
-            return [read_task(row) for row in self._session.all_at_once("tasks.list_due", now=now, limit=limit)]
+            return [
+                read_task(row)
+                for row in self._session.all_at_once("tasks.list_due", now=now, limit=limit)
+            ]
         rows = self._session.all_at_once("tasks.list_due_standing", now=now, limit=limit)
         # Each is looked up once: what is known may change meanwhile.
         found = [_if_current(known.get(row[0]), row[1]) for row in rows]
         strange = [row[0] for row, task in zip(rows, found, strict=True) if task is None]
         read = {task.id: task for task in self._list_of(strange)} if strange else {}
-        return [read[row[0]] if task is None else _standing(task, row) for row, task in zip(rows, found, strict=True)]
+        return [
+            read[row[0]] if task is None else _standing(task, row)
+            for row, task in zip(rows, found, strict=True)
+        ]
 
     def _list_of(self, ids: Sequence[int]) -> list[Task]:
-        return [read_task(row) for row in self._session.all_at_once("tasks.list_tasks_of", ids=self._session.list_of(ids))]
+        return [
+            read_task(row)
+            for row in self._session.all_at_once(
+                "tasks.list_tasks_of", ids=self._session.list_of(ids)
+            )
+        ]
 
     def next_fire_at(self) -> Instant | None:
         row = self._session.one("tasks.next_fire_at")
         return None if row is None else row[0]
 
     def advance_unchanged(self, advances: Sequence[Advance]) -> list[bool]:
-        return self._session.run_each("tasks.advance_task", _ADVANCE_COLUMNS, [_advance_row(one) for one in advances])
+        return self._session.run_each(
+            "tasks.advance_task", _ADVANCE_COLUMNS, [_advance_row(one) for one in advances]
+        )
 
     def note_last(self, task_id: int, last_status: str, last_error: str, at: Instant) -> None:
         self.note_last_of([(task_id, last_status, last_error)], at)
@@ -179,17 +239,40 @@ def _standing(task: Task, row: Sequence[Any]) -> Task:
     """A known task where it stands now."""
     _, _, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error = row
     return Task(
-        task.id, task.job_id, task.dialect, task.definition, task.status, task.version, task.created_at, task.updated_at,
-        task.is_deleted, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error,
-    )  # fmt: skip
+        task.id,
+        task.job_id,
+        task.dialect,
+        task.definition,
+        task.status,
+        task.version,
+        task.created_at,
+        task.updated_at,
+        task.is_deleted,
+        next_slot_at,
+        fire_at,
+        runs_fired,
+        last_run_at,
+        last_status,
+        last_error,
+    )
 
 
 def _advance_row(one: Advance) -> tuple[Any, ...]:
     task = one.task
-    return one.next_slot_at, one.fire_at, one.started, one.last_status, task.id, task.version, task.next_slot_at
+    return (
+        one.next_slot_at,
+        one.fire_at,
+        one.started,
+        one.last_status,
+        task.id,
+        task.version,
+        task.next_slot_at,
+    )
 
 
-def _filters(status: str | None, name: str | None, tag: str | None, exec_type: str | None) -> dict[str, str | None]:
+def _filters(
+    status: str | None, name: str | None, tag: str | None, exec_type: str | None
+) -> dict[str, str | None]:
     return {
         "status": status,
         "name": None if name is None else f"%{_like(name)}%",
@@ -199,7 +282,8 @@ def _filters(status: str | None, name: str | None, tag: str | None, exec_type: s
 
 
 def _like(text: str) -> str:
-    """A part to match literally as far as LIKE allows without an escape clause the three databases do not share."""
+    """A part to match literally as far as LIKE allows without an escape clause the three databases
+    do not share."""
     return text.replace("%", "_")
 
 
@@ -239,21 +323,76 @@ def _columns(definition: Definition) -> dict[str, Any]:
 def read_task(row: Row) -> Task:
     """Read a row of the columns every task statement selects."""
     (
-        task_id, job_id, dialect, name, description, _timezone, schedule_json, exec_type, method, url, headers_json, body,
-        timeout, retry_json, max_concurrency, policy, misfire, catchup, callback_method, callback_timeout, tags, options_json,
-        status, version, created_at, updated_at, deleted, next_slot_at, fire_at, runs_fired, last_run_at, last_status,
+        task_id,
+        job_id,
+        dialect,
+        name,
+        description,
+        _timezone,
+        schedule_json,
+        exec_type,
+        method,
+        url,
+        headers_json,
+        body,
+        timeout,
+        retry_json,
+        max_concurrency,
+        policy,
+        misfire,
+        catchup,
+        callback_method,
+        callback_timeout,
+        tags,
+        options_json,
+        status,
+        version,
+        created_at,
+        updated_at,
+        deleted,
+        next_slot_at,
+        fire_at,
+        runs_fired,
+        last_run_at,
+        last_status,
         last_error,
-    ) = row  # fmt: skip
+    ) = row
     definition = Definition(
-        name, description, _decode_schedule(schedule_json), exec_type, method, url,
-        _decode_headers(headers_json) if headers_json != "{}" else {}, body, round(timeout * SECOND),
-        _NO_RETRY if retry_json == _NO_RETRY_JSON else _decode_retry(retry_json), max_concurrency, policy, misfire, catchup,
-        callback_method, round(callback_timeout * SECOND), tuple(tags.strip(",").split(",")) if tags else (),
+        name,
+        description,
+        _decode_schedule(schedule_json),
+        exec_type,
+        method,
+        url,
+        _decode_headers(headers_json) if headers_json != "{}" else {},
+        body,
+        round(timeout * SECOND),
+        _NO_RETRY if retry_json == _NO_RETRY_JSON else _decode_retry(retry_json),
+        max_concurrency,
+        policy,
+        misfire,
+        catchup,
+        callback_method,
+        round(callback_timeout * SECOND),
+        tuple(tags.strip(",").split(",")) if tags else (),
         _DEFAULT_OPTIONS if options_json == "{}" else _decode_options(options_json),
-    )  # fmt: skip
+    )
     if deleted:
         job_id = job_id.rpartition(_GONE)[0]
     return Task(
-        task_id, job_id, dialect, definition, status, version, created_at, updated_at, bool(deleted), next_slot_at, fire_at,
-        runs_fired, last_run_at, last_status, last_error,
-    )  # fmt: skip
+        task_id,
+        job_id,
+        dialect,
+        definition,
+        status,
+        version,
+        created_at,
+        updated_at,
+        bool(deleted),
+        next_slot_at,
+        fire_at,
+        runs_fired,
+        last_run_at,
+        last_status,
+        last_error,
+    )

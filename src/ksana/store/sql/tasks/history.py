@@ -1,4 +1,5 @@
-"""The past of tasks and runs: bounded reads by index for explain, and removal in small batches for retention."""
+"""The past of tasks and runs: bounded reads by index for explain, and removal in small batches for
+retention."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -14,7 +15,8 @@ LOOK_THROUGH: Final = 20_000
 """Runs of one task looked at for surplus beyond those it keeps."""
 
 _WINDOWS: Final = 20
-"""Windows of the oldest runs one purge looks through: unfinished ones may stand at the old end, and must not stop it."""
+"""Windows of the oldest runs one purge looks through: unfinished ones may stand at the old end, and
+must not stop it."""
 
 _decode_options = msgspec.json.Decoder(Options).decode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -50,18 +52,32 @@ class SqlHistory:
         return low
 
     def first_event(self, entity_type: str, entity_id: int) -> Fact | None:
-        row = self._session.one("history.first_event", entity_type=entity_type, entity_id=str(entity_id))
+        row = self._session.one(
+            "history.first_event", entity_type=entity_type, entity_id=str(entity_id)
+        )
         return None if row is None else _fact(row)
 
-    def list_events_down(self, entity_type: str, entity_id: int, upto: int, limit: int) -> list[Fact]:
+    def list_events_down(
+        self, entity_type: str, entity_id: int, upto: int, limit: int
+    ) -> list[Fact]:
         rows = self._session.all(
-            "history.events_down", entity_type=entity_type, entity_id=str(entity_id), upto=upto, limit=limit
+            "history.events_down",
+            entity_type=entity_type,
+            entity_id=str(entity_id),
+            upto=upto,
+            limit=limit,
         )
         return [_fact(row) for row in rows]
 
-    def list_events_up(self, entity_type: str, entity_id: int, after: int, limit: int) -> list[Fact]:
+    def list_events_up(
+        self, entity_type: str, entity_id: int, after: int, limit: int
+    ) -> list[Fact]:
         rows = self._session.all(
-            "history.events_up", entity_type=entity_type, entity_id=str(entity_id), after=after, limit=limit
+            "history.events_up",
+            entity_type=entity_type,
+            entity_id=str(entity_id),
+            after=after,
+            limit=limit,
         )
         return [_fact(row) for row in rows]
 
@@ -83,10 +99,14 @@ class SqlHistory:
         return [(int(row[0]), _decode_options(row[1]).history_limit) for row in rows]
 
     def list_surplus(self, task_id: int, keep: int, limit: int) -> list[int]:
-        row = self._session.one("history.newest_surplus", task_id=task_id, keep=keep, look=keep + LOOK_THROUGH)
+        row = self._session.one(
+            "history.newest_surplus", task_id=task_id, keep=keep, look=keep + LOOK_THROUGH
+        )
         if row is None:
             return []
-        rows = self._session.all("history.list_surplus", task_id=task_id, upto=row[0], look=LOOK_THROUGH, limit=limit)
+        rows = self._session.all(
+            "history.list_surplus", task_id=task_id, upto=row[0], look=LOOK_THROUGH, limit=limit
+        )
         return [int(row[0]) for row in rows]
 
     def remove_runs(self, run_ids: Sequence[int]) -> int:
@@ -100,7 +120,9 @@ class SqlHistory:
         after = 0
         for _ in range(_WINDOWS):
             rows = self._session.all("history.oldest_runs", after=after, limit=limit)
-            old += [row[0] for row in rows if row[3] is None and row[2] is not None and row[2] < before]
+            old += [
+                row[0] for row in rows if row[3] is None and row[2] is not None and row[2] < before
+            ]
             if len(old) >= limit or len(rows) < limit or all(row[1] >= before for row in rows):
                 break
             after = rows[-1][0]

@@ -14,16 +14,43 @@ from ksana.store.sql.tasks.definitions import read_task
 
 _OPEN = frozenset({"SCHEDULED", "RUNNING"})
 _NEW_COLUMNS = (
-    "uid", "task_id", "open_task", "slot_at", "scheduled_time", "start_time", "end_time", "status", "trigger_kind",
-    "exec_type", "is_counted", "host", "ready_host", "held_by", "token", "reason", "callback_token", "override_body",
-    "retry_of", "trace_id", "created_at", "updated_at",
-)  # fmt: skip
+    "uid",
+    "task_id",
+    "open_task",
+    "slot_at",
+    "scheduled_time",
+    "start_time",
+    "end_time",
+    "status",
+    "trigger_kind",
+    "exec_type",
+    "is_counted",
+    "host",
+    "ready_host",
+    "held_by",
+    "token",
+    "reason",
+    "callback_token",
+    "override_body",
+    "retry_of",
+    "trace_id",
+    "created_at",
+    "updated_at",
+)
 _HOLD_COLUMNS = ("held_by", "new_token", "at", "id", "token")
 _END_COLUMNS = (*AttemptEnd.__struct_fields__, "at", "id", "token")
 _PLAIN_COLUMNS = (
-    "start_time", "end_time", "request_headers", "request_body", "response_code", "response_body", "attempts", "at", "id",
+    "start_time",
+    "end_time",
+    "request_headers",
+    "request_body",
+    "response_code",
+    "response_body",
+    "attempts",
+    "at",
+    "id",
     "token",
-)  # fmt: skip
+)
 
 
 class SqlRuns:
@@ -41,12 +68,30 @@ class SqlRuns:
             is_open = status in _OPEN
             rows.append(
                 (
-                    run.uid, task_id, task_id if is_open else None, run.slot_at, run.scheduled_time,
-                    at if status == "RUNNING" else None, None if is_open else at, status, run.trigger, run.exec_type,
-                    int(run.is_counted), host, host if run.is_ready else None, run.held_by, run.token, run.reason,
-                    run.callback_token, run.override_body, run.retry_of, run.trace_id, at, at,
+                    run.uid,
+                    task_id,
+                    task_id if is_open else None,
+                    run.slot_at,
+                    run.scheduled_time,
+                    at if status == "RUNNING" else None,
+                    None if is_open else at,
+                    status,
+                    run.trigger,
+                    run.exec_type,
+                    int(run.is_counted),
+                    host,
+                    host if run.is_ready else None,
+                    run.held_by,
+                    run.token,
+                    run.reason,
+                    run.callback_token,
+                    run.override_body,
+                    run.retry_of,
+                    run.trace_id,
+                    at,
+                    at,
                 )
-            )  # fmt: skip
+            )
         return self._session.insert_tuples("runs.insert_run", _NEW_COLUMNS, rows)
 
     def find(self, run_id: int, *, lock: bool = False) -> Run | None:
@@ -72,7 +117,10 @@ class SqlRuns:
         skip: int = 0,
     ) -> list[Run]:
         filters = {"task_id": task_id, "status": status, "since": since, "until": until}
-        return [_run(row) for row in self._session.filtered("runs.list_runs", filters, limit=limit, skip=skip)]
+        return [
+            _run(row)
+            for row in self._session.filtered("runs.list_runs", filters, limit=limit, skip=skip)
+        ]
 
     def count_runs(
         self,
@@ -100,12 +148,23 @@ class SqlRuns:
         rows = self._session.all("runs.count_open_of", task_ids=self._session.list_of(task_ids))
         return {int(row[0]): Counts(int(row[1]) - int(row[2]), int(row[2])) for row in rows}
 
-    def hold_ready(self, host: str, limit: int, instance_id: str, tokens: Sequence[int]) -> list[tuple[Run, Task]]:
+    def hold_ready(
+        self, host: str, limit: int, instance_id: str, tokens: Sequence[int]
+    ) -> list[tuple[Run, Task]]:
         rows = self._session.all_at_once("runs.list_ready", host=host, limit=limit)
-        seen = [(_run(row[:34]), read_task(row[34:]), token) for row, token in zip(rows, tokens, strict=False)]
-        changes = [(instance_id, new_token, self._now, run.id, run.token) for run, _, new_token in seen]
+        seen = [
+            (_run(row[:34]), read_task(row[34:]), token)
+            for row, token in zip(rows, tokens, strict=False)
+        ]
+        changes = [
+            (instance_id, new_token, self._now, run.id, run.token) for run, _, new_token in seen
+        ]
         is_ours = self._session.run_each("runs.hold_run", _HOLD_COLUMNS, changes)
-        return [(_held(run, token), task) for (run, task, token), ours in zip(seen, is_ours, strict=True) if ours]
+        return [
+            (_held(run, token), task)
+            for (run, task, token), ours in zip(seen, is_ours, strict=True)
+            if ours
+        ]
 
     def list_ready_hosts(self) -> list[str]:
         return [str(row[0]) for row in self._session.all("runs.list_ready_hosts")]
@@ -119,10 +178,18 @@ class SqlRuns:
             if is_one:
                 plain.append(
                     (
-                        end.start_time, end.end_time, end.request_headers, end.request_body, end.response_code,
-                        end.response_body, end.attempts, at, run_id, token,
+                        end.start_time,
+                        end.end_time,
+                        end.request_headers,
+                        end.request_body,
+                        end.response_code,
+                        end.response_body,
+                        end.attempts,
+                        at,
+                        run_id,
+                        token,
                     )
-                )  # fmt: skip
+                )
             else:
                 other.append((*values(end), at, run_id, token))
         were_plain = iter(run_each("runs.finish_plain_run", _PLAIN_COLUMNS, plain))
@@ -132,7 +199,12 @@ class SqlRuns:
     def end_if_unchanged(self, run: Run, end: RunEnd) -> bool:
         return (
             self._session.run(
-                "runs.end_run", id=run.id, old_status=run.status, token=run.token, at=self._now, **msgspec.structs.asdict(end)
+                "runs.end_run",
+                id=run.id,
+                old_status=run.status,
+                token=run.token,
+                at=self._now,
+                **msgspec.structs.asdict(end),
             )
             == 1
         )
@@ -144,10 +216,15 @@ class SqlRuns:
         row = self._session.one("runs.first_waiting", task_id=task_id)
         if row is None or row[0] is None:
             return None
-        return int(row[0]) if self._session.run("runs.promote_run", id=row[0], at=self._now) else None
+        return (
+            int(row[0]) if self._session.run("runs.promote_run", id=row[0], at=self._now) else None
+        )
 
     def list_wakes(self, now: Instant, limit: int) -> list[tuple[int, str, int]]:
-        return [(row[0], row[1], row[2]) for row in self._session.all("runs.list_wakes", now=now, limit=limit)]
+        return [
+            (row[0], row[1], row[2])
+            for row in self._session.all("runs.list_wakes", now=now, limit=limit)
+        ]
 
     def next_wake_at(self) -> Instant | None:
         row = self._session.one("runs.next_wake_at")
@@ -166,10 +243,16 @@ class SqlRuns:
         return [int(row[0]) for row in self._session.all("runs.list_stalled", limit=limit)]
 
     def list_open_of_task(self, task_id: int, limit: int = 10_000) -> list[int]:
-        return [int(row[0]) for row in self._session.all("runs.list_open_of_task", task_id=task_id, limit=limit)]
+        return [
+            int(row[0])
+            for row in self._session.all("runs.list_open_of_task", task_id=task_id, limit=limit)
+        ]
 
     def extend_deadline_if_pending(self, run_id: int, deadline: Instant) -> bool:
-        return self._session.run("runs.extend_deadline", id=run_id, deadline=deadline, at=self._now) == 1
+        return (
+            self._session.run("runs.extend_deadline", id=run_id, deadline=deadline, at=self._now)
+            == 1
+        )
 
     def count_pending_callbacks(self) -> int:
         row = self._session.one("runs.count_pending_callbacks")
@@ -177,7 +260,12 @@ class SqlRuns:
 
     def insert_callback(self, run_id: int, headers: str, body: str, status: str) -> None:
         self._session.run(
-            "runs.insert_callback", task_run_id=run_id, received_at=self._now, headers_json=headers, body=body, status=status
+            "runs.insert_callback",
+            task_run_id=run_id,
+            received_at=self._now,
+            headers_json=headers,
+            body=body,
+            status=status,
         )
 
     def list_callbacks(self, run_id: int) -> list[tuple[int, Instant, str, str]]:
@@ -186,7 +274,9 @@ class SqlRuns:
 
 
 def _held(run: Run, token: int) -> Run:
-    return msgspec.structs.replace(run, status="RUNNING", token=token, attempt=run.attempt + (run.status == "RETRYING"))
+    return msgspec.structs.replace(
+        run, status="RUNNING", token=token, attempt=run.attempt + (run.status == "RETRYING")
+    )
 
 
 def _run(row: Sequence[Any]) -> Run:
