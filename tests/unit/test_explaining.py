@@ -100,7 +100,10 @@ def test_every_misfire_policy_and_every_end_of_a_run_has_words() -> None:
 
 def test_every_code_that_explain_adds_is_used_and_is_no_recorded_one() -> None:
     used = set().union(
-        *(literals(SOURCE / "domain" / f"explaining_{name}.py") for name in ("tasks", "runs"))
+        *(
+            literals(SOURCE / "domain" / "tasks" / f"explain_{name}.py")
+            for name in ("tasks", "runs")
+        )
     )
     assert set(PRESENT) <= used
     assert not set(PRESENT) & set(RECORDED)

@@ -23,6 +23,12 @@ class Lifecycle(msgspec.Struct, frozen=True):
     initial: frozenset[str]
     final: frozenset[str]
     moves: tuple[Move, ...]
+    pairs: frozenset[tuple[str, str]] = frozenset()
+    """Every (from, to), made from the moves: asked once for each change of a state."""
+
+    def __post_init__(self) -> None:
+        pairs = frozenset((old, new) for old, _, new in self.moves)
+        msgspec.structs.force_setattr(self, "pairs", pairs)
 
     @property
     def states(self) -> frozenset[str]:
@@ -35,7 +41,13 @@ class Lifecycle(msgspec.Struct, frozen=True):
 
     def allows(self, old: str, new: str) -> bool:
         """Tell whether some event leads from old to new."""
-        return any(move[0] == old and move[2] == new for move in self.moves)
+        return (old, new) in self.pairs
+
+    def require(self, old: str, new: str) -> None:
+        """Raise ILLEGAL_TRANSITION unless some event leads from old to new. Every writer of a state
+        asks this before it writes."""
+        if (old, new) not in self.pairs:
+            raise self.refuse(old, new)
 
     def sources(self, new: str) -> frozenset[str]:
         """The states from which `new` can be reached in one move."""
