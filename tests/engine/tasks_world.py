@@ -123,7 +123,7 @@ class World:
         self.metrics = Quiet()
         self.is_alive = False
         self._names = 0
-        self._renew_every = SECOND
+        self.renew_every_us = SECOND
         self._instance = instance
         self._limits = (workers, per_host)
         self._tasks: list[asyncio.Task[None]] = []
@@ -178,7 +178,7 @@ class World:
 
     def slow_down_polls(self) -> None:
         """For tests over years: the polls are a net, and nothing falls here."""
-        self._renew_every = 10**15
+        self.renew_every_us = 10**15
         for pump in self._pumps:
             pump._poll_us = 10**15
             pump.signal()
@@ -195,7 +195,7 @@ class World:
     async def _renew(self, me: str) -> None:
         while True:
             await self.store.transact(lambda tx: tx.instances.renew_if_registered(me, 15 * SECOND))
-            await self.clock.sleep_until(self.clock.now() + self._renew_every)
+            await self.clock.sleep_until(self.clock.now() + self.renew_every_us)
 
     # the services' hints
     def due(self, at: Instant | None) -> None:
