@@ -34,8 +34,8 @@ from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import Jobs, wait_for_store
-from ksana.boot.surface_list import SURFACES
-from ksana.boot.surfaces import CoreServices, Surface
+from ksana.boot.surface import CoreServices, Surface
+from ksana.boot.surfaces import find_surfaces
 from ksana.boot.tracing import FLUSH_WITHIN, start_tracing
 from ksana.boot.unopened_store import UnopenedStore
 from ksana.domain.tasks.timer_document import TimerDefaults
@@ -128,7 +128,7 @@ class KsanaServer:
             self._keys,
             self._spans,
         )
-        self._surfaces: tuple[Surface, ...] = tuple(make(self._core) for make in SURFACES)
+        self._surfaces: tuple[Surface, ...] = tuple(make(self._core) for make in find_surfaces())
         stats = StatsSections()
         for surface in self._surfaces:
             if surface.stats is not None:

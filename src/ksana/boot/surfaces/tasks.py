@@ -17,7 +17,7 @@ from ksana.api.tasks import timers as timers_api
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
-from ksana.boot.surfaces import CoreServices, Surface
+from ksana.boot.surface import CoreServices, Surface
 from ksana.domain.tasks.records import Task
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
@@ -169,7 +169,7 @@ class _Hints:
         self._delivery.abort(run_id)
 
 
-def tasks_surface(core: CoreServices) -> Surface:
+def make_surface(core: CoreServices) -> Surface:
     """Put the surface together."""
     settings, store, clock = core.settings, core.store, core.clock
     me, metrics = core.membership.instance_id, TaskMetrics(core)

@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily
 
 from ksana.api.queue.routes import Queue
-from ksana.boot.surfaces import CoreServices, Surface
+from ksana.boot.surface import CoreServices, Surface
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.queue.chores import QueueChores
 from ksana.ports.queue.tables import QueueTx
@@ -16,7 +16,7 @@ from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats, Snapshot
 
 
-def queue_surface(core: CoreServices) -> Surface:
+def make_surface(core: CoreServices) -> Surface:
     """Build the surface; nothing waits here."""
     settings = core.settings
     limits = Limits(settings.capacity.total, settings.capacity.shares, settings.queue.claim_ttl_us)
