@@ -85,9 +85,9 @@ def render_cli() -> str:
     parts = [
         "# Commands",
         _NOTE,
-        "Every command that opens a store also takes `--config FILE` and one option for each setting; see "
-        "[settings](settings.md). A mistake in the command line ends with exit code 2, anything else that stops a command "
-        "with 1 and one sentence on stderr.",
+        "Every command that opens a store also takes `--config FILE` and one option for each "
+        "setting; see [settings](settings.md). A mistake in the command line ends with exit code "
+        "2, anything else that stops a command with 1 and one sentence on stderr.",
     ]
     for name in COMMANDS:
         command = typer.main.get_command(build(name)).commands[name]  # type: ignore[attr-defined]
@@ -156,13 +156,14 @@ def render_routes(routes: list[Route]) -> str:
     parts = [
         "# Endpoints",
         _NOTE,
-        "The running server describes itself in full at `/openapi.json`, and for people at `/docs`. The scope is what an API "
-        "key must hold once one exists; `-` needs none.",
+        "The running server describes itself in full at `/openapi.json`, and for people at "
+        "`/docs`. The scope is what an API key must hold once one exists; `-` needs none.",
     ]
     tags = dict.fromkeys(route.tags[0] if route.tags else "other" for route in routes)
     for tag in tags:
         rows = [
-            f"| `{route.method} {plain_path(route)}` | {route.summary.rstrip('.')} | {route.scope or '-'} |"
+            f"| `{route.method} {plain_path(route)}` | {route.summary.rstrip('.')} "
+            f"| {route.scope or '-'} |"
             for route in routes
             if (route.tags[0] if route.tags else "other") == tag
         ]

@@ -218,8 +218,8 @@ class KsanaServer:
         await self._keys.refresh()
         if not self._is_local and not self._keys.any_made and not settings.server.insecure:
             raise SetupError(
-                f"{settings.server.host} can be reached by others and no API key exists: make one with "
-                "`ksana key create`, listen on 127.0.0.1, or allow it with --insecure."
+                f"{settings.server.host} can be reached by others and no API key exists: "
+                "make one with `ksana key create`, listen on 127.0.0.1, or allow it with --insecure."
             )
         found = await banner.take_stock(store, self._surfaces)
         await self._membership.join()

@@ -298,5 +298,5 @@ def _defaults(core: CoreServices) -> Defaults:
 
 
 def _dst(choice: str) -> Any:
-    """`debian` is the rule built into the timetable: one answer for fixed times, another for steps."""
+    """`debian` is the rule built into the timetable: fixed times and steps differ."""
     return None if choice == "debian" else choice
