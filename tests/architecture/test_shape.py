@@ -18,8 +18,7 @@ SOURCE = ROOT / "src" / "ksana"
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
 ENTITIES = frozenset(
-    ("TASK", "RUN", "JOB", "LEASE", "GOV_JOB", "OBJECT", "GATE", "NODE", "SESSION", "NODE_JOB")
-    + ("KEY", "STORE")
+    "TASK RUN JOB LEASE GOV_JOB OBJECT GATE NODE SESSION NODE_JOB KEY STORE".split()
 )
 EVENT_NAME = re.compile(r"[A-Z]+(_[A-Z]+)+")
 SQL_TEXT = re.compile(r"'([A-Z]+(?:_[A-Z]+)+)'")
