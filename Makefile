@@ -7,7 +7,7 @@ ARGS ?=
 TEST_WORKERS ?= 2
 PYTEST = $(BIN)/pytest -q -n $(TEST_WORKERS) --timeout 120
 
-.PHONY: help setup run test quick dev servers check lint types imports pytest bench torture docs conformance format dist ci
+.PHONY: help setup run test quick dev servers check lint types imports pytest bench torture docs walks conformance format dist ci
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ docs: dev ## Write the generated pages anew: settings, commands, endpoints, even
 
 dist: dev ## Build the wheels and the source archive into dist/
 	@scripts/dist
+
+walks: dev ## Take the walks of docs/internals/tour.md anew from a running server
+	@$(BIN)/python -W ignore -m tests.ground.walks
 
 conformance: dev ## Which tests prove which item of the contract (ARGS='--require X --names')
 	@$(BIN)/python -m tests.ground.conformance $(ARGS)

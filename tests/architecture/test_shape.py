@@ -17,9 +17,10 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "ksana"
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
-ENTITIES = frozenset(
-    "TASK RUN JOB LEASE GOV_JOB OBJECT GATE NODE SESSION NODE_JOB KEY STORE".split()
-)
+ENTITIES = {
+    *("TASK", "RUN", "JOB", "LEASE", "KEY", "STORE"),
+    *("GOV_JOB", "OBJECT", "GATE", "NODE", "SESSION", "NODE_JOB"),
+}
 EVENT_NAME = re.compile(r"[A-Z]+(_[A-Z]+)+")
 SQL_TEXT = re.compile(r"'([A-Z]+(?:_[A-Z]+)+)'")
 TEXT_SUFFIXES = {
