@@ -129,7 +129,7 @@ async def take_walks() -> dict[str, Walk]:
             walks["claim"] = await _claim(client, recorder)
             walks["callback"] = await _call_back(client, target, recorder)
     sys.setprofile(None)
-    threading.setprofile(None)  # type: ignore[arg-type]
+    threading.setprofile(None)
     return walks
 
 
