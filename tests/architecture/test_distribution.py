@@ -1,4 +1,4 @@
-"""What is shipped: the wheel builds with the pinned tools, and carries all that the program reads."""
+"""What is shipped: the wheel builds with the pinned tools, and carries what the program reads."""
 
 import subprocess
 import sys
