@@ -53,7 +53,7 @@ torture: dev servers ## The slow tests, and the properties with many more exampl
 	@HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout 1800 -m slow $(ARGS)
 	@if [ -d tests/properties ]; then HYPOTHESIS_PROFILE=torture $(PYTEST) --timeout 1800 tests/properties; fi
 
-bench: dev servers ## Measure; each figure as a ratio to its floor (ARGS='lane')
+bench: dev servers ## Measure; each figure as a ratio to its floor (ARGS='commit_queue')
 	@$(BIN)/python -m bench $(ARGS)
 
 docs: dev ## Write the generated pages anew: settings, commands, endpoints, events, diagrams
