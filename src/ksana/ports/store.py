@@ -82,6 +82,11 @@ class Events(Protocol):
         """The greatest id, 0 if there is none."""
         ...
 
+    def settled_id(self, since: Instant) -> int:
+        """The id before the first gap among the events younger than `since`; without such a gap the
+        greatest id. A transaction under way may still fill a gap."""
+        ...
+
     def purge(self, before: Instant, limit: int) -> int:
         """Remove up to `limit` events older than `before`; answer how many."""
         ...
