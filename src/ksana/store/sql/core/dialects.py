@@ -113,6 +113,7 @@ class SqliteDialect:
             "force_primary": "",
             "in": "IN (SELECT value FROM json_each(:{}))",
             "text": "CAST({} AS TEXT)",
+            "widen": "",  # it does not enforce lengths
         },
         parameter=":{}",
         keeps_where=True,
@@ -217,6 +218,7 @@ class MysqlDialect:
             "force_primary": "FORCE INDEX (PRIMARY)",
             "in": "IN %({})s",
             "text": "CAST({} AS CHAR)",
+            "widen": "ALTER TABLE {} MODIFY {} {} NOT NULL",
         },
         parameter="%({})s",
         keeps_where=False,
@@ -386,6 +388,7 @@ class PostgresDialect:
             "force_primary": "",
             "in": "= ANY(%({})s)",
             "text": "CAST({} AS TEXT)",
+            "widen": "ALTER TABLE {} ALTER COLUMN {} TYPE {}",
         },
         parameter="%({})s",
         keeps_where=True,

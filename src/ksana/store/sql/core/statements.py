@@ -129,6 +129,8 @@ class Macros:
         name, argument = match[1], match[2]
         if name == "where":  # a partial index, where the database has such a thing
             return f"WHERE {argument}" if self._keeps_where else ""
+        if name == "widen":  # a text column that may hold more: its table, name and type
+            return self._words[name].format(*argument.split())
         return self._words[name].format(argument or "")
 
 
