@@ -54,7 +54,7 @@ class JsonStore(SqlStore):
         self._is_closed = False
         statements = load_statements(dialect.macros)
         writer = Writer(dialect, statements, clock, self._tally, opened.mirror.seal)
-        reader = Reader(dialect, statements, clock)
+        reader = Reader(dialect, statements, clock, self._tally)
         if inline:
             self._writes, self._reads = InlineExecutor(writer, None), InlineExecutor(None, reader)
             return

@@ -60,11 +60,12 @@ class Checkpointer:
                     connection = self._dialect.connect(read_only=False)
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             except sqlite3.Error as error:
-                if self._dialect.judge(error) is Trouble.BROKEN:
-                    self._tally.mark_broken(error)
+                trouble = self._dialect.classify(error)
+                if trouble in (Trouble.BROKEN, Trouble.DAMAGED):
+                    self._tally.mark_broken(error, trouble)
                     break
-                # Busy, or no room: the writer meets the same and says so; the log keeps everything
-                # until later.
+                # Busy, no room, or no descriptor to be had: the writer meets the same and says so;
+                # the log keeps everything until later.
             self._closing.wait(REST_SECONDS)
         if connection is not None:
             connection.close()

@@ -60,7 +60,8 @@ MAX_RETRIES: Final = 12
 MAX_RECONNECTS: Final = 3
 RESOLVE_SECONDS: Final = 60.0
 FIRST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 5.0
+LONGEST_PAUSE: Final = 1.0
+"""Seconds between two attempts to connect: so late at most it is noticed that the store is back."""
 CLOCK_REFRESH_SECONDS: Final = 1.0
 
 
@@ -102,11 +103,27 @@ class Tally:
         self.broken_reason: str | None = None
         self.down_until = 0.0
 
-    def mark_broken(self, error: BaseException) -> None:
-        """Note that the store refused to make something durable. It stays so until a restart."""
-        self.broken_reason = (
-            f"the store refused to make a write durable ({_line(error)}): restart the server"
-        )
+    def mark_broken(self, error: BaseException, trouble: Trouble = Trouble.BROKEN) -> str:
+        """Note that the store cannot be trusted any more, and answer why. It stays so until a
+        restart."""
+        if trouble is Trouble.DAMAGED:
+            reason = f"the store's file is damaged ({summary(error)}): restore a backup"
+        else:
+            reason = (
+                f"the store refused to make a write durable ({summary(error)}): restart the server"
+            )
+        self.broken_reason = self.broken_reason or reason
+        return self.broken_reason
+
+    def mark_away(self, error: BaseException, pause: float) -> None:
+        """Note that the store cannot be reached, and that nobody tries for so many seconds."""
+        self.down_reason = summary(error)
+        self.down_until = time.monotonic() + pause
+
+    def mark_reached(self) -> None:
+        """Note that it can be reached."""
+        self.down_reason = None
+        self.down_until = 0.0
 
 
 class Writer:
@@ -141,7 +158,7 @@ class Writer:
             self._check_open()
             self._commit_until_settled(batch)
         except StoreDownError as error:
-            self._tally.down_reason = error.message
+            self._tally.down_reason = self._tally.down_reason or error.message
             for work in batch:
                 work.result, work.error = None, error
         except BaseException as error:  # a bug here must not leave callers waiting for ever
@@ -157,9 +174,10 @@ class Writer:
         if self._tally.broken_reason is not None:
             raise StoreDownError(self._tally.broken_reason, retry_after_sec=30)
         wait = self._tally.down_until - time.monotonic()
-        if wait > 0:
+        reason = self._tally.down_reason  # another writer may reach the store at any moment
+        if wait > 0 and reason is not None:
             raise StoreDownError(
-                f"the store is away: {self._tally.down_reason}", retry_after_sec=max(1, round(wait))
+                f"the store is away: {reason}", retry_after_sec=max(1, round(wait))
             )
 
     def _commit_until_settled(self, batch: list[StoreCall]) -> None:
@@ -189,7 +207,7 @@ class Writer:
         try:
             self._seal(session)
         except Exception as error:
-            if self._dialect.is_network and self._dialect.judge(error) is Trouble.LOST:
+            if self._dialect.is_network and self._dialect.classify(error) is Trouble.LOST:
                 self._drop()
                 if not self._resolve():
                     self._tally.retries += 1
@@ -199,7 +217,7 @@ class Writer:
                 return False
         self._tally.commits += 1
         self._tally.transactions += len(batch)
-        self._tally.down_reason = None
+        self._tally.mark_reached()
         return True
 
     def _run(self, session: Session, batch: list[StoreCall], careful: bool) -> None:
@@ -222,7 +240,7 @@ class Writer:
             try:
                 work.result = work.fn(tx, *work.args, **work.kwargs)
             except Exception as error:
-                if self._dialect.judge(error) is not Trouble.OURS:
+                if self._dialect.classify(error) is not Trouble.OURS:
                     raise
                 if session.wrote or not isinstance(error, KsanaError):
                     raise _CarefulNeeded from error
@@ -244,7 +262,7 @@ class Writer:
                 tx.flush()
                 session.raw("RELEASE SAVEPOINT one")
             except Exception as error:
-                if self._dialect.judge(error) is not Trouble.OURS:
+                if self._dialect.classify(error) is not Trouble.OURS:
                     raise
                 session.raw("ROLLBACK TO SAVEPOINT one")
                 session.raw("RELEASE SAVEPOINT one")
@@ -259,7 +277,7 @@ class Writer:
             tx.flush()
         except Exception as error:
             if (
-                self._dialect.judge(error) is Trouble.OURS
+                self._dialect.classify(error) is Trouble.OURS
             ):  # an event the table will not take: whose it is, shows apart
                 raise _CarefulNeeded from error
             raise
@@ -297,41 +315,43 @@ class Writer:
         except Exception as error:
             if session is not None:
                 session.close()
-            self._tally.down_reason = _line(error)
-            self._tally.down_until = time.monotonic() + self._pause
+            if self._dialect.classify(error) is Trouble.DAMAGED:
+                reason = self._tally.mark_broken(error, Trouble.DAMAGED)
+                raise StoreDownError(reason, retry_after_sec=30) from error
+            self._tally.mark_away(error, self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
-            raise StoreDownError(f"the store is away: {_line(error)}") from error
+            raise StoreDownError(f"the store is away: {summary(error)}") from error
         self._pause = FIRST_PAUSE
-        self._tally.down_reason = None
+        self._tally.mark_reached()
         self._clock_read_at = -1e9
         self._session = session
         return session
 
     def _settle_trouble(self, session: Session, error: Exception, retries: Any, lost: Any) -> None:
-        trouble = self._dialect.judge(error)
+        trouble = self._dialect.classify(error)
         self._tally.retries += 1
         if trouble is Trouble.LOST:
             self._drop()
             if next(lost) > MAX_RECONNECTS:
                 raise StoreDownError(
-                    f"the store keeps dropping the connection: {_line(error)}"
+                    f"the store keeps dropping the connection: {summary(error)}"
                 ) from error
             return
         self._roll_back(session)
         if trouble is Trouble.RETRY:
             attempt = next(retries)
             if attempt > MAX_RETRIES:
-                raise StoreDownError(f"the store is too busy: {_line(error)}") from error
+                raise StoreDownError(f"the store is too busy: {summary(error)}") from error
             time.sleep(random.uniform(0, min(0.5, 0.01 * 2**attempt)))
             return
         if trouble is Trouble.FULL:
             raise StoreDownError(
-                f"the store has no room: {_line(error)}", retry_after_sec=5
+                f"the store has no room: {summary(error)}", retry_after_sec=5
             ) from error
-        if trouble is Trouble.BROKEN:
-            self._tally.mark_broken(error)
+        if trouble in (Trouble.BROKEN, Trouble.DAMAGED):
             self._drop()
-            raise StoreDownError(self._tally.broken_reason or "", retry_after_sec=30) from error
+            reason = self._tally.mark_broken(error, trouble)
+            raise StoreDownError(reason, retry_after_sec=30) from error
         raise error
 
     def _resolve(self) -> bool:
@@ -356,7 +376,7 @@ class Writer:
                         "the connection broke while committing and the store has not come back: "
                         "whether this write happened is not known yet"
                     ) from error
-                self._tally.down_reason = _line(error)
+                self._tally.down_reason = summary(error)
                 time.sleep(pause)
                 pause = min(pause * 2, 1.0)
 
@@ -379,8 +399,10 @@ def _commit(session: Session) -> None:
     session.raw("COMMIT")
 
 
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+def summary(error: BaseException) -> str:
+    """An error in one line, without the row that SQLite's driver quotes."""
+    text = str(error).partition(" with text ")[0]
+    return " ".join(text.split())[:300] or type(error).__name__
 
 
 class Limiter:

@@ -135,7 +135,7 @@ def _apply_one(dialect: Dialect, cursor: Any, migration: Migration, found: int, 
         for statement in _statements(dialect.macros.render_schema(migration.text)):
             _run(dialect, cursor, statement)
     except Exception as error:
-        if dialect.judge(error) is not Trouble.OURS:
+        if dialect.classify(error) is not Trouble.OURS:
             raise
         raise SetupError(
             f"migration {migration.full_name} failed on a store of version {found} "
@@ -152,7 +152,7 @@ def _list_applied(dialect: Dialect, cursor: Any) -> set[int]:
     try:
         cursor.execute("SELECT version FROM schema_migrations")
     except Exception as error:
-        if dialect.judge(error) is not Trouble.OURS:
+        if dialect.classify(error) is not Trouble.OURS:
             raise
         return set()  # no such table: nothing was ever applied, and a mere check leaves it so
     return {int(row[0]) for row in cursor.fetchall()}

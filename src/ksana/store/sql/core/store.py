@@ -14,7 +14,7 @@ from ksana.base.errors import SetupError, StoreDownError
 from ksana.ports.store import StoreHealth
 from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.checkpoints import Checkpointer
-from ksana.store.sql.core.commit_queue import Tally, Writer
+from ksana.store.sql.core.commit_queue import Tally, Writer, summary
 from ksana.store.sql.core.dialects import (
     Dialect,
     MysqlDialect,
@@ -60,7 +60,9 @@ class SqlStore:
             self._writes: Executor = InlineExecutor(
                 Writer(dialect, statements, clock, self._tally), None
             )
-            self._reads: Executor = InlineExecutor(None, Reader(dialect, statements, clock))
+            self._reads: Executor = InlineExecutor(
+                None, Reader(dialect, statements, clock, self._tally)
+            )
             return
         count = NETWORK_WRITERS if dialect.is_network else 1
         writers = [Writer(dialect, statements, clock, self._tally) for _ in range(count)]
@@ -69,7 +71,7 @@ class SqlStore:
             self._checkpointer = Checkpointer(dialect, self._tally)
             after_commit = self._checkpointer.note_commit
         self._writes = WriterThreads(writers, "store-write", after_commit)
-        self._reads = ReaderThreads(dialect, statements, clock, READERS)
+        self._reads = ReaderThreads(dialect, statements, clock, self._tally, READERS)
 
     @property
     def url(self) -> str:
@@ -171,11 +173,15 @@ def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str =
             lock.drop()
         if isinstance(error, SetupError):
             raise
-        if dialect.judge(error) is Trouble.OURS:
+        trouble = dialect.classify(error)
+        if trouble is Trouble.DAMAGED:
+            raise SetupError(
+                f"the store {shown} is damaged: {summary(error)}. The file was left as it is; "
+                "restore a backup."
+            ) from error
+        if trouble is Trouble.OURS:
             raise SetupError(f"the store {shown} cannot be used: {error}") from error
-        raise StoreDownError(
-            f"the store {shown} is away: {' '.join(str(error).split())[:300]}"
-        ) from error
+        raise StoreDownError(f"the store {shown} is away: {summary(error)}") from error
     return Opened(dialect, shown, lock, report, warnings)
 
 
@@ -187,7 +193,7 @@ def _patiently(dialect: Dialect, step: Callable[[], T]) -> T:
         try:
             return step()
         except Exception as error:
-            if dialect.judge(error) is not Trouble.RETRY or time.monotonic() > give_up_at:
+            if dialect.classify(error) is not Trouble.RETRY or time.monotonic() > give_up_at:
                 raise
             time.sleep(0.02)
 

@@ -10,7 +10,14 @@ from typing import Any, Protocol
 
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
-from ksana.store.sql.core.commit_queue import FIRST_PAUSE, Limiter, StoreCall, Writer
+from ksana.store.sql.core.commit_queue import (
+    FIRST_PAUSE,
+    Limiter,
+    StoreCall,
+    Tally,
+    Writer,
+    summary,
+)
 from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import ReadSession
 from ksana.store.sql.core.statements import Statement
@@ -20,7 +27,7 @@ BATCH_LIMIT = 512
 """Functions in one commit at most: bounds the time the first of them waits for the last."""
 
 READER_PAUSE = 1.0
-"""Longest rest of a reader after a failed connect, in seconds: each notices for itself that the
+"""Longest pause of a reader after a failed connect, in seconds: each notices for itself that the
 store is back."""
 
 WAITING_LIMIT = 50_000
@@ -177,14 +184,19 @@ class ReaderThreads:
     """A few read-only connections, each with a thread; one snapshot per function."""
 
     def __init__(
-        self, dialect: Dialect, statements: Mapping[str, Statement], clock: Clock, count: int
+        self,
+        dialect: Dialect,
+        statements: Mapping[str, Statement],
+        clock: Clock,
+        tally: Tally,
+        count: int,
     ) -> None:
         self._waiting = Waiting(WAITING_LIMIT)
         self.start = self._waiting.add
         self._threads = [
             threading.Thread(
                 target=self._serve,
-                args=(Reader(dialect, statements, clock),),
+                args=(Reader(dialect, statements, clock, tally),),
                 name=f"store-read-{n}",
                 daemon=True,
             )
@@ -206,10 +218,17 @@ class ReaderThreads:
 class Reader:
     """One read-only connection. A lost one is replaced and the function run again, once."""
 
-    def __init__(self, dialect: Dialect, statements: Mapping[str, Statement], clock: Clock) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        statements: Mapping[str, Statement],
+        clock: Clock,
+        tally: Tally,
+    ) -> None:
         self._dialect = dialect
         self._statements = statements
         self._clock = clock
+        self._tally = tally
         self._session: ReadSession | None = None
         self._down_reason = ""
         self._down_until = 0.0
@@ -217,18 +236,23 @@ class Reader:
 
     def run(self, work: StoreCall) -> None:
         """Run the function; its result or error is left in the work."""
-        for last in (False, True):
+        for is_last in (False, True):
             try:
                 work.result = self._read(self._connect(), work)
                 return
             except Exception as error:
-                if isinstance(error, KsanaError) or self._dialect.judge(error) is Trouble.OURS:
+                trouble = self._dialect.classify(error)
+                if isinstance(error, KsanaError) or trouble is Trouble.OURS:
                     work.error = error
                     self._end()
                     return
                 self.close()
-                if last:
-                    work.error = StoreDownError(f"the store is away: {str(error)[:300]}")
+                if trouble is Trouble.DAMAGED:
+                    reason = self._tally.mark_broken(error, trouble)
+                    work.error = StoreDownError(reason, retry_after_sec=30)
+                    return
+                if is_last:
+                    work.error = StoreDownError(f"the store is away: {summary(error)}")
 
     def close(self) -> None:
         """Close the connection."""
@@ -246,7 +270,7 @@ class Reader:
                 self._dialect, self._dialect.connect(read_only=True), self._statements
             )
         except Exception as error:
-            self._down_reason = str(error)[:300]
+            self._down_reason = summary(error)
             self._down_until = time.monotonic() + self._pause
             self._pause = min(self._pause * 2, READER_PAUSE)
             raise StoreDownError(f"the store is away: {self._down_reason}") from error
