@@ -14,6 +14,7 @@ from ksana.api.core.app import Application
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import RateLimitedError
 from ksana.base.instant import SECOND
+from ksana.domain.events import KINDS
 from ksana.ports.store import Event
 from ksana.service.core import events as service
 from ksana.service.core.events import EventFilter, EventLog, find_settled
@@ -46,6 +47,19 @@ async def test_events_are_listed_in_pages_with_filters(
     found = (await client.get("/api/v1/events?entity_type=JOB&entity_id=b&type=JOB_CREATED")).json()
     assert [event["entity_id"] for event in found["events"]] == ["b"]
     assert (await client.get("/api/v1/events?type=OTHER")).json()["events"] == []
+
+
+@pytest.mark.spec("X11", "X19")
+async def test_the_events_of_keys_are_as_declared(core: CoreServices) -> None:
+    made = await core.keys.create_key("ops", ("*:read",))
+    await core.keys.revoke_key(made.key.id)
+    events = await core.store.read(lambda tx: tx.events.list_after(0, 10))
+    assert [event.type for event in events] == ["KEY_CREATED", "KEY_REVOKED"]
+    declared = {kind.name: kind for kind in KINDS}
+    for event in events:
+        kind = declared[event.type]
+        assert event.entity_type == kind.entity
+        assert kind.allows(msgspec.json.decode(event.data))
 
 
 @pytest.mark.spec("X11", "X13")

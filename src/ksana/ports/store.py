@@ -201,15 +201,21 @@ class ApiKey(msgspec.Struct, frozen=True):
 class Keys(Protocol):
     """API keys (X19)."""
 
-    def insert(
-        self, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]
-    ) -> ApiKey: ...
+    def insert(self, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]) -> ApiKey:
+        """Enter a key, made at `tx.now`."""
+        ...
 
-    def list_keys(self) -> list[ApiKey]: ...
+    def list_keys(self) -> list[ApiKey]:
+        """All keys, revoked ones too, oldest first."""
+        ...
 
-    def revoke_if_live(self, key_id: str) -> bool: ...
+    def revoke_if_live(self, key_id: str) -> bool:
+        """Revoke a key that is not revoked yet."""
+        ...
 
-    def touch(self, key_id: str) -> None: ...
+    def touch(self, key_id: str) -> None:
+        """Note that a key was used at `tx.now`."""
+        ...
 
 
 class Marks(Protocol):
