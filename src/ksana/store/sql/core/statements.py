@@ -135,15 +135,20 @@ class Macros:
 
 
 def load_statements(macros: Macros) -> dict[str, Statement]:
-    """Read every statement of the packages beside this one, as `<file>.<name>`. A surface's
+    """Compile every statement of the packages beside this one, by its full name."""
+    return {
+        name: Statement(name, text, filters, macros) for name, text, filters in read_statements()
+    }
+
+
+def read_statements() -> list[tuple[str, str, dict[str, str]]]:
+    """Every statement as it is written: `<file>.<name>`, its text, its filters. A surface's
     statements lie in its own package."""
-    found: dict[str, Statement] = {}
-    for file in list_statement_files():
-        group = file.name.removesuffix(".sql")
-        for name, text, filters in _split(file.read_text("utf-8")):
-            full_name = f"{group}.{name}"
-            found[full_name] = Statement(full_name, text, filters, macros)
-    return found
+    return [
+        (f"{file.name.removesuffix('.sql')}.{name}", text, filters)
+        for file in list_statement_files()
+        for name, text, filters in _split(file.read_text("utf-8"))
+    ]
 
 
 def _split(source: str) -> Iterable[tuple[str, str, dict[str, str]]]:
