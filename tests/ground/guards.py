@@ -34,6 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 SELECTIONS = {
     "core": (
+        "tests/conformance/store/test_core_guards.py",
         "tests/conformance/store/test_core_tables.py",
         "tests/conformance/store/test_idempotency.py",
         "tests/conformance/store/test_transact.py",
