@@ -9,7 +9,7 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.store.sql import SqlStore, open_store
-from ksana.store.sql.core.commit_queue import Tally
+from ksana.store.sql.core.tally import Tally
 from tests.conformance.store.checks import enter_key, key_names
 
 ROOT = Path(__file__).parents[2]

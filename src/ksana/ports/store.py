@@ -17,7 +17,7 @@ What every store guarantees:
 - **Guarded.** Every `*_if_*` method is one `UPDATE … WHERE` on the state it expects and answers
   whether it happened.
 - **Its own clock.** `tx.now` is the store's clock, read inside the transaction: leases and claims
-  are judged by it.
+  are measured by it.
 
 `store.read(fn, *args)` is the read-only twin on other connections: a consistent snapshot, no
 writes. When the store cannot be reached or cannot write, both raise StoreDownError, soon, and
@@ -107,7 +107,8 @@ class Instance(msgspec.Struct, frozen=True):
 
 
 class Instances(Protocol):
-    """Who runs. An instance's lease covers everything it holds: it renews one row, not one per run."""
+    """Who runs. An instance's lease covers everything it holds: it renews one row, not one for
+    each run."""
 
     def register(
         self,
@@ -254,8 +255,8 @@ class Idempotency(Protocol):
 
 
 class Tx(Protocol):
-    """What a transaction function is given: the clock and the tables of the core. A surface's own protocol adds its tables
-    (`TasksTx`, `QueueTx`); the core names none of them."""
+    """What a transaction function is given: the clock and the tables of the core. A surface's own
+    protocol adds its tables (`TasksTx`, `QueueTx`); the core names none of them."""
 
     @property
     def now(self) -> Instant:
@@ -320,7 +321,7 @@ class Store(Protocol):
         ...
 
     def health(self) -> StoreHealth:
-        """Tell how it fares, without touching the database."""
+        """Its state, without touching the database."""
         ...
 
     async def close(self) -> None:

@@ -59,7 +59,7 @@ class Retention:
         self.removed[name] = 0
 
     async def step(self) -> Instant | None:
-        """Remove one batch of each kind; tell when to come back."""
+        """Remove one batch of each kind; answer when to come back."""
         has_more = False
         failure: Exception | None = None
         for purge in self._purges:

@@ -1,5 +1,5 @@
-"""The supervisor: holds every long-running loop as a task, restarts one that falls, and tells how
-they fare.
+"""The supervisor: holds every long-running loop as a task, restarts one that falls, and reports
+their state.
 
 A crash is restarted with exponential backoff and jitter, logged with its stack. A store that is
 down is no crash: the loop pauses quietly and tries again. A loop that returns by itself counts as
@@ -102,7 +102,7 @@ class Supervisor:
         watched.task = asyncio.create_task(self._keep_going(watched), name=f"loop:{loop.name}")
 
     def readiness(self) -> tuple[LoopReport, ...]:
-        """Tell how each loop fares, in the order of their start."""
+        """The state of each loop, in the order of their start."""
         return tuple(self._report(watched) for watched in self._watched.values())
 
     async def stop(
@@ -155,7 +155,7 @@ class Supervisor:
             watched.turn("running", self._clock.now())
             error = await self._run_once(watched)
             if _is_cancelled():
-                return  # the loop swallowed its cancellation and ended all the same: it was told to
+                return  # the loop swallowed its cancellation and ended all the same
             if self._ran_for(watched, _PROVEN_AFTER):
                 watched.failures = 0
             watched.failures += 1

@@ -29,7 +29,7 @@ RING: Final = 2000
 """Events kept for listeners that keep up."""
 MAX_LISTENERS: Final = 200
 POLL_US: Final = 500 * MILLISECOND
-"""The net under the wake-up signal, and the only way to hear of other processes."""
+"""The net under the wake-up signal, and the only way to notice other processes."""
 SETTLE_US: Final = 2 * SECOND
 """How long a transaction may take from drawing an event's id to its commit."""
 
@@ -44,7 +44,7 @@ class EventFilter(msgspec.Struct, frozen=True):
     type: str | None = None
 
     def matches(self, event: Event) -> bool:
-        """Tell whether the event is wanted."""
+        """Whether the event is wanted."""
         return (
             (self.type is None or event.type == self.type)
             and (self.entity_type is None or event.entity_type == self.entity_type)
@@ -63,7 +63,7 @@ class EventPage(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """Reads `scheduler_events` for callers. `wake` tells it that something was written."""
+    """Reads `scheduler_events` for callers. `wake` hints that something was written."""
 
     def __init__(self, store: Store, clock: Clock, *, max_listeners: int = MAX_LISTENERS) -> None:
         self._store = store
@@ -163,7 +163,7 @@ class EventLog:
             await asyncio.gather(tail, return_exceptions=True)
 
     async def _next_batch(self, wanted: EventFilter, cursor: int) -> tuple[list[Event], int, bool]:
-        """Take what lies after the cursor: (events, new cursor, whether more may follow at once)."""
+        """What lies after the cursor: (events, new cursor, whether more may follow at once)."""
         if cursor >= self._base:
             start = bisect_right(self._ring, cursor, key=_id_of)
             batch = self._ring[start : start + MAX_PAGE]
@@ -201,7 +201,7 @@ class EventLog:
                 self._written.clear()
 
     async def _read_on(self) -> bool:
-        """Move the head over the next settled page; tell whether there is more."""
+        """Move the head over the next settled page; answer whether there is more."""
         events = await self._store.read(
             _read_page, EVERYTHING, self._head, MAX_PAGE, self._store.sole
         )

@@ -1,46 +1,39 @@
-"""Group commit: how transaction functions that wait become one durable transaction.
+"""The commit queue: how transaction functions that wait become one durable transaction.
 
-    callers (event loop)          writer (thread, or inline in tests)
-    ────────────────────          ───────────────────────────────────
+    callers (event loop)      writer (thread, or inline in tests)
+    ────────────────────      ───────────────────────────────────
     transact(fn) ─┐
-    transact(fn) ─┼─ queue ─────▶ take all that wait ─▶ BEGIN ─▶ fn, fn, fn ─▶ events, rollups ─▶ COMMIT ─▶ answers
-    transact(fn) ─┘
+    transact(fn) ─┼─ queue ─▶ take all that wait ─▶ BEGIN ─▶ fn, fn, fn ─▶ rollups, events ─▶ COMMIT
+    transact(fn) ─┘                                                                            │
+         ▲                                                                                     │
+         └──────────────────── one wake-up of the loop for the whole batch ◀───────────────────┘
 
 Nobody waits for a timer: a lone function is committed at once, and while one commit runs the next
 batch piles up by itself.
 
 **Isolated failures.** A batch is first run with nothing between its functions. One that raises
-before it wrote anything
-just gets its exception, after the commit, because it may have judged by what a neighbour wrote. If
-one raises *after* a
-write (an event or a count is one), or a statement fails, the batch is rolled back and run again
-carefully, each function
-with its events inside a savepoint, and only the savepoint of the one that raises is undone.
-Functions may be run twice;
-that is in their contract.
+before it wrote anything just gets its exception, after the commit, because it may have decided by
+what a neighbour wrote. If one raises *after* a write (an event or a count is one), or a statement
+fails, the batch is rolled back and run again carefully, each function with its events inside a
+savepoint, and only the savepoint of the one that raises is undone. Functions may be run twice; that
+is in their contract.
 
 **Trouble.** A deadlock or a lock wait: roll back, wait a little, again. A connection lost before
-COMMIT: nothing happened;
-connect anew, again. No connection to be had: every waiting function gets StoreDownError and nothing
-is tried until the
-pause is over. A full disk: StoreDownError, nothing written. A disk that refused to sync: the lane
-is closed for good,
-because after a failed fsync the kernel may report success for data it dropped.
+COMMIT: nothing happened; connect anew, again. No connection to be had: every waiting function gets
+StoreDownError and nothing is tried until the pause is over. A full disk: StoreDownError, nothing
+written. A disk that refused to sync: the queue is closed until a restart, because after a failed
+fsync the kernel may report success for data it dropped. A damaged file: the same.
 
 **Unknown commits.** A connection lost *while* committing leaves the outcome open. Each batch on a
-network database
-therefore writes a fresh mark into its writer's own row of `commit_marks`. To resolve, connect anew
-and read that row
-`FOR UPDATE`: this waits for the old transaction if the server still has it, and then the mark is
-either ours, so it
-happened, or not, so it never will. Nothing is guessed and no function runs again after it was
-committed.
+network database therefore writes a fresh mark into its writer's own row of `commit_marks`. To
+resolve, connect anew and read that row `FOR UPDATE`: this waits for the old transaction if the
+server still has it, and then the mark is either ours, so it happened, or not, so it never will.
+Nothing is guessed and no function runs again after it was committed.
 """
 
 import asyncio
 import itertools
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -52,6 +45,7 @@ from ksana.base.instant import Instant
 from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import Session
 from ksana.store.sql.core.statements import Statement
+from ksana.store.sql.core.tally import Tally, summary
 from ksana.store.sql.core.tx import SqlTx
 
 MAX_RETRIES: Final = 12
@@ -90,40 +84,6 @@ class StoreCall:
 
 class _CarefulNeeded(Exception):
     """A function failed after it wrote: the batch must be run again with savepoints."""
-
-
-class Tally:
-    """What the writers did, for health and metrics. Written under the interpreter's lock only."""
-
-    def __init__(self) -> None:
-        self.commits = 0
-        self.transactions = 0
-        self.retries = 0
-        self.down_reason: str | None = None
-        self.broken_reason: str | None = None
-        self.down_until = 0.0
-
-    def mark_broken(self, error: BaseException, trouble: Trouble = Trouble.BROKEN) -> str:
-        """Note that the store cannot be trusted any more, and answer why. It stays so until a
-        restart."""
-        if trouble is Trouble.DAMAGED:
-            reason = f"the store's file is damaged ({summary(error)}): restore a backup"
-        else:
-            reason = (
-                f"the store refused to make a write durable ({summary(error)}): restart the server"
-            )
-        self.broken_reason = self.broken_reason or reason
-        return self.broken_reason
-
-    def mark_away(self, error: BaseException, pause: float) -> None:
-        """Note that the store cannot be reached, and that nobody tries for so many seconds."""
-        self.down_reason = summary(error)
-        self.down_until = time.monotonic() + pause
-
-    def mark_reached(self) -> None:
-        """Note that it can be reached."""
-        self.down_reason = None
-        self.down_until = 0.0
 
 
 class Writer:
@@ -193,7 +153,7 @@ class Writer:
                 careful = True
                 continue
             except Exception as error:
-                self._settle_trouble(session, error, retries, lost)
+                self._handle_trouble(session, error, retries, lost)
                 continue
             if self._try_commit(session, batch, retries, lost):
                 return
@@ -213,7 +173,7 @@ class Writer:
                     self._tally.retries += 1
                     return False
             else:
-                self._settle_trouble(session, error, retries, lost)
+                self._handle_trouble(session, error, retries, lost)
                 return False
         self._tally.commits += 1
         self._tally.transactions += len(batch)
@@ -232,7 +192,7 @@ class Writer:
             self._set_mark(session, tx.now)
 
     def _run_together(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
-        """Run the functions with nothing between them; tell whether any wrote."""
+        """Run the functions with nothing between them; answer whether any wrote."""
         wrote = False
         for work in batch:
             session.wrote = False
@@ -250,8 +210,8 @@ class Writer:
         return wrote
 
     def _run_apart(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
-        """Run each function, events and rollups included, inside its own savepoint; tell whether
-        any wrote."""
+        """Run each function, events and rollups included, inside its own savepoint; answer
+        whether any wrote."""
         wrote = False
         for work in batch:
             session.wrote = False
@@ -276,11 +236,10 @@ class Writer:
         try:
             tx.flush()
         except Exception as error:
-            if (
-                self._dialect.classify(error) is Trouble.OURS
-            ):  # an event the table will not take: whose it is, shows apart
-                raise _CarefulNeeded from error
-            raise
+            if self._dialect.classify(error) is not Trouble.OURS:
+                raise
+            # An event that the table will not take: the careful run shows whose it is.
+            raise _CarefulNeeded from error
 
     def _set_mark(self, session: Session, now: Instant) -> None:
         self._mark = new_token()
@@ -327,7 +286,7 @@ class Writer:
         self._session = session
         return session
 
-    def _settle_trouble(self, session: Session, error: Exception, retries: Any, lost: Any) -> None:
+    def _handle_trouble(self, session: Session, error: Exception, retries: Any, lost: Any) -> None:
         trouble = self._dialect.classify(error)
         self._tally.retries += 1
         if trouble is Trouble.LOST:
@@ -397,36 +356,3 @@ class Writer:
 
 def _commit(session: Session) -> None:
     session.raw("COMMIT")
-
-
-def summary(error: BaseException) -> str:
-    """An error in one line, without the row that SQLite's driver quotes."""
-    text = str(error).partition(" with text ")[0]
-    return " ".join(text.split())[:300] or type(error).__name__
-
-
-class Limiter:
-    """Lets a fixed number of functions wait; the rest are refused, so that memory stays bounded
-    while the store is slow."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._waiting = 0
-        self._lock = threading.Lock()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody waits."""
-        return self._waiting == 0
-
-    def enter(self) -> None:
-        """Count one more in, or refuse."""
-        if self._waiting >= self._limit:
-            raise StoreDownError(f"more than {self._limit} writes wait for the store already")
-        with self._lock:
-            self._waiting += 1
-
-    def leave(self, count: int) -> None:
-        """Count some out."""
-        with self._lock:
-            self._waiting -= count

@@ -1,4 +1,4 @@
--- The house's own statements: events, instances, locks, rollups, keys, commit marks.
+-- The core's statements: events, instances, locks, rollups, keys, commit marks.
 
 -- name: append_event
 -- Append one fact.

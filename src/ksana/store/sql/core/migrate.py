@@ -139,8 +139,8 @@ def _apply_one(dialect: Dialect, cursor: Any, migration: Migration, found: int, 
             raise
         raise SetupError(
             f"migration {migration.full_name} failed on a store of version {found} "
-            f"({' '.join(str(error).split())[:200]}): its tables are not those of a released ksana. "
-            "Restore a backup, or begin with an empty store"
+            f"({' '.join(str(error).split())[:200]}): its tables are not those of a released "
+            "ksana. Restore a backup, or begin with an empty store"
         ) from error
     cursor.execute(
         "INSERT INTO schema_migrations (version, name, applied_at) "

@@ -168,7 +168,8 @@ class ServeLock:
         """Take it or refuse to start, naming the holder."""
         try:
             Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            stream = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held for the life of the process
+            # Held for the life of the process.
+            stream = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             raise _unusable(self._path.removesuffix(".lock"), error) from None
         try:

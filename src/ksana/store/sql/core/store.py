@@ -1,5 +1,5 @@
-"""Opening a store by its URL, and the store itself: a lane for writes, threads for reads, a tally
-of how it fares."""
+"""Opening a store by its URL, and the store itself: a commit queue for writes, threads for reads, a
+tally for health."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from ksana.base.errors import SetupError, StoreDownError
 from ksana.ports.store import StoreHealth
 from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.checkpoints import Checkpointer
-from ksana.store.sql.core.commit_queue import Tally, Writer, summary
+from ksana.store.sql.core.commit_queue import Writer
 from ksana.store.sql.core.dialects import (
     Dialect,
     MysqlDialect,
@@ -25,6 +25,7 @@ from ksana.store.sql.core.dialects import (
 from ksana.store.sql.core.durability import list_weaknesses
 from ksana.store.sql.core.migrate import MigrationReport, apply_migrations
 from ksana.store.sql.core.statements import load_statements
+from ksana.store.sql.core.tally import Tally, summary
 from ksana.store.sql.core.threads import (
     Executor,
     InlineExecutor,
@@ -66,7 +67,7 @@ class SqlStore:
             return
         count = NETWORK_WRITERS if dialect.is_network else 1
         writers = [Writer(dialect, statements, clock, self._tally) for _ in range(count)]
-        after_commit: Callable[[], None] = _rest
+        after_commit: Callable[[], None] = _do_nothing
         if isinstance(dialect, SqliteDialect) and dialect.path != ":memory:":
             self._checkpointer = Checkpointer(dialect, self._tally)
             after_commit = self._checkpointer.note_commit
@@ -107,7 +108,7 @@ class SqlStore:
             self._lock.drop()
 
 
-def _rest() -> None:
+def _do_nothing() -> None:
     """Nothing is to be done after a commit."""
 
 
@@ -143,12 +144,12 @@ async def open_store(
 
 
 async def migrate(url: str, clock: Clock) -> MigrationReport:
-    """Bring a store's schema up to date and tell what was done."""
+    """Bring a store's schema up to date; answer what was done."""
     return (await asyncio.to_thread(partial(_open, url, clock, apply=True, serve=False))).report
 
 
 async def check_schema(url: str, clock: Clock) -> MigrationReport:
-    """Tell the schema's version, changing nothing; a schema that needs a migration raises
+    """Answer the schema's version, changing nothing; a schema that needs a migration raises
     SetupError."""
     return (await asyncio.to_thread(partial(_open, url, clock, apply=False, serve=False))).report
 
@@ -215,11 +216,12 @@ def choose_dialect(url: str, clock: Clock) -> tuple[Dialect, str]:
 
 
 def sqlite_path(url: str) -> str:
-    """The path a SQLite URL names: three slashes relative, four absolute; always answered in full."""
+    """The full path that a SQLite URL names: three slashes are relative, four absolute."""
     rest = url.split("://", 1)[1] if "://" in url else ""
     if not rest.startswith("/") or len(rest) < 2:
         raise SetupError(
-            f"{url!r} names no file: write sqlite:///data/ksana.db (relative) or sqlite:////var/lib/ksana.db"
+            f"{url!r} names no file: write sqlite:///data/ksana.db (relative) or "
+            "sqlite:////var/lib/ksana.db"
         )
     path = rest[1:].split("?", 1)[0]
     return path if path == ":memory:" else os.path.abspath(path)

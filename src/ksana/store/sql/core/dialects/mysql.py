@@ -122,7 +122,8 @@ class MysqlDialect:
             "REPEATABLE READ" if read_only else "READ COMMITTED"
         )  # only the former makes a snapshot
         connection.query(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
-        connection._read_timeout = 60  # a server that accepts and then says nothing is found out sooner than a long statement
+        # A statement may take long; a server that accepts and then falls silent is noticed sooner.
+        connection._read_timeout = 60
         return connection
 
     def classify(self, error: BaseException) -> Trouble:
