@@ -212,8 +212,7 @@ async def test_a_store_of_before_keeps_its_counts(
         )
     hours_version = next(one.version for one in list_migrations() if one.name == "queue_hours")
     database.ask("DROP TABLE queue_hours")
-    database.ask("ALTER TABLE instances DROP COLUMN begun_to")  # a later step, undone too
-    database.ask(f"DELETE FROM schema_migrations WHERE version >= {hours_version}")
+    database.ask(f"DELETE FROM schema_migrations WHERE version = {hours_version}")
     again = await open_store(store_url, SystemClock())
     await check(again, past, now)
     await again.transact(lambda tx: tx.counts.pack_minutes(10_000))
