@@ -129,7 +129,7 @@ class Route:
         "has_ignored",
         "hidden",
         "ignored_members",
-        "is_swift",
+        "is_fastpath",
         "max_body",
         "media_types",
         "method",
@@ -159,7 +159,7 @@ class Route:
         ignored_members: frozenset[str] = frozenset(),
         media_types: tuple[str, ...] = ("application/json",),
         hidden: bool = False,
-        is_swift: bool = False,
+        is_fastpath: bool = False,
     ) -> None:
         self.method = method
         self.path = path
@@ -181,8 +181,10 @@ class Route:
         """What a success may come as, for OpenAPI."""
         self.hidden = hidden
         """Not in OpenAPI: pages for people."""
-        self.is_swift = is_swift
-        """The handler awaits nothing but the store and does not stream: see `swift`."""
+        self.is_fastpath = is_fastpath
+        """Small requests are served without ASGI and without a task: see `fastpath`. The handler
+        awaits nothing but the store, uses nothing that needs a current task, and does not stream.
+        """
         self.decoder: msgspec.json.Decoder[Any] | None = (
             None if body is None else msgspec.json.Decoder(body)
         )
@@ -190,7 +192,7 @@ class Route:
 
 
 class SocketRoute:
-    """A WebSocket endpoint. Origin, host, key and scope are checked before the handler is called."""
+    """A WebSocket endpoint. Origin, host, key and scope are checked before the handler runs."""
 
     __slots__ = ("converters", "handler", "method", "path", "scope", "segments", "summary")
 
@@ -342,7 +344,7 @@ def _convert(route: AnyRoute, segments: list[str], rest_from: int | None) -> dic
 def _read_template(
     path: str, given: Mapping[str, Converter]
 ) -> tuple[tuple[tuple[str, str | None], ...], dict[str, Converter]]:
-    """Split `/a/{id:int}` into ((literal or kind, parameter name or None), …) and its converters."""
+    """Split `/a/{id:int}` into ((literal or kind, parameter or None), …) and its converters."""
     segments: list[tuple[str, str | None]] = []
     converters: dict[str, Converter] = {}
     for part in path.split("/")[1:]:

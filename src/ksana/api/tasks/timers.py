@@ -224,7 +224,7 @@ def routes(surface: TaskSurface) -> list[Route]:
             body=WholeTimer,
             answers={201: TimerView},
             ignored_members=_SERVER_OWNED,
-            is_swift=True,
+            is_fastpath=True,
         ),
         route(
             "GET",
