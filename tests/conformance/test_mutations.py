@@ -59,7 +59,7 @@ async def test_a_missing_guard_is_noticed(
         whole = statements[f"core.{name}"]
         bare = re.sub(GUARDS[name], "", whole._text, flags=re.DOTALL)
         assert bare != whole._text, "nothing was broken: this proves nothing"
-        statements[f"core.{name}"] = Statement(name, bare, {}, is_numbered=macros.is_numbered)
+        statements[f"core.{name}"] = Statement(name, bare, {}, macros)
         return statements
 
     monkeypatch.setattr(store_module, "load_statements", load_without_guard)

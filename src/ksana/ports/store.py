@@ -82,6 +82,11 @@ class Events(Protocol):
         """The greatest id, 0 if there is none."""
         ...
 
+    def settled_id(self, since: Instant) -> int:
+        """The id before the first gap among the events younger than `since`; without such a gap the
+        greatest id. A transaction under way may still fill a gap."""
+        ...
+
     def purge(self, before: Instant, limit: int) -> int:
         """Remove up to `limit` events older than `before`; answer how many."""
         ...
@@ -216,16 +221,25 @@ class Marks(Protocol):
         ...
 
 
-class Idempotency(Protocol):
-    """Answers remembered by Idempotency-Key."""
+class RememberedAnswer(msgspec.Struct, frozen=True):
+    """The answer to the first request with a key, and a digest of that request's body."""
 
-    def find_answer(self, scope: str, key: str, body: bytes) -> str | None:
-        """The remembered answer. Raise 409 IDEMPOTENCY_MISMATCH when the key came with another
-        body."""
+    body_hash: str
+    answer: str
+
+
+class Idempotency(Protocol):
+    """Answers remembered by Idempotency-Key. What a repeated key means is decided by the service;
+    `scope` is its choice, up to 160 characters, and contains the caller."""
+
+    def find_answer(self, scope: str, key_hash: str) -> RememberedAnswer | None:
+        """What is remembered for a key and has not expired."""
         ...
 
-    def remember(self, scope: str, key: str, body: bytes, answer: str, ttl_us: Micros) -> bool:
-        """Keep an answer. False when another transaction used the key meanwhile."""
+    def remember(
+        self, scope: str, key_hash: str, body_hash: str, answer: str, ttl_us: Micros
+    ) -> bool:
+        """Keep an answer for so long. False when another transaction used the key meanwhile."""
         ...
 
     def purge(self, before: Instant, limit: int) -> int:

@@ -1,6 +1,6 @@
-"""Upkeep of the queue: old finished jobs, counts and remembered answers are removed in small
-batches, counts of past minutes are packed, and the figures for /metrics are read now and then. One
-instance at a time does each; it would be safe with more, only wasteful."""
+"""Upkeep of the queue: old finished jobs and counts are removed in small batches, counts of past
+minutes are packed, and the figures for /metrics are read now and then. One instance at a time does
+each; it would be safe with more, only wasteful."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -60,11 +60,9 @@ class QueueChores:
 
 
 def purge(tx: QueueTx, owner: str, retention_us: Micros, limit: int) -> int:
-    """Remove up to `limit` finished jobs older than the retention, and answers that no longer
-    count; say how many jobs."""
+    """Remove up to `limit` finished jobs older than the retention; say how many."""
     if not tx.locks.take(LOCK, owner, EVERY):
         return 0
-    tx.idempotency.purge(tx.now, limit)
     tx.counts.purge(tx.now - retention_us, limit)
     removed: int = tx.queue.purge(tx.now - retention_us, limit)
     return removed

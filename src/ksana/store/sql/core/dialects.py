@@ -13,6 +13,8 @@ from itertools import chain
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+import msgspec
+
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
 from ksana.store.sql.core import bulk, sqlite_file
@@ -65,7 +67,23 @@ class Dialect(Protocol):
     clock_sql: str
 
 
-_COMMON = {"filters": "{filters}"}
+def _sqlite_list(values: Sequence[int] | Sequence[str] | str) -> str:
+    """A JSON array, which `json_each` makes rows of."""
+    return values if isinstance(values, str) else msgspec.json.encode(values).decode()
+
+
+def _mysql_list(values: Sequence[int] | Sequence[str]) -> Sequence[Any]:
+    """The driver writes a sequence as a list in brackets; an empty one would not be SQL."""
+    return values or (None,)
+
+
+def _postgres_list(values: Sequence[int] | Sequence[str]) -> str:
+    """An array literal without a type: the server gives it the type of the column it is compared
+    with, so that the column's index serves (an array of `text` would not do for a CHAR column)."""
+    if not values or isinstance(values[0], int):
+        return "{" + ",".join(map(str, values)) + "}"
+    texts = (str(value).replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return "{" + ",".join(f'"{text}"' for text in texts) + "}"
 
 
 class SqliteDialect:
@@ -95,10 +113,12 @@ class SqliteDialect:
             "force_primary": "",
             "in": "IN (SELECT value FROM json_each(:{}))",
             "text": "CAST({} AS TEXT)",
+            "widen": "",  # it does not enforce lengths
         },
         parameter=":{}",
         keeps_where=True,
         escapes_percent=False,
+        list_value=_sqlite_list,
         is_numbered=True,
     )
 
@@ -198,10 +218,12 @@ class MysqlDialect:
             "force_primary": "FORCE INDEX (PRIMARY)",
             "in": "IN %({})s",
             "text": "CAST({} AS CHAR)",
+            "widen": "ALTER TABLE {} MODIFY {} {} NOT NULL",
         },
         parameter="%({})s",
         keeps_where=False,
         escapes_percent=True,
+        list_value=_mysql_list,
     )
     _CHUNK_BYTES = 4 * 1024 * 1024
     _WIDE_BYTES = 256 * 1024
@@ -366,10 +388,12 @@ class PostgresDialect:
             "force_primary": "",
             "in": "= ANY(%({})s)",
             "text": "CAST({} AS TEXT)",
+            "widen": "ALTER TABLE {} ALTER COLUMN {} TYPE {}",
         },
         parameter="%({})s",
         keeps_where=True,
         escapes_percent=True,
+        list_value=_postgres_list,
     )
 
     def __init__(self, url: str) -> None:

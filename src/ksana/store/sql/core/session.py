@@ -35,10 +35,14 @@ def _picker(
 
 
 @lru_cache(maxsize=256)
-def _check_order(statement: Statement, columns: tuple[str, ...]) -> None:
-    """Values without names must stand where the statement wants them."""
-    if tuple(statement.bind({name: name for name in columns})) != columns:
-        raise AssertionError(f"{statement.name} takes its values in another order than {columns}")
+def _order_of(statement: Statement, columns: tuple[str, ...]) -> Callable[[Row], Row] | None:
+    """Puts a row's values in the order of the statement's parameters; None if they stand so."""
+    wanted = statement.bind({name: place for place, name in enumerate(columns)})
+    if tuple(wanted) == tuple(range(len(columns))):
+        return None
+    if len(wanted) == 1:
+        return lambda row: (row[wanted[0]],)
+    return itemgetter(*wanted)
 
 
 class Session:
@@ -64,37 +68,31 @@ class Session:
             self.wrote = True
         return count
 
-    def insert(self, name: str, row: dict[str, Any]) -> int:
-        """Insert one row into a table with an automatic id; answer the id."""
-        return self.insert_rows(name, [row])[0]
+    # Many rows. A row's values stand in the order of `columns`, which names parameters of the
+    # statement. The statement is written for one row; no two rows may change the same one.
 
-    def insert_rows(self, name: str, rows: list[dict[str, Any]]) -> list[int]:
+    def insert(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
         """Insert rows into a table with an automatic id; answer the ids in order."""
         if not rows:
             return []
         self.wrote = True
         statement = self._statements[name]
         return self._dialect.insert_ids(
-            self._cursor, statement.sql, [statement.bind(row) for row in rows]
+            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
         )
 
-    def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Run one statement for each row, no two of which may change the same one; answer how many
-        rows matched in all."""
+    def run_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+        """Run a statement for each row; answer how many matched in all."""
         if not rows:
             return 0
         self.wrote = True
         statement = self._statements[name]
         return self._dialect.run_rows(
-            self._cursor, statement.sql, [statement.bind(row) for row in rows]
+            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
         )
 
-    # The next three take rows whose values stand in the order of the statement's parameters, which
-    # `columns` names: no mapping is made for a driver that takes them as they are.
-
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
-        """Run a guarded change for each row, no two of which may change the same; answer for each
-        whether its guard held."""
+        """Run a guarded change for each row; answer for each whether its guard held."""
         if not rows:
             return []
         self.wrote = True
@@ -103,26 +101,81 @@ class Session:
             self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
         )
 
-    def run_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
-        """Run a statement for each row, no two of which may change the same one; answer how many
-        matched in all."""
-        if not rows:
-            return 0
-        self.wrote = True
+    def _bind_rows(
+        self, statement: Statement, columns: tuple[str, ...], rows: Sequence[Row]
+    ) -> Sequence[Any]:
+        if self._dialect.is_network:
+            return [dict(zip(columns, row, strict=True)) for row in rows]
+        order = _order_of(statement, columns)
+        return rows if order is None else list(map(order, rows))
+
+    def one(self, name: str, /, **params: Any) -> Row | None:
+        """Read the first row, or None."""
         statement = self._statements[name]
-        return self._dialect.run_rows(
-            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
-        )
+        self._cursor.execute(statement.sql, statement.bind(params))
+        row: Row | None = self._cursor.fetchone()
+        return row
+
+    def all(self, name: str, /, **params: Any) -> list[Row]:
+        """Read all rows."""
+        statement = self._statements[name]
+        self._cursor.execute(statement.sql, statement.bind(params))
+        return list(self._cursor.fetchall())
+
+    def all_as(self, kind: type[_Kind], name: str, /, **params: Any) -> list[_Kind]:
+        """Read all rows as structs of a kind, field by field; in one step where the database is in
+        our process, where the kind is decoded from an array (`array_like`)."""
+        if self._dialect.is_network:
+            return [kind(*row) for row in self.all(name, **params)]
+        statement = self._statements[name]
+        self._cursor.execute(bulk.fold(statement.sql), statement.bind(params))
+        return _decoder_of(kind)(self._cursor.fetchone()[0])  # type: ignore[no-any-return]
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the database is in our process."""
+        return not self._dialect.is_network
+
+    def filtered(self, name: str, filters: Mapping[str, Any], /, **params: Any) -> list[Row]:
+        """Read all rows that meet the declared conditions whose value is not None."""
+        statement = self._statements[name]
+        wanted = {key: value for key, value in filters.items() if value is not None}
+        sql, bind = statement.with_filters(wanted)
+        self._cursor.execute(sql, bind({**wanted, **params}))
+        return list(self._cursor.fetchall())
+
+    def raw(self, sql: str) -> Row | None:
+        """Run transaction control or a clock question; never a statement of a surface."""
+        self._cursor.execute(sql)
+        return self._cursor.fetchone() if self._cursor.description else None
+
+    def close(self) -> None:
+        """Close the connection, whatever state it is in."""
+        try:
+            self._connection.close()
+        except Exception:  # a dead connection may refuse even that
+            return
+
+    # Former ways, which no package should use any more: `run`, `all` and `all_as` take lists
+    # (`{in name}`), `insert`, `run_rows` and `run_each` take rows.
+
+    def insert_rows(self, name: str, rows: list[dict[str, Any]]) -> list[int]:
+        """Insert rows into a table with an automatic id; answer the ids in order."""
+        columns = tuple(rows[0]) if rows else ()
+        return self.insert(name, columns, [tuple(row[name] for name in columns) for row in rows])
+
+    def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Run one statement for each row; answer how many rows matched in all."""
+        columns = tuple(rows[0]) if rows else ()
+        return self.run_rows(name, columns, [tuple(row[name] for name in columns) for row in rows])
+
+    def run_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+        """`run_rows`."""
+        return self.run_rows(name, columns, rows)
 
     def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
-        """Insert rows into a table with an automatic id; answer the ids in order."""
-        if not rows:
-            return []
-        self.wrote = True
-        statement = self._statements[name]
-        return self._dialect.insert_ids(
-            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
-        )
+        """`insert`."""
+        return self.insert(name, columns, rows)
 
     def run_over(self, name: str, seqs: Sequence[int], /, **params: Any) -> int:
         """Run a statement over rows by their numbers, all different: as a range if they follow each
@@ -186,27 +239,6 @@ class Session:
         """A list of numbers as one parameter, for `{in name}`."""
         return self._dialect.list_of(values)
 
-    def _bind_rows(
-        self, statement: Statement, columns: tuple[str, ...], rows: Sequence[Row]
-    ) -> Sequence[Any]:
-        if self._dialect.is_network:
-            return [dict(zip(columns, row, strict=True)) for row in rows]
-        _check_order(statement, columns)
-        return rows
-
-    def one(self, name: str, /, **params: Any) -> Row | None:
-        """Read the first row, or None."""
-        statement = self._statements[name]
-        self._cursor.execute(statement.sql, statement.bind(params))
-        row: Row | None = self._cursor.fetchone()
-        return row
-
-    def all(self, name: str, /, **params: Any) -> list[Row]:
-        """Read all rows."""
-        statement = self._statements[name]
-        self._cursor.execute(statement.sql, statement.bind(params))
-        return list(self._cursor.fetchall())
-
     def all_at_once(self, name: str, /, **params: Any) -> list[Any]:
         """Read all rows of columns that hold numbers and texts, in one step where the database is
         in our process: at every step its driver lets go of the interpreter's lock, and the event
@@ -217,40 +249,6 @@ class Session:
         self._cursor.execute(bulk.fold(statement.sql), statement.bind(params))
         return _decode_rows(self._cursor.fetchone()[0])
 
-    def all_as(self, kind: type[_Kind], name: str, /, **params: Any) -> list[_Kind]:
-        """Read all rows as structs of a kind, field by field; in one step where the database is in
-        our process, where the kind is decoded from an array (`array_like`)."""
-        if self._dialect.is_network:
-            return [kind(*row) for row in self.all(name, **params)]
-        statement = self._statements[name]
-        self._cursor.execute(bulk.fold(statement.sql), statement.bind(params))
-        return _decoder_of(kind)(self._cursor.fetchone()[0])  # type: ignore[no-any-return]
-
-    @property
-    def is_embedded(self) -> bool:
-        """Whether the database is in our process."""
-        return not self._dialect.is_network
-
-    def filtered(self, name: str, filters: Mapping[str, Any], /, **params: Any) -> list[Row]:
-        """Read all rows that meet the declared conditions whose value is not None."""
-        statement = self._statements[name]
-        wanted = {key: value for key, value in filters.items() if value is not None}
-        sql, bind = statement.with_filters(wanted)
-        self._cursor.execute(sql, bind({**wanted, **params}))
-        return list(self._cursor.fetchall())
-
-    def raw(self, sql: str) -> Row | None:
-        """Run transaction control or a clock question; never a statement of a surface."""
-        self._cursor.execute(sql)
-        return self._cursor.fetchone() if self._cursor.description else None
-
-    def close(self) -> None:
-        """Close the connection, whatever state it is in."""
-        try:
-            self._connection.close()
-        except Exception:  # a dead connection may refuse even that
-            return
-
 
 class ReadSession(Session):
     """A session that refuses to write, in the same words on every database."""
@@ -258,16 +256,19 @@ class ReadSession(Session):
     __slots__ = ()
 
     def run(self, name: str, /, **params: Any) -> int:
-        raise TypeError(f"{name} writes: use store.transact")
+        raise _writes(name)
 
-    def insert_rows(self, name: str, rows: list[dict[str, Any]]) -> list[int]:
-        raise TypeError(f"{name} writes: use store.transact")
+    def insert(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
+        raise _writes(name)
 
-    def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        raise TypeError(f"{name} writes: use store.transact")
+    def run_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+        raise _writes(name)
+
+    def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
+        raise _writes(name)
 
     def run_over(self, name: str, seqs: Sequence[int], /, **params: Any) -> int:
-        raise TypeError(f"{name} writes: use store.transact")
+        raise _writes(name)
 
     def run_places(
         self,
@@ -276,13 +277,8 @@ class ReadSession(Session):
         words: tuple[str, ...],
         columns: Sequence[Sequence[Any]],
     ) -> int:
-        raise TypeError(f"{name} writes: use store.transact")
+        raise _writes(name)
 
-    def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
-        raise TypeError(f"{name} writes: use store.transact")
 
-    def run_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
-        raise TypeError(f"{name} writes: use store.transact")
-
-    def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
-        raise TypeError(f"{name} writes: use store.transact")
+def _writes(name: str) -> TypeError:
+    return TypeError(f"{name} writes: use store.transact")

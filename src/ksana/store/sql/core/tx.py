@@ -46,11 +46,12 @@ class SqlTx:
         self.rollups.forget()
 
     def flush(self) -> None:
-        """Write what was gathered; called before COMMIT."""
+        """Write what was gathered; called before COMMIT. Events come last: between drawing their
+        ids and COMMIT nothing may wait for a lock, or readers would wait for the ids."""
         for table in self._gathering:
             table.flush()
-        self.events.flush()
         self.rollups.flush()
+        self.events.flush()
 
 
 def _flush_order(table: Any) -> int:
