@@ -376,6 +376,9 @@ def change_task(patch: TaskBody, defaults: Defaults, now: Instant, old: Task) ->
         # Shown twice, in the schedule and beside it: only what was sent is meant.
         if name not in sent:
             merged.pop(name, None)
+    for name in SHORT_MEMBERS:
+        if name in sent:  # a null too: it sets the schedule's member back
+            merged[name] = sent[name]
     for name in ("dst_gap", "dst_overlap"):
         if name not in sent and merged["schedule"].get("kind", "cron") != "cron":
             merged.pop(name, None)
@@ -387,7 +390,7 @@ _WRITABLE: Final = frozenset(TaskBody.__struct_fields__) - {"version"}
 
 def _read_schedule(body: TaskBody, defaults: Defaults, now: Instant, old: Task | None) -> Chosen:
     members = {} if body.schedule is None or body.schedule is UNSET else sent_members(body.schedule)
-    short = {name: given(getattr(body, name), None) for name in SHORT_MEMBERS}
+    short = {name: value for name in SHORT_MEMBERS if (value := getattr(body, name)) is not UNSET}
     dst_gap, dst_overlap = given(body.dst_gap, None), given(body.dst_overlap, None)
     chosen = read_chosen(
         members,
