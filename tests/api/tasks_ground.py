@@ -11,7 +11,7 @@ import httpx
 from ksana.api.core.routing import AnyRoute
 from ksana.api.tasks import callbacks, definitions, runs, schedules, timers
 from ksana.api.tasks.members import Defaults, TaskSurface
-from ksana.base.clock import VirtualClock
+from ksana.base.clock import Clock, VirtualClock
 from ksana.base.instant import HOUR, SECOND, Instant
 from ksana.domain.tasks.records import Run, Task
 from ksana.ports.store import Store
@@ -148,7 +148,7 @@ async def open_tasks(
 
 def task_routes(
     core: CoreServices,
-    clock: VirtualClock,
+    clock: Clock,
     *,
     identity_mode: bool = True,
     defaults: Defaults | None = None,

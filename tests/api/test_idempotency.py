@@ -7,17 +7,13 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from ksana.api.queue.routes import Queue
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError
 from ksana.base.instant import HOUR
 from ksana.service.core.idempotency import identify, once_only
-from ksana.service.queue.explain import QueueExplainer
-from ksana.service.queue.jobs import Limits
-from ksana.service.queue.service import QueueService
-from ksana.service.queue.stats import QueueStats
 from tests.api.ground import client_of, open_house
-from tests.api.tasks_ground import URL, Ground, task_routes
+from tests.api.surfaces_ground import every_route
+from tests.api.tasks_ground import URL, Ground
 
 pytestmark = pytest.mark.spec("X21")
 
@@ -76,13 +72,7 @@ WRITES = [
 async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     clock = VirtualClock()
     async with open_house(tmp_path, clock=clock) as core:
-        limits = Limits()
-        queue = Queue(
-            QueueService(core.store, clock, limits),
-            QueueStats(core.store, limits),
-            QueueExplainer(core.store, limits),
-        )
-        app = core.app(*task_routes(core, clock), *queue.routes())
+        app = core.app(*every_route(core, clock))
         async with client_of(app) as client:
             ground = Ground(client, clock, core.store, core)
             await ground.make_task(name="first", concurrency_policy="PARALLEL")

@@ -93,8 +93,6 @@ class Application:
             receive,
         )
         response = await self.pipeline.serve(request)
-        if response is None:
-            return
         if response.chunks is not None:
             await _send_stream(response, receive, send)
             return

@@ -76,11 +76,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._too_large = True
             self.send_400_response("")
 
-    def eof_received(self) -> None:
-        """The caller will send no more. A body that is not complete then is not JSON either."""
-        if self._receiving and not self._in_head and not self.transport.is_closing():
-            self._refuse(400, "INVALID_JSON", "the body ended before it was complete")
-
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.begin_head()
@@ -116,6 +111,11 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self.end_message()
         super().on_message_complete()
+
+    @property
+    def is_in_body(self) -> bool:
+        """Whether a head is complete and its body is not."""
+        return self._receiving and not self._in_head
 
     def end_message(self) -> None:
         """The request is complete; what follows is its answer, then the next head."""

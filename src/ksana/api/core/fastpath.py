@@ -118,6 +118,8 @@ class FastpathProtocol(GuardedProtocol):
         self._default_head = b""
         self._buffered: BufferedRequest | None = None
         """The request being received, if it is for a fast path route."""
+        self._is_half_closed = False
+        """The caller stopped sending inside a body, and may still read."""
         app: Any = config.app
         self._find_route = app.fastpath.find
         self._serve = app.pipeline.serve
@@ -169,6 +171,23 @@ class FastpathProtocol(GuardedProtocol):
         else:
             self._buffered.body += body
 
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The caller sends no more. A request whose body is not complete is refused like any other:
+        the connection stays open for that."""
+        if not self.is_in_body or self.cycle.response_complete or self.transport.is_closing():
+            return super().eof_received()
+        self._is_half_closed = True
+        self.cycle.keep_alive = False
+        request = self._buffered
+        if request is None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        else:
+            self._buffered = None
+            request.receive = _receive_nothing
+            self._drive(request)
+        return True
+
     def on_message_complete(self) -> None:
         self.end_message()
         request = self._buffered
@@ -176,6 +195,9 @@ class FastpathProtocol(GuardedProtocol):
             HttpToolsProtocol.on_message_complete(self)
             return
         self._buffered = None
+        self._drive(request)
+
+    def _drive(self, request: BufferedRequest) -> None:
         CoroutineDriver(self._serve(request), partial(self._finish, request), self.loop)
 
     def _finish(self, request: BufferedRequest, response: RenderedResponse | None) -> None:
@@ -196,7 +218,9 @@ class FastpathProtocol(GuardedProtocol):
 
     def _respond(self, cycle: RequestResponseCycle, response: RenderedResponse) -> bool:
         """Write the whole answer to an ASGI request at once; False if it must go through `send`."""
-        if cycle.response_started or cycle.disconnected or self.flow.write_paused:
+        if cycle.response_started or self.flow.write_paused:
+            return False
+        if cycle.disconnected and not self._is_half_closed:
             return False
         body = b"" if cycle.scope["method"] == "HEAD" else response.body
         self.transport.write(self._join(response, body, cycle.keep_alive))
@@ -217,3 +241,8 @@ class FastpathProtocol(GuardedProtocol):
             self._default_head = b"".join(b"%s: %s\r\n" % header for header in default)
         end = b"\r\n" if keep_alive or response.closes else b"connection: close\r\n\r\n"
         return STATUS_LINE[response.status] + self._default_head + response.head + end + body
+
+
+async def _receive_nothing() -> dict[str, Any]:
+    """What is received of a body that was cut off."""
+    return {"type": "http.disconnect"}

@@ -17,7 +17,6 @@ import structlog
 
 from ksana.api.core.auth import Authenticator
 from ksana.api.core.body import (
-    ClientGoneError,
     Receive,
     check_length,
     decode_body,
@@ -129,9 +128,8 @@ class Pipeline:
         self._traffic = Traffic()
         services.metrics.register(self._traffic)
 
-    async def serve(self, request: IncomingRequest) -> RenderedResponse | None:
-        """Answer a request; None if the caller left before its body was complete. Raise nothing
-        but cancellation."""
+    async def serve(self, request: IncomingRequest) -> RenderedResponse:
+        """Answer a request. Raise nothing but cancellation."""
         started = self._monotonic()
         headers, method = request.headers, request.method
         sent_id = headers.get(b"x-request-id")
@@ -166,8 +164,6 @@ class Pipeline:
                 return RenderedResponse(200, _stream_head(ready, request_id), chunks=counted)
             content = ready
             head = _content_head(content, request_id)
-        except ClientGoneError:
-            return None
         except Exception as error:
             content = _refuse(error, request, template, request_id)
             head = _content_head(content, request_id)
