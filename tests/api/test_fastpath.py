@@ -17,7 +17,7 @@ from ksana.api.core.pipeline import IncomingRequest
 from ksana.api.core.routing import Answer, Call, Route, Stream
 from ksana.api.core.server import choose_protocol
 from ksana.base.errors import ConflictError, StoreDownError
-from tests.api.ground import CoreServices, MakeThing, open_house
+from tests.api.ground import CoreServices, ListThings, MakeThing, open_house
 from tests.api.socket_ground import PATIENCE_SEC, check_refused, converse, serving
 
 ASGI, FAST = "/api/v1/asgi", "/api/v1/fast"
@@ -186,7 +186,7 @@ async def test_one_connection_serves_many_fast_requests_and_bodies_in_pieces(
             FAST, b'c\r\n{"name":"ab"\r\n1\r\n}\r\n0\r\n\r\n', CLOSE, b"transfer-encoding: chunked"
         ),
         post(FAST, b'{"name":"ab"}', CLOSE, b"expect: 100-continue"),
-        post(FAST + "?x=1", b'{"name":"ab"}', CLOSE),
+        post(FAST + "?page=2", b'{"name":"ab"}', CLOSE),
         post(FAST.replace("f", "%66", 1), b'{"name":"ab"}', CLOSE),
         post(FAST, b'{"name":"ab"}', version=b"1.0"),
     ],
@@ -195,7 +195,8 @@ async def test_one_connection_serves_many_fast_requests_and_bodies_in_pieces(
 async def test_what_the_fast_path_does_not_take_is_answered_all_the_same(
     core: CoreServices, request_bytes: bytes
 ) -> None:
-    async with serving(core.app(*twins(make_thing, body=MakeThing)), core) as server:
+    app = core.app(*twins(make_thing, body=MakeThing, query=ListThings))
+    async with serving(app, core) as server:
         answer = await converse(server.port, request_bytes)
     assert b"HTTP/1.1 201 Created" in answer
     assert answer.endswith(b'{"name":"ab","payload":{}}')
@@ -248,6 +249,12 @@ async def test_a_caller_who_leaves_harms_nobody_and_the_work_is_done(core: CoreS
         assert (
             await converse(server.port, GET.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
         ).endswith(b"ok")
+
+
+async def test_an_unknown_query_member_is_refused_on_a_fast_path_route(core: CoreServices) -> None:
+    async with serving(core.app(*twins(make_thing, body=MakeThing)), core) as server:
+        answer = await converse(server.port, post(FAST + "?x=1", b'{"name":"ab"}', CLOSE))
+    check_refused(answer, 400, "INVALID_ARGUMENT")
 
 
 @pytest.mark.spec("X14")

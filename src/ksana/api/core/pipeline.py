@@ -24,7 +24,7 @@ from ksana.api.core.body import (
     too_large,
 )
 from ksana.api.core.errors import error_body, refusal
-from ksana.api.core.query import decode_query
+from ksana.api.core.query import decode_query, refuse_query
 from ksana.api.core.routing import (
     Answer,
     AnyRoute,
@@ -149,7 +149,11 @@ class Pipeline:
             elif len(request.body) > max_body:
                 raise too_large(max_body)
             if route.query is not None:
-                call.query = decode_query(route.query, request.query_string)
+                call.query = decode_query(
+                    route.query, request.query_string, allows_unknown=route.any_query
+                )
+            elif request.query_string and not route.any_query:
+                refuse_query(request.query_string)
             if route.decoder is None:
                 value = await route.handler(call)
             else:

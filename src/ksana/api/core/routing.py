@@ -121,6 +121,7 @@ class Route:
 
     __slots__ = (
         "answers",
+        "any_query",
         "body",
         "converters",
         "decoder",
@@ -159,6 +160,7 @@ class Route:
         ignored_members: frozenset[str] = frozenset(),
         media_types: tuple[str, ...] = ("application/json",),
         hidden: bool = False,
+        any_query: bool = False,
         is_fastpath: bool = False,
     ) -> None:
         self.method = method
@@ -181,6 +183,9 @@ class Route:
         """What a success may come as, for OpenAPI."""
         self.hidden = hidden
         """Not in OpenAPI: pages for people."""
+        self.any_query = any_query or hidden
+        """Query members that are not declared are ignored, not refused: machines report here, or a
+        browser asks for a page."""
         self.is_fastpath = is_fastpath
         """Small requests are served without ASGI and without a task: see `fastpath`. The handler
         awaits nothing but the store, uses nothing that needs a current task, and does not stream.

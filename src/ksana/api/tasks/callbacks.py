@@ -100,6 +100,7 @@ def routes(surface: TaskSurface) -> list[Route]:
             summary="Tell how an asynchronous run ended, or that it goes on",
             converters={"token": to_token},
             answers={200: CallbackTaken, 409: Error},
+            any_query=True,
             **more,
         )
 
@@ -112,6 +113,7 @@ def routes(surface: TaskSurface) -> list[Route]:
         summary="The same by task and run instead of a token",
         body=IdentityBody,
         answers={200: CallbackTaken},
+        any_query=True,
     )
     return [
         *(
