@@ -1,8 +1,8 @@
 """Idempotent writes (X21), for every surface: all rules are here.
 
-A caller sends a key with a write. The first answer is kept for a day, in the same transaction as the
-write it answers, and given again to whoever repeats the request: the same operation, by the same
-caller, with the same key. Callers are told apart by their API key; without one there is a single
+A caller sends a key with a write. The first answer is kept for a day, in the same transaction as
+the write it answers, and given again to a repeat: the same operation, by the same caller, with the
+same key. Callers are told apart by their API key; without one there is a single
 anonymous caller. The store keeps hashes only: neither the key nor the request can be read from it.
 
     the key is new                            do it, keep the answer
@@ -43,7 +43,8 @@ class IdempotentRequest(msgspec.Struct, frozen=True):
 
 
 class ReplayedAnswer(Exception):
-    """The write happened before; this is its answer. Caught at the edge, never shown as an error."""
+    """The write happened before; this is its answer. Caught at the edge, never shown as an
+    error."""
 
     def __init__(self, answer: bytes) -> None:
         super().__init__("answered before")
@@ -73,7 +74,7 @@ def identify(
 
 
 def once_only(fn: Callable[..., T], request: IdempotentRequest | None) -> Callable[..., T]:
-    """Wrap a transaction function so that it runs once per key; without a request it runs always."""
+    """Wrap a transaction function so that it runs once per key; without a request, always."""
     if request is None:
         return fn
     wanted = request
