@@ -13,12 +13,11 @@ from ksana.api.tasks.runs import Page, PageSize, RunShown, show_run
 from ksana.api.tasks.task_shapes import (
     SERVER_OWNED,
     TaskBody,
-    TaskView,
     WholeTask,
     change_task,
     read_task,
-    show_task,
 )
+from ksana.api.tasks.task_views import TaskView, show_task
 from ksana.base.errors import InvalidError, NotFoundError
 from ksana.domain.tasks.records import Definition, Task
 from ksana.domain.tasks.template import check_template
