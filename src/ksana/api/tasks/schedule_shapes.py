@@ -144,7 +144,7 @@ def _is_default(value: Any) -> bool:
 def _fold(
     wanted: dict[str, Any], short: dict[str, Any], base: dict[str, Any] | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Put the short members into the schedule; tell which came from where."""
+    """Put the short members into the schedule; answer which came from where."""
     cron_expr = short.get("cron_expr")
     if cron_expr is not None and wanted.get("kind", "cron") != "cron":
         if wanted != base:

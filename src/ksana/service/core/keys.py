@@ -41,7 +41,7 @@ class Principal(msgspec.Struct, frozen=True):
     """Every `surface:level` it holds, spelled out."""
 
     def may(self, scope: str) -> bool:
-        """Tell whether the scope is held. `*:read` needs a key for all surfaces."""
+        """Whether the scope is held. `*:read` needs a key for all surfaces."""
         return scope in self.allowed
 
 
@@ -130,7 +130,7 @@ class KeyRing:
         self._loaded_at = self._clock.monotonic()
 
     def recognise(self, text: str) -> Principal:
-        """Tell whose key this is, by the copy in memory. Raise UnauthenticatedError."""
+        """Find whose key this is, in the copy in memory. Raise UnauthenticatedError."""
         key_id, _, secret = text.removeprefix(_PREFIX).partition("_")
         found = self._known.get(key_id)
         # An unknown id costs the same hash as a known one.
