@@ -78,10 +78,6 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.begin_head()
-
-    def begin_head(self) -> None:
-        """Start the head's deadline."""
         self._receiving = True
         self._since = self.loop.time()
 
@@ -101,12 +97,8 @@ class GuardedProtocol(HttpToolsProtocol):
             raise HeadTooLargeError
 
     def on_body(self, body: bytes) -> None:
-        self.count_body(body)
-        super().on_body(body)
-
-    def count_body(self, body: bytes) -> None:
-        """Count a piece of a body for its minimum rate."""
         self._body_bytes += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self.end_message()

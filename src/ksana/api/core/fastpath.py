@@ -71,6 +71,8 @@ class BufferedRequest(IncomingRequest):
 
     __slots__ = ("disconnected", "keep_alive", "response_complete")
 
+    raw_path = query_string = b""
+    """Not looked at: the route is found, and a URL with a query is not taken."""
     response_started = False
     """The answer is one write: it has not begun until it is over."""
 
@@ -84,7 +86,6 @@ class BufferedRequest(IncomingRequest):
     ) -> None:
         self.method = found[0].method
         self.path = path
-        self.raw_path = self.query_string = b""  # neither is looked at: the route is found
         self.headers = headers
         self.peer = peer
         self.body = b""
@@ -129,7 +130,8 @@ class FastpathProtocol(GuardedProtocol):
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
-        self.begin_head()
+        self._receiving = True
+        self._since = self.loop.time()
 
     def on_headers_complete(self) -> None:
         headers = self.headers
@@ -165,7 +167,7 @@ class FastpathProtocol(GuardedProtocol):
         return BufferedRequest(found[0], found[1], headers, self.client, keep_alive)
 
     def on_body(self, body: bytes) -> None:
-        self.count_body(body)
+        self._body_bytes += len(body)
         if self._buffered is None:
             HttpToolsProtocol.on_body(self, body)
         else:
@@ -185,7 +187,7 @@ class FastpathProtocol(GuardedProtocol):
         else:
             self._buffered = None
             request.receive = _receive_nothing
-            self._drive(request)
+            CoroutineDriver(self._serve(request), partial(self._finish, request), self.loop)
         return True
 
     def on_message_complete(self) -> None:
@@ -195,9 +197,6 @@ class FastpathProtocol(GuardedProtocol):
             HttpToolsProtocol.on_message_complete(self)
             return
         self._buffered = None
-        self._drive(request)
-
-    def _drive(self, request: BufferedRequest) -> None:
         CoroutineDriver(self._serve(request), partial(self._finish, request), self.loop)
 
     def _finish(self, request: BufferedRequest, response: RenderedResponse | None) -> None:
