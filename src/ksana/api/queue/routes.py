@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ksana.api.core.idempotency import answer_once, read_key
 from ksana.api.core.routing import Answer, AnyRoute, Call, Content, Route, to_uuid_text
 from ksana.api.queue.shapes import (
     BeatBatch,
@@ -65,18 +66,13 @@ class Queue:
     async def submit(self, call: Call, body: SubmitJob) -> Answer | Content:
         """Take one job."""
         job = _new_job(body, self._service.new_id())
-        key = call.header("idempotency-key")
+        request = read_key(call, "queue.submit", body, _render_job)
         try:
-            if key is None:
+            if request is None:
                 return Answer(201, JobAnswer(show_job(await self._service.submit(job))))
-            _check_key(key)
-            said = _encode(body)
-            answer = await self._service.submit_once(
-                job, key, said, lambda made: _encode(JobAnswer(show_job(made)))
-            )
+            return await answer_once(self._service.submit_once(job, request), _render_job, 201)
         except ConflictError as error:
             raise _with_job(error) from None
-        return Content(answer, "application/json", 201)
 
     async def submit_batch(self, _: Call, body: SubmitBatch) -> Answer:
         """Take up to a thousand jobs, all or none."""
@@ -289,7 +285,7 @@ def _routes(queue: Queue) -> list[AnyRoute]:
     def route(method: str, path: str, handler: Any, summary: str, **more: Any) -> Route:
         scope = "queue:read" if method == "GET" else "queue:write"
         # Every write but a claim, which may wait for jobs, awaits the store and nothing else.
-        is_swift = method == "POST" and handler != queue.claim
+        is_fastpath = method == "POST" and handler != queue.claim
         return Route(
             method,
             BASE + path,
@@ -297,7 +293,7 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             scope=scope,
             summary=summary,
             tags=_TAGS,
-            is_swift=is_swift,
+            is_fastpath=is_fastpath,
             **more,
         )
 
@@ -525,6 +521,5 @@ def _plain(value: float | None) -> float | int | None:
     return int(value) if value is not None and value == int(value) else value
 
 
-def _check_key(key: str) -> None:
-    if not 1 <= len(key) <= 255:
-        raise InvalidError("an Idempotency-Key has 1 to 255 characters", field="Idempotency-Key")
+def _render_job(made: Job) -> bytes:
+    return _encode(JobAnswer(show_job(made)))

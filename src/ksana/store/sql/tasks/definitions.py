@@ -282,9 +282,9 @@ def _filters(
 
 
 def _like(text: str) -> str:
-    """A part to match literally as far as LIKE allows without an escape clause the three databases
-    do not share."""
-    return text.replace("%", "_")
+    """A part that LIKE … ESCAPE '!' matches as it stands. `!` and not a backslash, which the three
+    databases read differently."""
+    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
 @lru_cache(maxsize=1024)

@@ -67,8 +67,8 @@ SELECT id FROM tasks WHERE living_name = :name
 -- name: list_tasks
 -- Living tasks, oldest first.
 -- filter status: AND status = :status
--- filter name: AND name LIKE :name
--- filter tag: AND tags LIKE :tag
+-- filter name: AND name LIKE :name ESCAPE '!'
+-- filter tag: AND tags LIKE :tag ESCAPE '!'
 -- filter exec_type: AND exec_type = :exec_type
 SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
   body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
@@ -80,8 +80,8 @@ ORDER BY id LIMIT :limit OFFSET :skip
 -- name: count_tasks
 -- How many living tasks meet the conditions.
 -- filter status: AND status = :status
--- filter name: AND name LIKE :name
--- filter tag: AND tags LIKE :tag
+-- filter name: AND name LIKE :name ESCAPE '!'
+-- filter tag: AND tags LIKE :tag ESCAPE '!'
 -- filter exec_type: AND exec_type = :exec_type
 SELECT COUNT(*) FROM tasks WHERE deleted = 0 {filters}
 
