@@ -6,7 +6,9 @@ import contextlib
 import socket
 import ssl
 import struct
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -257,3 +259,37 @@ def run_plain(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
     """Run a scenario in the plain lane only, on each kind of loop in turn."""
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
     return lambda scenario: run_on(factory, scenario)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    try:
+        subprocess.run(
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "2",
+                "-keyout",
+                key,
+                "-out",
+                cert,
+                "-subj",
+                "/CN=target.test",
+                "-addext",
+                "subjectAltName=DNS:target.test",
+            ],
+            check=True,
+            capture_output=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("needs the openssl command")
+    return key, cert

@@ -207,6 +207,7 @@ def test_a_connection_idle_for_too_long_is_not_used(
     async def scenario(net: Any) -> None:
         caller = net.caller()
         await net.ask("/ok", caller=caller)
+        monkeypatch.setattr(client, "_LOOK_FIRST_AFTER_S", -1.0)
         monkeypatch.setattr(client, "_LOOK_AFTER_S", -1.0)
         await net.ask("/ok", caller=caller)
         assert net.server.connections == 1, "it was looked at, and found fit"

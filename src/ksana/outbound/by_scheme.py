@@ -62,9 +62,14 @@ class HttpCaller:
         self._names.close()
 
     def _hand_over(
-        self, request: Request, done: Callable[[Reply], None], hops_left: int, spent_ms: float
+        self,
+        request: Request,
+        done: Callable[[Reply], None],
+        hops_left: int,
+        spent_ms: float,
+        sends: int,
     ) -> Call:
-        return self._find_curl().carry_on(request, done, hops_left, spent_ms)
+        return self._find_curl().carry_on(request, done, hops_left, spent_ms, sends)
 
     def _find_curl(self) -> CurlCaller:
         if self._curl is None:

@@ -36,11 +36,14 @@ class Flight:
         "done",
         "hops_left",
         "is_redirected",
+        "is_resent",
         "line",
         "lookup_began_s",
         "lookup_timer",
         "offset_ms",
         "request",
+        "sends",
+        "sends_of_hops",
         "target",
     )
 
@@ -53,7 +56,9 @@ class Flight:
         self.lookup_timer: asyncio.TimerHandle | None = None
         self.lookup_began_s = 0.0
         self.hops_left = min(request.follow_redirects, MAX_HOPS)
-        self.is_redirected = False
+        self.is_redirected = self.is_resent = False
+        self.sends = self.sends_of_hops = 0
+        """How often the request was written before the present line, and of earlier hops the most."""
         # Time spent before the line was dialled, on earlier hops and on looking the name up; and
         # when the name was known.
         self.offset_ms = self.dns_ms = 0.0
@@ -68,6 +73,11 @@ class Flight:
         if self.lookup_timer is not None:
             self._tower.hear_name(self, answer)
 
+    def count_sends(self) -> int:
+        """Count how often the request was written; of several hops the highest number counts."""
+        line = self.line
+        return max(self.sends + (line is not None and line.has_written()), self.sends_of_hops)
+
     def read_timing(self) -> Timing:
         """Tell how far it got and when."""
         if self.line is None:
@@ -78,7 +88,12 @@ class Flight:
         """Make the reply of a call that got no answer."""
         if self.is_redirected and kind == "refused":
             why = f"redirected to {self.request.url[:200]}: {why}"
-        return Reply(kind, self.read_timing(), error=clip_error(why))
+        return Reply(
+            kind=kind,
+            timing=self.read_timing(),
+            error=clip_error(why),
+            sends=self.count_sends(),
+        )
 
     def fail_lookup(self) -> Reply:
         """Make the reply of a call whose name did not become known in time."""
@@ -105,6 +120,8 @@ def read_answer(line: Line, flight: Flight, status: int) -> Reply:
         body,
         line.room < 0,
         retry_after,
+        None,
+        max(flight.sends + 1, flight.sends_of_hops),
     )
 
 

@@ -11,7 +11,9 @@ without searching among busy ones.
 Every connection is opened by `Line._open_socket`, which asks the egress policy about the resolved
 address. Connections are kept by (scheme, host, port), the policy never changes, so a kept
 connection was judged by the rules now in force. Redirects are not left to libcurl: each hop is a
-new dial, under the same guard and what is left of the deadline.
+new dial, under the same guard and what is left of the deadline. Neither is sending again: libcurl
+would, on any kept connection that ends unanswered, whatever the method and up to five times. The
+line stops it (`Line._before_request`), and `_send_again` does it where it is allowed, once.
 """
 
 import asyncio
@@ -30,6 +32,7 @@ from ksana.outbound.curl.call import Flight, read_answer, read_failure
 from ksana.outbound.curl.handle import HARD_CAP, Line
 from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.redirects import REDIRECTS, next_hop, read_location
+from ksana.outbound.resend import can_send_again
 from ksana.outbound.resolver import Answer, LookUp, Names, is_literal, look_up_addresses
 from ksana.ports.caller import Reply, Request
 
@@ -88,13 +91,19 @@ class CurlCaller:
         return self._launch(Flight(self, request, done))
 
     def carry_on(
-        self, request: Request, done: Callable[[Reply], None], hops_left: int, spent_ms: float
+        self,
+        request: Request,
+        done: Callable[[Reply], None],
+        hops_left: int,
+        spent_ms: float,
+        sends: int,
     ) -> Flight:
         """Take over a call that another lane began and that was redirected here."""
         flight = Flight(self, request, done)
         flight.hops_left = hops_left
         flight.offset_ms = spent_ms
         flight.is_redirected = True
+        flight.sends_of_hops = sends
         return self._launch(flight)
 
     def _launch(self, flight: Flight) -> Flight:
@@ -124,6 +133,8 @@ class CurlCaller:
         self._closed = True
         lines = list(self._busy.values())
         ended: list[Flight] = [*(line.flight for line in lines), *self._looking]
+        # Made before the handles are closed: they know how often a request was sent.
+        replies = [flight.fail("aborted", "ended by Ksana, which is stopping") for flight in ended]
         for flight in list(self._looking):
             self._end_lookup(flight)
         if self._owns_names:
@@ -139,9 +150,9 @@ class CurlCaller:
             line.close()
         self._busy.clear()
         self._free.clear()
-        for flight in ended:
+        for flight, reply in zip(ended, replies, strict=True):
             flight.line = None
-            self._tell(flight, flight.fail("aborted", "ended by Ksana, which is stopping"))
+            self._tell(flight, reply)
 
     # --- names and dialling ---
 
@@ -209,7 +220,8 @@ class CurlCaller:
         left_ms = max(1, int(self._left_ms(flight)))
         connect_ms = min(left_ms, max(1, request.connect_timeout_us // MILLISECOND))
         try:
-            line.dial(request, target, addresses, left_ms, connect_ms)
+            is_fresh = flight.is_resent or not request.may_resend
+            line.dial(request, target, addresses, left_ms, connect_ms, is_fresh=is_fresh)
         except (ValueError, pycurl.error) as error:
             self._free.append(line)
             return flight.fail("refused", f"the request cannot be sent: {error}")
@@ -316,15 +328,20 @@ class CurlCaller:
                 {"message": "an answer could not be read", "exception": error}
             )
             if flight.line is not None:
+                reply = flight.fail("unreachable", f"the answer cannot be read: {error}")
                 self._release(line, flight)
-                self._tell(
-                    flight, flight.fail("unreachable", f"the answer cannot be read: {error}")
-                )
+                self._tell(flight, reply)
 
     def _finish(self, line: Line, flight: Flight, code: int, message: str) -> None:
         self._multi.remove_handle(line.curl)
         status: int = line.curl.getinfo(pycurl.RESPONSE_CODE)
         url = None
+        if line.is_stopped:
+            # libcurl was about to send the request again by itself.
+            if self._can_send_again(line, flight):
+                self._send_again(line, flight)
+                return
+            code, message = pycurl.E_GOT_NOTHING, ""
         if code != 0 and not line.is_capped:
             reply = read_failure(line, flight, code, message, status)
         else:
@@ -339,11 +356,28 @@ class CurlCaller:
             reply = followed
         self._tell(flight, reply)
 
+    def _can_send_again(self, line: Line, flight: Flight) -> bool:
+        if flight.is_resent:
+            return False
+        return not line.has_written() or can_send_again(flight.request)
+
+    def _send_again(self, line: Line, flight: Flight) -> None:
+        """Send the request once more, on a new connection."""
+        flight.offset_ms = flight.read_timing().total_ms
+        flight.sends += line.has_written()
+        flight.is_resent = True
+        self._release(line, flight)
+        reply = self._start(flight)
+        if reply is not None:
+            self._tell(flight, reply)
+
     def _follow(self, flight: Flight, reply: Reply, url: str) -> Reply | None:
         """Start the next hop. Answer a reply if it may not be called."""
         assert reply.status is not None
         flight.hops_left -= 1
         flight.is_redirected = True
+        flight.is_resent = False
+        flight.sends, flight.sends_of_hops = 0, reply.sends
         flight.offset_ms = reply.timing.total_ms
         try:
             flight.request = next_hop(flight.request, reply.status, url)
@@ -374,6 +408,8 @@ class CurlCaller:
 
 def check_libcurl() -> None:
     """Raise SetupError if this libcurl cannot be used."""
+    if not hasattr(pycurl, "PREREQFUNCTION"):
+        raise SetupError("this pycurl cannot watch requests leave; install 7.45.7 or later")
     if not pycurl.version_info()[4] & pycurl.VERSION_ASYNCHDNS:
         raise SetupError(
             "this libcurl looks names up on the calling thread; install one with a threaded resolver"

@@ -30,7 +30,8 @@ class Line:
     """One handle, and what the call on it has received so far."""
 
     __slots__ = (
-        "_may_resend",
+        "_has_begun",
+        "_is_fresh",
         "_opened",
         "_shape",
         "_url",
@@ -39,6 +40,7 @@ class Line:
         "flight",
         "hard_cap",
         "is_capped",
+        "is_stopped",
         "policy",
         "received",
         "refusal",
@@ -57,11 +59,11 @@ class Line:
         self.target: Target | None = None
         self.chunks: list[bytes] = []
         self.room = self.received = 0
-        self.is_capped = False
+        self.is_capped = self.is_stopped = self._has_begun = False
         self.refusal: str | None = None
         self.timeout_ms = (0, 0)
         self._shape: tuple[str, bool] | None = None
-        self._may_resend = True
+        self._is_fresh = False
         self._url = ""
         self._opened = opened
         self._set_constants(ca_file)
@@ -84,6 +86,7 @@ class Line:
             (pycurl.MAXLIFETIME_CONN, CONNECTION_LIFE_S),
             (pycurl.WRITEFUNCTION, self._write),
             (pycurl.OPENSOCKETFUNCTION, self._open_socket),
+            (pycurl.PREREQFUNCTION, self._before_request),
         ):
             curl.setopt(option, value)
         if ca_file is not None:
@@ -96,11 +99,13 @@ class Line:
         addresses: tuple[str, ...],
         timeout_ms: int,
         connect_ms: int,
+        *,
+        is_fresh: bool,
     ) -> None:
         """Set the handle up for a request; options that stay as they were are not touched.
 
         `addresses` are those of the target's name, looked up and judged; none if the host is an
-        address itself.
+        address itself. `is_fresh` asks for a new connection.
         """
         curl, body = self.curl, request.body
         if target.url != self._url:
@@ -113,9 +118,9 @@ class Line:
         shape = (request.method, body is not None)
         if shape != self._shape:
             self._set_method(*shape)
-        if request.may_resend != self._may_resend:
-            curl.setopt(pycurl.FRESH_CONNECT, int(not request.may_resend))
-            self._may_resend = request.may_resend
+        if is_fresh != self._is_fresh:
+            curl.setopt(pycurl.FRESH_CONNECT, int(is_fresh))
+            self._is_fresh = is_fresh
         if body is not None and request.method != "HEAD":
             curl.setopt(pycurl.POSTFIELDS, body)
         curl.setopt(pycurl.HTTPHEADER, header_lines(request.headers))
@@ -127,7 +132,7 @@ class Line:
         self.chunks = []
         self.received = 0
         self.room = self.hard_cap if request.max_body is None else request.max_body
-        self.is_capped = False
+        self.is_capped = self.is_stopped = self._has_begun = False
         self.refusal = None
 
     def _set_method(self, method: str, has_body: bool) -> None:
@@ -160,6 +165,19 @@ class Line:
             self.is_capped = True
             return 0  # fewer than were given: libcurl ends the transfer
         return None
+
+    def _before_request(self, *_: Any) -> int:
+        """Let the request out once. libcurl asks here each time it has a connection for it, and it
+        asks again when it wants to repeat the request by itself."""
+        if self._has_begun:
+            self.is_stopped = True
+            return pycurl.PREREQFUNC_ABORT  # type: ignore[no-any-return]
+        self._has_begun = True
+        return pycurl.PREREQFUNC_OK  # type: ignore[no-any-return]
+
+    def has_written(self) -> bool:
+        """Tell whether a byte of the request was written."""
+        return bool(self.curl.getinfo(pycurl.REQUEST_SIZE) > 0)
 
     def _open_socket(self, purpose: int, address: Any) -> Any:
         """Judge the address libcurl is about to connect to. Here names are resolved, so nothing can

@@ -60,6 +60,8 @@ class Trip(Timed):
         "place",
         "request",
         "route",
+        "sends",
+        "sends_of_hops",
         "wire",
     )
 
@@ -77,6 +79,7 @@ class Trip(Timed):
         self.hops_left = request.follow_redirects
         self.is_redirected = self.is_looking = self.is_told = False
         self.known_s = self.connected_s = self.first_s = 0.0
+        self.sends = self.sends_of_hops = 0
         self.dial: Dial | None = None
         self.wire: Wire | None = None
         self.onward: Call | None = None
@@ -92,8 +95,16 @@ class Trip(Timed):
         """Tell until when the next step towards a connection must be done."""
         return min(self.due_s, monotonic() + self.request.connect_timeout_us / SECOND)
 
+    def count_sends(self) -> int:
+        """Count how often the request was written; of several hops the highest number counts."""
+        wire = self.wire
+        sends = self.sends + (wire is not None and wire.has_written)
+        return max(sends, self.sends_of_hops)
+
     def turn_to(self, request: Request) -> float:
         """Go on with the request of the next hop. Answer the milliseconds spent."""
+        self.sends_of_hops = self.count_sends()
+        self.sends = 0
         self.request = request
         self.hops_left = min(self.hops_left, MAX_HOPS) - 1
         self.is_redirected = True
@@ -126,7 +137,13 @@ class Trip(Timed):
             else None
         )
         return Reply(
-            "answered", self.read_timing(now_s), status, answer.body, answer.room < 0, retry_after
+            kind="answered",
+            timing=self.read_timing(now_s),
+            status=status,
+            body=answer.body,
+            truncated=answer.room < 0,
+            retry_after=retry_after,
+            sends=self.count_sends(),
         )
 
     def read_timing(self, now_s: float) -> Timing:
@@ -144,7 +161,12 @@ class Trip(Timed):
         """Make the reply of a call that got no answer."""
         if self.is_redirected and kind == "refused":
             why = f"redirected to {self.request.url[:200]}: {why}"
-        return Reply(kind, self.read_timing(monotonic()), error=clip_error(why))
+        return Reply(
+            kind=kind,
+            timing=self.read_timing(monotonic()),
+            error=clip_error(why),
+            sends=self.count_sends(),
+        )
 
     def fail_lookup(self) -> Reply:
         """Make the reply of a call whose name did not become known in time."""

@@ -7,7 +7,7 @@ done(reply)
 It opens connections only to addresses that the egress policy has judged, by their numbers, so
 nothing can change between judging and connecting. Connections are kept by (host, port): what was
 judged for one name is not lent to another. A request on a kept connection that ends before a byte
-of the answer is sent once more, on a new one, as libcurl does.
+of the answer is sent once more, on a new one, where `can_send_again` says so.
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from ksana.outbound.plain.connection import Place, Wire
 from ksana.outbound.plain.encode_request import Route, find_route, write_letter
 from ksana.outbound.plain.response import Answer, AnswerError, read_common
 from ksana.outbound.redirects import REDIRECTS, join_location, next_hop
+from ksana.outbound.resend import can_send_again
 from ksana.outbound.resolver import Answer as NameAnswer
 from ksana.outbound.resolver import Names
 from ksana.ports.caller import Call, Reply, Request
@@ -38,11 +39,14 @@ _SWEEP_S: Final = 15
 _LOOK_AFTER_S: Final = 1.0
 """A connection idle for longer is looked at before it is used; a younger one tells us itself,
 through the loop."""
+_LOOK_FIRST_AFTER_S: Final = 0.01
+"""The same for a request that cannot be sent again: its connection must not be a stale one. Looking
+costs 1.5 µs; one used just now has hardly had the time to end."""
 _MAX_PLACES: Final = 4096
 
-HandOver = Callable[[Request, Callable[[Reply], None], int, float], Call]
+HandOver = Callable[[Request, Callable[[Reply], None], int, float, int], Call]
 """Takes a redirected call that is not for this lane: its request, its listener, hops left,
-milliseconds spent."""
+milliseconds spent, and how often the earlier hops were sent."""
 
 
 class PlainLane:
@@ -171,7 +175,8 @@ class PlainLane:
         while place.idle and trip.request.may_resend:
             wire = place.idle.pop()
             del self._idle[wire]
-            if trip.began_s - wire.idle_s > _LOOK_AFTER_S and not _is_fit(wire, trip.began_s):
+            idle_s = trip.began_s - wire.idle_s
+            if idle_s > _LOOK_FIRST_AFTER_S and not self._is_fit(wire, trip, idle_s):
                 wire.close()
             elif self._send(trip, wire):
                 return None
@@ -201,6 +206,14 @@ class PlainLane:
 
     # --- wires ---
 
+    def _is_fit(self, wire: Wire, trip: Trip, idle_s: float) -> bool:
+        """Tell whether a connection that was idle for a while may carry a call."""
+        if idle_s <= _LOOK_AFTER_S and can_send_again(trip.request):
+            return True
+        if idle_s > IDLE_LIFE_S or trip.began_s - wire.born_s > CONNECTION_LIFE_S:
+            return False
+        return wire.is_silent()
+
     def _send(self, trip: Trip, wire: Wire) -> bool:
         try:
             wire.send(trip.letter)
@@ -228,8 +241,11 @@ class PlainLane:
                 common = read_common(data)
                 if common is not None and self._fits(request, len(common[1])):
                     self._release(trip, wire, now_s, can_keep=True)
+                    status, body = common
+                    sends = trip.count_sends() if trip.sends_of_hops else trip.sends
+                    timing = trip.read_timing(now_s)
                     self._tell(
-                        trip, Reply("answered", trip.read_timing(now_s), common[0], common[1])
+                        trip, Reply("answered", timing, status, body, False, None, None, sends)
                     )
                     return
                 answer = wire.answer = Answer(
@@ -249,7 +265,11 @@ class PlainLane:
             self._drop_idle(wire)
             return
         answer = wire.answer
-        if wire.calls > 1 and answer is None:
+        if (
+            wire.calls > 1
+            and answer is None
+            and (not wire.has_written or can_send_again(trip.request))
+        ):
             # It was closed before our request reached anybody, most likely: kept connections end
             # like this.
             self._leave(trip)
@@ -275,6 +295,7 @@ class PlainLane:
 
     def _release(self, trip: Trip, wire: Wire, now_s: float, can_keep: bool) -> None:
         self._deadlines.remove(trip)
+        trip.sends += wire.has_written
         trip.wire = wire.trip = wire.answer = None
         if not (can_keep and wire.is_sent and now_s - wire.born_s < CONNECTION_LIFE_S):
             wire.close()
@@ -324,7 +345,9 @@ class PlainLane:
             return trip.fail("refused", f"redirected to {url[:200]}: {error}")
         spent_ms = trip.turn_to(request)
         if route is None or letter is None:
-            trip.onward = self._hand_over(request, trip.done, trip.hops_left, spent_ms)
+            trip.onward = self._hand_over(
+                request, trip.done, trip.hops_left, spent_ms, trip.count_sends()
+            )
             return None
         return self._start(trip, route, letter)
 
@@ -362,6 +385,7 @@ class PlainLane:
             trip.dial.end()
             trip.dial = None
         if trip.wire is not None:
+            trip.sends += trip.wire.has_written
             trip.wire.trip = None
             trip.wire.close()
             trip.wire = None
@@ -376,10 +400,3 @@ class PlainLane:
             self._loop.call_exception_handler(
                 {"message": "the listener of a call failed", "exception": error}
             )
-
-
-def _is_fit(wire: Wire, now_s: float) -> bool:
-    """Tell whether a connection that was idle for a while may be used again."""
-    if now_s - wire.idle_s > IDLE_LIFE_S or now_s - wire.born_s > CONNECTION_LIFE_S:
-        return False
-    return wire.is_silent()

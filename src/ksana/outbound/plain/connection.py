@@ -49,6 +49,7 @@ class Wire:
         "answer",
         "born_s",
         "calls",
+        "has_written",
         "idle_s",
         "ip",
         "is_open",
@@ -79,6 +80,8 @@ class Wire:
         self.calls = 0
         self.born_s = self.idle_s = time.monotonic()
         self.is_open = self.is_sent = True
+        self.has_written = False
+        """Whether a byte of the present request was written."""
         loop.add_reader(self._fd, self._on_readable)
 
     def send(self, letter: bytes) -> None:
@@ -89,6 +92,7 @@ class Wire:
             sent = self._sock.send(letter)
         except (BlockingIOError, InterruptedError):
             sent = 0
+        self.has_written = sent > 0
         if sent < len(letter):
             self._unsent = memoryview(letter)[sent:]
             self.is_sent = False
@@ -129,13 +133,15 @@ class Wire:
 
     def _on_writable(self) -> None:
         try:
-            self._unsent = self._unsent[self._sock.send(self._unsent) :]
+            sent = self._sock.send(self._unsent)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             # An answer may have come before the break; reading tells, now or at the end.
             self._stop_writing()
             return
+        self._unsent = self._unsent[sent:]
+        self.has_written = True
         if not self._unsent:
             self.is_sent = True
             self._stop_writing()
