@@ -1,4 +1,4 @@
-"""The worker against a fake server: what it claims, sends, keeps and drops, in good times and bad."""
+"""The worker against a fake server: what it claims, sends, keeps and drops."""
 
 import asyncio
 import contextlib
@@ -280,28 +280,6 @@ async def test_progress_reaches_the_server_and_the_lease_is_kept(server: FakeQue
         await server.until(lambda: bool(server.accepted))
     assert server.jobs[job_id]["message"] == "half way"
     assert worker.stats.lost == 0
-
-
-async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(server: FakeQueue) -> None:
-    """The server must go on answering, so the worker gets an event loop of its own."""
-    url_worker = Worker(
-        server.url, "shop", "w1", concurrency=1, ttl_sec=1, wait_sec=0.2, backoff=QUICK
-    )
-    may_end = threading.Event()
-
-    @url_worker.job("work")
-    async def work(ctx: JobContext) -> str:
-        may_end.wait(10)  # blocks the loop, not just the task
-        return "done"
-
-    [job_id] = server.add()
-    running = asyncio.create_task(asyncio.to_thread(asyncio.run, url_worker.run(burst=True)))
-    await server.until(lambda: bool(server.leases))
-    lease = server.leases[server.jobs[job_id]["lease_id"]]
-    await server.until(lambda: lease.get("beats", 0) >= 4)  # more than the lease's own second
-    may_end.set()
-    await running
-    assert server.results[job_id]["result_data"] == "done"
 
 
 @pytest.mark.spec("Q6")

@@ -11,6 +11,9 @@ renewal *left*. From then on the job is lost to us, whatever happens.
     held[lease] = Holding   ─────────▶   every beat_at: heartbeat-batch ──▶ server
     drop the job            ◀─ lost ──   409, 404, or fence_at passed
     tell the handler        ◀─ cancel─   cancel_requested in the answer
+
+A job that has ended is beaten for until the server has its result: while another handler blocks the
+event loop, the result waits there, and its lease must not run out meanwhile.
 """
 
 import asyncio
@@ -94,10 +97,10 @@ class Heartbeats:
             while not self._is_stopping:
                 self._wake.clear()
                 now = self._clock.monotonic()
-                running = [
-                    held for held in list(self._held.values()) if held.phase is holding.RUNNING
+                kept = [
+                    held for held in list(self._held.values()) if held.phase is not holding.LOST
                 ]
-                alive = [held for held in running if not self._is_fenced(held, now)]
+                alive = [held for held in kept if not self._is_fenced(held, now)]
                 due = [held for held in alive if self._due_at(held) <= now]
                 for start in range(0, len(due), MAX_LEASE_BATCH):
                     await self._beat(client, due[start : start + MAX_LEASE_BATCH])
@@ -106,11 +109,12 @@ class Heartbeats:
     def _is_fenced(self, held: Holding, now: Micros) -> bool:
         if now < held.fence_at:
             return False
-        self._on_lost(held, "its own lease time has passed")
-        return True
+        if held.phase is holding.RUNNING:
+            self._on_lost(held, "its own lease time has passed")
+        return True  # of a job that has ended, the server's answer to the release is the verdict
 
     def _due_at(self, held: Holding) -> Micros:
-        if held.reported != held.sent:
+        if held.reported != held.sent and held.phase is holding.RUNNING:
             return min(held.beat_at, held.beaten_at + PROGRESS_GAP)
         return held.beat_at
 
@@ -150,6 +154,7 @@ class Heartbeats:
                 if answer.job.cancel_requested:
                     self._on_cancel(held)
             elif isinstance(answer, ConflictError | NotFoundError):
+                held.fence_at = sent_at  # beaten for no more
                 self._on_lost(held, str(answer))
             else:
                 log.warning("heartbeat of lease %s failed: %s", held.lease_id, answer)

@@ -209,8 +209,8 @@ class Worker:
             self.held,
             self.ttl_us,
             self.clock,
-            on_lost=self._from_thread(self._lose),
-            on_cancel=self._from_thread(self._tell_cancel),
+            on_lost=self._on_lost_in_thread,
+            on_cancel=self._on_cancel_in_thread,
         )
         self._heartbeats.start()
         claiming = asyncio.create_task(Claims(self, self._backoff).claim_until_stopped(burst=burst))
@@ -402,15 +402,24 @@ class Worker:
 
     # -------------------------------------------------------------------------------------------- from the heartbeats
 
-    def _from_thread(self, tell: Callable[..., None]) -> Callable[..., None]:
-        """Wrap a callback so that the heartbeat thread's call happens on our event loop."""
+    def _on_lost_in_thread(self, held: Holding, reason: str) -> None:
+        """Called on the heartbeat thread. The signal is set here, because the handler may be
+        blocking the event loop; the rest happens there."""
+        if held.phase is holding.RUNNING:
+            held.cancelled.mark(f"the lease is lost: {reason}")
+            self._call_on_loop(self._lose, held, reason)
 
-        def call(*args: Any) -> None:
-            assert self._loop is not None
-            with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
-                self._loop.call_soon_threadsafe(tell, *args)
+    def _on_cancel_in_thread(self, held: Holding) -> None:
+        """Called on the heartbeat thread, as above."""
+        if held.phase is holding.RUNNING:
+            held.cause = held.cause or holding.BY_CANCEL
+            held.cancelled.mark("the job was cancelled")
+            self._call_on_loop(self._tell_cancel, held)
 
-        return call
+    def _call_on_loop(self, tell: Callable[..., None], *args: Any) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is left to tell
+            self._loop.call_soon_threadsafe(tell, *args)
 
     def _lose(self, held: Holding, reason: str) -> None:
         """The lease is ours no longer: stop the handler and send nothing."""
@@ -424,10 +433,8 @@ class Worker:
 
     def _tell_cancel(self, held: Holding) -> None:
         """Somebody cancelled the job: tell the handler."""
-        if held.phase is not holding.RUNNING or held.cancelled.is_set():
+        if held.phase is not holding.RUNNING or not held.cancelled.set("the job was cancelled"):
             return
-        held.cause = holding.BY_CANCEL
-        held.cancelled.set("the job was cancelled")
         registered = self.handlers.get(held.job.job_type)
         if (
             registered is not None
