@@ -45,7 +45,7 @@ async def at_work(worker: Worker) -> AsyncIterator[Worker]:
 
 
 class SteppingClock(SystemClock):
-    """The real clock, whose monotonic time a test can push ahead, as a pause of the process would."""
+    """The real clock, whose monotonic time a test can push ahead, as if the process had paused."""
 
     def __init__(self) -> None:
         self.ahead_us = 0
@@ -54,7 +54,7 @@ class SteppingClock(SystemClock):
         return super().monotonic() + self.ahead_us
 
 
-# ------------------------------------------------------------------------------------------------ good times
+# --- good times ---
 
 
 @pytest.mark.spec("Q16")
@@ -146,8 +146,16 @@ async def test_an_exception_fails_the_job_with_one_line(server: FakeQueue) -> No
     assert (result["status"], result["error"]) == ("FAILED", "ValueError: first line")
 
 
-@pytest.mark.parametrize("attempts", [1, 3])
-async def test_fail_ends_a_job_whatever_attempts_are_left(server: FakeQueue, attempts: int) -> None:
+@pytest.mark.spec("Q11")
+@pytest.mark.parametrize(
+    ("attempts", "has_tokens", "state"),
+    [(1, True, "FAILED"), (3, True, "FAILED"), (1, False, "FAILED"), (3, False, "CANCELED")],
+    ids=["last attempt", "attempts left", "older server", "older server, attempts left"],
+)
+async def test_fail_ends_a_job_whatever_attempts_are_left(
+    server: FakeQueue, attempts: int, has_tokens: bool, state: str
+) -> None:
+    server.has_tokens = has_tokens
     worker = make_worker(server)
     seen: list[int] = []
 
@@ -161,7 +169,7 @@ async def test_fail_ends_a_job_whatever_attempts_are_left(server: FakeQueue, att
     await worker.client.close()
     assert seen == [1]
     assert server.results[job_id]["error"] == "hopeless"
-    assert server.jobs[job_id]["state"] == ("FAILED" if attempts == 1 else "CANCELED")
+    assert server.jobs[job_id]["state"] == state
 
 
 async def test_a_handler_that_gives_up_though_nobody_asked_has_failed(server: FakeQueue) -> None:
@@ -258,7 +266,7 @@ async def test_a_result_the_server_refuses_fails_that_job_only(server: FakeQueue
     assert "refused the result" in server.results[bad]["error"]
 
 
-# ------------------------------------------------------------------------------------- heartbeats, progress, cancel
+# --- heartbeats, progress, cancel ---
 
 
 @pytest.mark.spec("Q10")
@@ -321,7 +329,7 @@ async def test_a_cancelled_job_tells_its_handler_and_ends_cancelled(server: Fake
     assert server.results[jobs["finishes"]]["result_data"] == "kept"
 
 
-# ------------------------------------------------------------------------------------------------ lost leases
+# --- lost leases ---
 
 
 @pytest.mark.spec("Q12")
@@ -409,7 +417,7 @@ async def test_a_running_handler_is_stopped_when_the_own_lease_time_has_passed(
     assert (server.count("release"), worker.stats.lost) == (0, 1)
 
 
-# ------------------------------------------------------------------------------------------------ faults
+# --- faults ---
 
 
 @pytest.mark.parametrize("fault", ["lost", "cut", 503, 500])
@@ -504,7 +512,7 @@ async def test_a_worker_whose_claims_are_refused_for_good_says_so(server: FakeQu
     await worker.client.close()
 
 
-# ------------------------------------------------------------------------------------------------ stop
+# --- stop ---
 
 
 async def test_a_stop_lets_what_runs_finish_and_claims_no_more(server: FakeQueue) -> None:

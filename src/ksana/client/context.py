@@ -20,7 +20,7 @@ class Retry(Exception):
 
 class Fail(Exception):
     """Raised by a handler: the job failed and another attempt would not help. The job ends FAILED,
-    or CANCELED with the error when attempts were left: the API has no other word that ends them."""
+    whatever attempts are left."""
 
 
 class JobCancelled(Exception):

@@ -32,6 +32,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     metrics: dict[str, Any] | None = None
     is_given_up: bool = False
     """The handler ended because it was told to stop, whoever told it."""
+    is_final: bool = False
+    """A failure that another attempt would not mend."""
 
     def result(self) -> Any:
         """The result as plain values."""
@@ -154,10 +156,8 @@ def _succeeded(value: Any, ctx: JobContext) -> Outcome:
 
 
 def _failed(ctx: JobContext, error: str, *, is_final: bool = False) -> Outcome:
-    """A failure. The API has no word for "failed, and do not try again": with attempts left
-    CANCELED, with the error, is it."""
-    status = "CANCELED" if is_final and not ctx.is_last_attempt else "FAILED"
-    return Outcome(status=status, error=error, metrics=_sendable(ctx.metrics))
+    metrics = _sendable(ctx.metrics)
+    return Outcome(status="FAILED", error=error, metrics=metrics, is_final=is_final)
 
 
 def _sendable(metrics: dict[str, Any]) -> dict[str, Any] | None:

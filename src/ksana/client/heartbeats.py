@@ -136,6 +136,7 @@ class Heartbeats:
                 lease_id=held.lease_id,
                 job_id=held.job.job_id,
                 worker_id=self._worker_id,
+                lease_token=held.lease_token,
                 progress=held.progress,
                 message=held.message,
             )

@@ -27,6 +27,7 @@ class Holding:
         "fence_at",
         "job",
         "lease_id",
+        "lease_token",
         "message",
         "phase",
         "progress",
@@ -38,6 +39,7 @@ class Holding:
     def __init__(self, job: Job, lease_id: str, sent_at: Micros, ttl_us: Micros) -> None:
         self.job = job
         self.lease_id = lease_id
+        self.lease_token = job.lease_token
         self.phase = RUNNING
         self.cancelled = CancelSignal()
         self.task: asyncio.Task[None] | None = None

@@ -179,7 +179,11 @@ class QueueClient:
         found = wire.decode(reply.body, wire.ClaimAnswer)
         if found.jobs is not None:
             return found.jobs
-        return [found.job] if found.job is not None else []
+        if found.job is None:
+            return []
+        if found.claim_token is not None and found.job.claim_token is None:
+            return [msgspec.structs.replace(found.job, claim_token=found.claim_token)]
+        return [found.job]
 
     async def get_job(self, job_id: str) -> shapes.JobStatus:
         """Get a job and its result."""
@@ -223,12 +227,12 @@ class QueueClient:
         note: str | None = None,
         progress: float | None = None,
         worker_id: str | None = None,
+        claim_token: str | None = None,
     ) -> shapes.Job:
         """Tell that a claimed job is PREPARING or LEASE_PENDING, with a note or progress; extends
-        the claim."""
-        body = wire.without_none(
-            {"state": state, "note": note, "progress": progress, "worker_id": worker_id}
-        )
+        the claim. Prove the claim by its token, or by the worker's id."""
+        told = {"state": state, "note": note, "progress": progress}
+        body = wire.without_none({**told, "worker_id": worker_id, "claim_token": claim_token})
         return (
             await self._post(f"/jobs/{wire.path_part(job_id)}/status", body, wire.JobAnswer)
         ).job
@@ -261,12 +265,23 @@ class QueueClient:
     # ---------------------------------------------------------------------------------------------- leases
 
     async def request_lease(
-        self, job_id: str, *, worker_id: str | None = None, ttl_sec: int | None = None
+        self,
+        job_id: str,
+        *,
+        worker_id: str | None = None,
+        claim_token: str | None = None,
+        ttl_sec: int | None = None,
     ) -> shapes.LeaseDecision:
-        """Ask for a lease on a claimed job. A denial is an answer, not an error: see `approved`,
-        `reason`."""
-        body = wire.without_none({"job_id": job_id, "worker_id": worker_id, "ttl_sec": ttl_sec})
-        return await self._post("/lease/request", body, shapes.LeaseDecision)
+        """Ask for a lease on a claimed job. Prove the claim by its token, or by the worker's id. A
+        denial is an answer, not an error: see `approved`, `reason`."""
+        proof = {"worker_id": worker_id, "claim_token": claim_token}
+        body = wire.without_none({"job_id": job_id, **proof, "ttl_sec": ttl_sec})
+        found = await self._post("/lease/request", body, shapes.LeaseDecision)
+        lease = found.lease
+        if lease is None or lease.lease_token is not None or found.lease_token is None:
+            return found
+        lease = msgspec.structs.replace(lease, lease_token=found.lease_token)
+        return msgspec.structs.replace(found, lease=lease)
 
     async def heartbeat(
         self,
@@ -274,13 +289,13 @@ class QueueClient:
         *,
         job_id: str,
         worker_id: str,
+        lease_token: str | None = None,
         progress: float | None = None,
         message: str | None = None,
     ) -> shapes.Beat:
         """Keep a lease. Raise LeaseLostError when it is ours no longer."""
-        body = wire.without_none(
-            {"job_id": job_id, "worker_id": worker_id, "progress": progress, "message": message}
-        )
+        proof = {"job_id": job_id, "worker_id": worker_id, "lease_token": lease_token}
+        body = wire.without_none({**proof, "progress": progress, "message": message})
         return await self._post(f"/lease/{wire.path_part(lease_id)}/heartbeat", body, shapes.Beat)
 
     async def release(
@@ -289,14 +304,18 @@ class QueueClient:
         *,
         job_id: str,
         worker_id: str,
+        lease_token: str | None = None,
         status: str = "SUCCEEDED",
         result_data: Any = None,
         error: str | None = None,
         metrics: Mapping[str, Any] | None = None,
+        retry: bool = True,
     ) -> shapes.Release:
-        """End the job with its result. The same release sent again is answered the same."""
+        """End the job with its result. The same release sent again is answered the same. With
+        `retry=False` a FAILED job stays so, whatever attempts are left."""
+        proof = {"job_id": job_id, "worker_id": worker_id, "lease_token": lease_token}
         told = {"status": status, "result_data": result_data, "error": error, "metrics": metrics}
-        body = wire.without_none({"job_id": job_id, "worker_id": worker_id, **told})
+        body = wire.without_none({**proof, **told, "retry": None if retry else False})
         return await self._post(f"/lease/{wire.path_part(lease_id)}/release", body, shapes.Release)
 
     async def get_lease(self, lease_id: str) -> shapes.Lease:

@@ -22,6 +22,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     metrics: dict[str, Any]
     reports: list[tuple[float | None, str | None]]
+    is_final: bool = False
+    """A failure after which no other attempt is made, whatever attempts are left."""
 
 
 class WorkerTester:
@@ -101,4 +103,5 @@ class WorkerTester:
             error=outcome.error,
             metrics=outcome.metrics or {},
             reports=reports,
+            is_final=outcome.is_final,
         )

@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 class ClaimAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
     job: shapes.Job | None = None
+    claim_token: str | None = None
     jobs: list[shapes.Job] | None = None
 
 

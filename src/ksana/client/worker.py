@@ -371,14 +371,21 @@ class Worker:
             return
         held.phase = holding.FINISHED
         assert self._releases is not None
+        status, is_final = outcome.status, outcome.is_final
+        if is_final and held.lease_token is None and held.job.attempts < held.job.max_attempts:
+            # A server without tokens does not know `retry` either. There CANCELED, with the error,
+            # is what ends a job that has attempts left.
+            status, is_final = "CANCELED", False
         item = ReleaseItem(
             lease_id=held.lease_id,
             job_id=held.job.job_id,
             worker_id=self.worker_id,
-            status=outcome.status,
+            lease_token=held.lease_token,
+            status=status,
             result_data=outcome.result_data,
             error=outcome.error,
             metrics=outcome.metrics,
+            retry=not is_final,
         )
         self._releases.add(held, item)
 
