@@ -68,6 +68,15 @@ async def until(fact: Callable[[], bool]) -> None:
         await asyncio.sleep(0.002)
 
 
+def test_a_setting_sends_plain_http_by_libcurl_too(run_plain: Callable[..., None]) -> None:
+    async def scenario(net: Any) -> None:
+        caller = net.caller(plain_http="libcurl")
+        assert (await net.ask("/ok", caller=caller)).status == 200
+        assert used_curl(caller) and idle_wires(caller) == 0
+
+    run_plain(scenario)
+
+
 def test_plain_calls_do_without_libcurl(run_plain: Callable[..., None]) -> None:
     async def scenario(net: Any) -> None:
         caller = net.caller()

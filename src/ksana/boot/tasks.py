@@ -177,7 +177,11 @@ def tasks_surface(core: CoreServices) -> Surface:
     delivery = Delivery(
         store,
         clock,
-        lambda: HttpCaller(policy, max_idle=max(256, settings.tasks.workers)),
+        lambda: HttpCaller(
+            policy,
+            max_idle=max(256, settings.tasks.workers),
+            plain_http=settings.tasks.plain_http,
+        ),
         me,
         core.membership.is_held,
         metrics,

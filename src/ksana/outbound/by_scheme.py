@@ -7,6 +7,7 @@ its own, http or not.
 
 import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 from ksana.outbound.curl.caller import MAX_IDLE, CurlCaller, check_libcurl
 from ksana.outbound.curl.handle import HARD_CAP
@@ -27,11 +28,13 @@ class HttpCaller:
         ca_file: str | None = None,
         look_up: LookUp = look_up_addresses,
         hard_cap: int = HARD_CAP,
+        plain_http: Literal["own", "libcurl"] = "own",
     ) -> None:
         """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it
-        may block."""
+        may block. `plain_http` chooses the client of http:// URLs; https:// is always libcurl's."""
         check_libcurl()  # now: a call cannot raise it later
         self._policy = policy or EgressPolicy()
+        self._is_all_curl = plain_http == "libcurl"
         self._max_idle = max_idle
         self._ca_file = ca_file
         self._hard_cap = hard_cap
@@ -51,6 +54,8 @@ class HttpCaller:
         """Start an attempt; see the port."""
         if self._closed:
             return self._plain.refuse(request, done)
+        if self._is_all_curl:
+            return self._find_curl().call(request, done)
         return self._plain.take(request, done) or self._find_curl().call(request, done)
 
     def close(self) -> None:
