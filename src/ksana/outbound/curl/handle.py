@@ -1,6 +1,6 @@
-"""A line: one libcurl handle, kept and used again, with everything that never changes set once.
+"""One libcurl handle, kept and used again, with everything that never changes set once.
 
-It knows how to dial a request and read what came; when to do so is the caller's matter.
+It knows how to prepare a request and read what came; when to do so is up to the caller.
 """
 
 import re
@@ -26,7 +26,7 @@ NEEDS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
 """Servers expect `Content-Length: 0` from these when there is no body."""
 
 
-class Line:
+class CurlHandle:
     """One handle, and what the call on it has received so far."""
 
     __slots__ = (
@@ -35,9 +35,9 @@ class Line:
         "_opened",
         "_shape",
         "_url",
+        "call",
         "chunks",
         "curl",
-        "flight",
         "hard_cap",
         "is_capped",
         "is_stopped",
@@ -55,7 +55,7 @@ class Line:
         self.policy = policy
         self.hard_cap = hard_cap
         self.curl: Any = pycurl.Curl()
-        self.flight: Any = None
+        self.call: Any = None
         self.target: Target | None = None
         self.chunks: list[bytes] = []
         self.room = self.received = 0
@@ -92,7 +92,7 @@ class Line:
         if ca_file is not None:
             curl.setopt(pycurl.CAINFO, ca_file)
 
-    def dial(
+    def prepare(
         self,
         request: Request,
         target: Target,
@@ -104,7 +104,7 @@ class Line:
     ) -> None:
         """Set the handle up for a request; options that stay as they were are not touched.
 
-        `addresses` are those of the target's name, looked up and judged; none if the host is an
+        `addresses` are those of the target's name, looked up and checked; none if the host is an
         address itself. `is_fresh` asks for a new connection.
         """
         curl, body = self.curl, request.body
@@ -182,13 +182,13 @@ class Line:
     def _open_socket(self, purpose: int, address: Any) -> Any:
         """Judge the address libcurl is about to connect to. Here names are resolved, so nothing can
         change after."""
-        family, kind, protocol, place = address
+        family, kind, protocol, sockaddr = address
         if self.refusal is not None:
             return pycurl.SOCKET_BAD
         if family not in (socket.AF_INET, socket.AF_INET6) or self.target is None:
             self.refusal = "only IPv4 and IPv6 addresses can be called"
             return pycurl.SOCKET_BAD
-        reason = self.policy.check_address(place[0], place[1], self.target.host)
+        reason = self.policy.check_address(sockaddr[0], sockaddr[1], self.target.host)
         if reason is not None:
             # One forbidden answer of a name spoils the rest: mixing open and closed addresses is
             # how names are abused.
@@ -224,12 +224,12 @@ class Line:
     def close(self) -> None:
         """Free the handle."""
         self.curl.close()
-        self.flight = None
+        self.call = None
 
 
 def header_lines(headers: tuple[tuple[str, str], ...]) -> list[str] | list[bytes]:
-    """Write headers as libcurl takes them. Raise ValueError for a control byte: the last border
-    before the wire."""
+    """Write headers as libcurl takes them. Raise ValueError for a control byte: the last check
+    before the socket."""
     # An empty value needs a semicolon; a bare colon tells libcurl to leave the header out.
     lines = [f"{name}: {value}" if value else f"{name};" for name, value in headers]
     text = "".join(lines)
