@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ksana.client import Backoff, JobContext, Worker
+from ksana.client import CallBackoff, JobContext, Worker
 from tests.client.fake_queue import FakeQueue
 
-QUICK = Backoff(first_sec=0.01, most_sec=0.05, tries=2)
+QUICK = CallBackoff(first_sec=0.01, most_sec=0.05, tries=2)
 
 
 def make_worker(server: FakeQueue, **options: Any) -> Worker:

@@ -29,7 +29,7 @@ class JobCancelled(Exception):
 
 
 class CancelSignal:
-    """Tells a handler to stop. Set once, by the worker; read from the event loop or from a thread."""
+    """Tells a handler to stop. Set once, by the worker; read on the event loop or in a thread."""
 
     __slots__ = ("_event", "_is_announced", "_thread_event", "reason")
 

@@ -8,7 +8,7 @@ renewal *left*. From then on the job is lost to us, whatever happens.
 
     worker's loop                        this thread
     ─────────────                        ───────────
-    held[lease] = Holding   ─────────▶   every beat_at: heartbeat-batch ──▶ server
+    held[lease] = LeasedJob   ─────────▶   every beat_at: heartbeat-batch ──▶ server
     drop the job            ◀─ lost ──   409, 404, or fence_at passed
     tell the handler        ◀─ cancel─   cancel_requested in the answer
 
@@ -24,12 +24,12 @@ from collections.abc import Callable, Mapping
 
 from ksana.base.clock import Clock
 from ksana.base.instant import MILLISECOND, SECOND, Micros
-from ksana.client import holding
-from ksana.client.errors import ApiError, ClientError, ConflictError, NotFoundError
-from ksana.client.holding import Holding
+from ksana.client import leased_job
+from ksana.client.errors import ApiConflictError, ApiError, ApiNotFoundError, ClientError
+from ksana.client.leased_job import LeasedJob
 from ksana.client.queue import MAX_LEASE_BATCH, QueueClient
 from ksana.client.shapes import BeatItem
-from ksana.client.transport import Backoff
+from ksana.client.transport import CallBackoff
 
 PROGRESS_GAP: Micros = SECOND
 """Progress is sent at most this often; a handler may report far more often."""
@@ -44,12 +44,12 @@ class Heartbeats:
         self,
         client: QueueClient,
         worker_id: str,
-        held: Mapping[str, Holding],
+        held: Mapping[str, LeasedJob],
         ttl_us: Micros,
         clock: Clock,
         *,
-        on_lost: Callable[[Holding, str], None],
-        on_cancel: Callable[[Holding], None],
+        on_lost: Callable[[LeasedJob, str], None],
+        on_cancel: Callable[[LeasedJob], None],
     ) -> None:
         self._source = client
         self._worker_id = worker_id
@@ -93,12 +93,14 @@ class Heartbeats:
         self._loop = asyncio.get_running_loop()
         # One try per beat: the next beat is the repeat, and carries what is true by then.
         deadline_sec = min(self._source.deadline_sec, self._ttl_us / 4 / SECOND)
-        async with self._source.twin(deadline_sec=deadline_sec, backoff=Backoff(tries=1)) as client:
+        async with self._source.twin(
+            deadline_sec=deadline_sec, backoff=CallBackoff(tries=1)
+        ) as client:
             while not self._is_stopping:
                 self._wake.clear()
                 now = self._clock.monotonic()
                 kept = [
-                    held for held in list(self._held.values()) if held.phase is not holding.LOST
+                    held for held in list(self._held.values()) if held.phase is not leased_job.LOST
                 ]
                 alive = [held for held in kept if not self._is_fenced(held, now)]
                 due = [held for held in alive if self._due_at(held) <= now]
@@ -106,19 +108,19 @@ class Heartbeats:
                     await self._beat(client, due[start : start + MAX_LEASE_BATCH])
                 await self._sleep(alive)
 
-    def _is_fenced(self, held: Holding, now: Micros) -> bool:
+    def _is_fenced(self, held: LeasedJob, now: Micros) -> bool:
         if now < held.fence_at:
             return False
-        if held.phase is holding.RUNNING:
+        if held.phase is leased_job.RUNNING:
             self._on_lost(held, "its own lease time has passed")
-        return True  # of a job that has ended, the server's answer to the release is the verdict
+        return True  # of a job that has ended, the server's answer to the release decides
 
-    def _due_at(self, held: Holding) -> Micros:
-        if held.reported != held.sent and held.phase is holding.RUNNING:
+    def _due_at(self, held: LeasedJob) -> Micros:
+        if held.reported != held.sent and held.phase is leased_job.RUNNING:
             return min(held.beat_at, held.beaten_at + PROGRESS_GAP)
         return held.beat_at
 
-    async def _sleep(self, alive: list[Holding]) -> None:
+    async def _sleep(self, alive: list[LeasedJob]) -> None:
         now = self._clock.monotonic()
         until = min(
             [now + self._tick_us, *(min(self._due_at(held), held.fence_at) for held in alive)]
@@ -128,7 +130,7 @@ class Heartbeats:
             async with asyncio.timeout(max(0, until - now) / SECOND):
                 await self._wake.wait()
 
-    async def _beat(self, client: QueueClient, due: list[Holding]) -> None:
+    async def _beat(self, client: QueueClient, due: list[LeasedJob]) -> None:
         sent_at = self._clock.monotonic()
         reported = [held.reported for held in due]
         items = [
@@ -154,14 +156,14 @@ class Heartbeats:
                 held.renew(sent_at, self._ttl_us)
                 if answer.job.cancel_requested:
                     self._on_cancel(held)
-            elif isinstance(answer, ConflictError | NotFoundError):
+            elif isinstance(answer, ApiConflictError | ApiNotFoundError):
                 held.fence_at = sent_at  # beaten for no more
                 self._on_lost(held, str(answer))
             else:
                 log.warning("heartbeat of lease %s failed: %s", held.lease_id, answer)
                 self._postpone([held])
 
-    def _postpone(self, due: list[Holding]) -> None:
+    def _postpone(self, due: list[LeasedJob]) -> None:
         """Beat again soon: a tenth of the lease's time, so that an outage of half of it is still
         survived."""
         again_at = self._clock.monotonic() + min(self._ttl_us // 10, 2 * SECOND)

@@ -9,8 +9,8 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from ksana.client import shapes, wire
-from ksana.client.errors import ApiError, ConflictError, DuplicateRequestError
-from ksana.client.transport import Backoff, Transport
+from ksana.client.errors import ApiConflictError, ApiError, DuplicateRequestError
+from ksana.client.transport import CallBackoff, Transport
 
 BASE = "/api/scheduler"
 MAX_SUBMIT_BATCH = 1_000
@@ -36,7 +36,7 @@ class QueueClient:
         connect_sec: float = 5.0,
         tls: ssl.SSLContext | None = None,
         headers: Mapping[str, str] | None = None,
-        backoff: Backoff | None = None,
+        backoff: CallBackoff | None = None,
     ) -> None:
         """`deadline_sec` bounds each call with all its repeats; `backoff` says how often and how
         soon it is repeated."""
@@ -53,7 +53,7 @@ class QueueClient:
         self._transport = Transport(base_url, **self._options)
 
     def twin(
-        self, *, deadline_sec: float | None = None, backoff: Backoff | None = None
+        self, *, deadline_sec: float | None = None, backoff: CallBackoff | None = None
     ) -> "QueueClient":
         """Make a client with the same settings, but for those given, and connections of its own,
         for another event loop."""
@@ -70,7 +70,7 @@ class QueueClient:
         """Close the connections."""
         await self._transport.close()
 
-    # ------------------------------------------------------------------------------------------------ jobs
+    # --- jobs ---
 
     async def submit(
         self,
@@ -231,8 +231,8 @@ class QueueClient:
     ) -> shapes.Job:
         """Tell that a claimed job is PREPARING or LEASE_PENDING, with a note or progress; extends
         the claim. Prove the claim by its token, or by the worker's id."""
-        told = {"state": state, "note": note, "progress": progress}
-        body = wire.without_none({**told, "worker_id": worker_id, "claim_token": claim_token})
+        members = {"state": state, "note": note, "progress": progress}
+        body = wire.without_none({**members, "worker_id": worker_id, "claim_token": claim_token})
         return (
             await self._post(f"/jobs/{wire.path_part(job_id)}/status", body, wire.JobAnswer)
         ).job
@@ -247,7 +247,7 @@ class QueueClient:
                     wire.JobAnswer,
                 )
             ).job
-        except ConflictError as error:
+        except ApiConflictError as error:
             if error.unknown_tries:  # perhaps our own first try did it
                 job = (await self.get_job(job_id)).job
                 if job.state == "CANCELED" or job.cancel_requested:
@@ -262,7 +262,7 @@ class QueueClient:
         """Ask why a job did, did not, or has not yet run."""
         return await self._get(f"/jobs/{wire.path_part(job_id)}/explain", dict[str, Any])
 
-    # ---------------------------------------------------------------------------------------------- leases
+    # --- leases ---
 
     async def request_lease(
         self,
@@ -314,8 +314,8 @@ class QueueClient:
         """End the job with its result. The same release sent again is answered the same. With
         `retry=False` a FAILED job stays so, whatever attempts are left."""
         proof = {"job_id": job_id, "worker_id": worker_id, "lease_token": lease_token}
-        told = {"status": status, "result_data": result_data, "error": error, "metrics": metrics}
-        body = wire.without_none({**proof, **told, "retry": None if retry else False})
+        members = {"status": status, "result_data": result_data, "error": error, "metrics": metrics}
+        body = wire.without_none({**proof, **members, "retry": None if retry else False})
         return await self._post(f"/lease/{wire.path_part(lease_id)}/release", body, shapes.Release)
 
     async def get_lease(self, lease_id: str) -> shapes.Lease:
@@ -361,7 +361,7 @@ class QueueClient:
             for raw in results
         ]
 
-    # ----------------------------------------------------------------------------------------------- stats
+    # --- stats ---
 
     async def snapshot(self) -> shapes.Snapshot:
         """Get capacity, jobs and leases as they are now."""
@@ -371,10 +371,8 @@ class QueueClient:
         self, metric: str, *, bucket: str = "5m", span: str = "24h"
     ) -> shapes.Timeseries:
         """Get a metric over time; `span` is the API's `range`."""
-        return await self._get(
-            f"/stats/timeseries{wire.query_string({'metric': metric, 'bucket': bucket, 'range': span})}",
-            shapes.Timeseries,
-        )
+        query = wire.query_string({"metric": metric, "bucket": bucket, "range": span})
+        return await self._get(f"/stats/timeseries{query}", shapes.Timeseries)
 
     async def _get(self, path: str, kind: type[T]) -> T:
         reply, _ = await self._transport.call(

@@ -84,9 +84,9 @@ def is_outcome_unknown(error: ClientError) -> bool:
 
 def refusal_in(item: dict[str, Any]) -> ApiError | None:
     """The error of a batch item: its body stands in the item itself or under `error`."""
-    for told in (item, item.get("error")):
-        if isinstance(told, dict) and isinstance(told.get("code"), str):
-            return from_body(None, told)
+    for members in (item, item.get("error")):
+        if isinstance(members, dict) and isinstance(members.get("code"), str):
+            return from_body(None, members)
     return None
 
 

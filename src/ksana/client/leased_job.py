@@ -16,7 +16,7 @@ RUNNING, FINISHED, LOST = "RUNNING", "FINISHED", "LOST"
 BY_CANCEL, BY_STOP = "BY_CANCEL", "BY_STOP"
 
 
-class Holding:
+class LeasedJob:
     """One job, one lease, one attempt."""
 
     __slots__ = (
