@@ -78,6 +78,36 @@ async def test_results_that_wait_behind_a_blocked_event_loop_keep_their_leases(
     assert sorted(server.accepted) == sorted(job_ids) and worker.stats.lost == 0
 
 
+@pytest.mark.spec("Q10", "Q16")
+async def test_jobs_in_an_answer_that_a_blocked_event_loop_cannot_read_keep_their_leases(
+    server: FakeQueue,
+) -> None:
+    worker = make_worker(server, concurrency=2, ttl_sec=2, wait_sec=0.6)
+    may_end = threading.Event()
+
+    @worker.job("block")
+    async def block(ctx: JobContext) -> str:
+        may_end.wait(20)
+        return "done"
+
+    @worker.job("work")
+    async def work(ctx: JobContext) -> str:
+        worker.stop()
+        return "done"
+
+    server.add("block")
+    running = asyncio.create_task(asyncio.to_thread(asyncio.run, worker.run()))
+    # The second claim waits at the server while the handler of the first job blocks the loop.
+    await server.until(lambda: bool(server.leases) and server.count("/jobs/claim") >= 2)
+    [job_id] = server.add()
+    await server.until(lambda: server.jobs[job_id]["state"] == "RUNNING")
+    lease = server.leases[server.jobs[job_id]["lease_id"]]
+    await server.until(lambda: lease.get("beats", 0) >= 3)  # about the lease's own two seconds
+    may_end.set()
+    await running
+    assert len(server.accepted) == 2 and worker.stats.lost == 0
+
+
 @pytest.mark.spec("Q6", "Q10")
 async def test_a_cancellation_reaches_a_handler_that_blocks_the_event_loop(
     server: FakeQueue,

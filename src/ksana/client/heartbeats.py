@@ -13,7 +13,9 @@ renewal *left*. From then on the job is lost to us, whatever happens.
     tell the handler        ◀─ cancel─   cancel_requested in the answer
 
 A job that has ended is beaten for until the server has its result: while another handler blocks the
-event loop, the result waits there, and its lease must not run out meanwhile.
+event loop, the result waits there, and its lease must not run out meanwhile. For the same reason,
+while the loop is blocked, the thread asks the server which jobs it has handed out to this worker in
+answers that the loop could not read yet, and beats for those too.
 """
 
 import asyncio
@@ -43,6 +45,7 @@ class Heartbeats:
     def __init__(
         self,
         client: QueueClient,
+        addon_id: str,
         worker_id: str,
         held: Mapping[str, LeasedJob],
         ttl_us: Micros,
@@ -52,6 +55,7 @@ class Heartbeats:
         on_cancel: Callable[[LeasedJob], None],
     ) -> None:
         self._source = client
+        self._addon_id = addon_id
         self._worker_id = worker_id
         self._held = held
         self._ttl_us = ttl_us
@@ -62,6 +66,12 @@ class Heartbeats:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._is_stopping = False
+        self._workers_loop = asyncio.get_running_loop()
+        self._pinged_at: Micros | None = None
+        """When the worker's loop was asked for a sign of life that it has not given yet."""
+        self._look_at: Micros = 0
+        self.kept: dict[str, Micros] = {}
+        """By lease id, when the last heartbeat left for a job that the worker does not know yet."""
         self._thread = threading.Thread(
             target=self._main, name=f"ksana-heartbeats-{worker_id}", daemon=True
         )
@@ -106,7 +116,49 @@ class Heartbeats:
                 due = [held for held in alive if self._due_at(held) <= now]
                 for start in range(0, len(due), MAX_LEASE_BATCH):
                     await self._beat(client, due[start : start + MAX_LEASE_BATCH])
+                if self._is_blocked(now) and now >= self._look_at:
+                    await self._keep_unread(client)
                 await self._sleep(alive)
+
+    def _is_blocked(self, now: Micros) -> bool:
+        """Tell whether the worker's loop has given no sign of life for a third of the lease."""
+        if self._pinged_at is None:
+            self._pinged_at = now
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._workers_loop.call_soon_threadsafe(self._on_ping)
+            return False
+        return now - self._pinged_at > self._ttl_us // 3
+
+    def _on_ping(self) -> None:
+        self._pinged_at = None
+
+    async def _keep_unread(self, client: QueueClient) -> None:
+        """Keep the leases of jobs whose claim was answered and not read yet."""
+        now = self._clock.monotonic()
+        self._look_at = now + self._ttl_us // 3
+        for lease_id, sent_at in list(self.kept.items()):
+            if now - sent_at > self._ttl_us:  # nobody took it up
+                self.kept.pop(lease_id, None)
+        try:
+            found = [
+                BeatItem(lease_id=job.lease_id, job_id=job.job_id, worker_id=self._worker_id)
+                async for job in client.list_jobs(
+                    state="RUNNING", addon_id=self._addon_id, page_size=MAX_LEASE_BATCH
+                )
+                if job.claimed_by == self._worker_id
+                and job.lease_id is not None
+                and job.lease_id not in self._held
+            ]
+            for start in range(0, len(found), MAX_LEASE_BATCH):
+                batch = found[start : start + MAX_LEASE_BATCH]
+                sent_at = self._clock.monotonic()
+                answers = await client.heartbeat_batch(batch)
+                for item, answer in zip(batch, answers, strict=True):
+                    if not isinstance(answer, ApiError):
+                        self.kept[item.lease_id] = sent_at
+        except ClientError as error:
+            log.warning("jobs of answers not read yet could not be kept: %s", error)
+            self._look_at = self._clock.monotonic() + self._ttl_us // 10
 
     def _is_fenced(self, held: LeasedJob, now: Micros) -> bool:
         if now < held.fence_at:

@@ -16,6 +16,7 @@ from ksana.client import leased_job
 from ksana.client.context import JobContext
 from ksana.client.errors import ApiError
 from ksana.client.handlers import HandlerOutcome, Registered
+from ksana.client.heartbeats import Heartbeats
 from ksana.client.leased_job import LeasedJob
 from ksana.client.queue import QueueClient
 from ksana.client.releases import Releases
@@ -55,17 +56,17 @@ class JobRunner:
         self._releases = Releases(client, self.settle, backoff)
         self._loop: asyncio.AbstractEventLoop
         self._executor: Executor
-        self._on_report: Callable[[], None]
+        self._heartbeats: Heartbeats
         self.held: dict[str, LeasedJob] = {}
         self.running = 0
         """Handlers at work now."""
         self.has_room = asyncio.Event()
 
-    def start(self, executor: Executor, on_report: Callable[[], None]) -> None:
-        """Take the executor of sync handlers; `on_report` is called for new progress."""
+    def start(self, executor: Executor, heartbeats: Heartbeats) -> None:
+        """Take the executor of sync handlers, and the heartbeats of the jobs held."""
         self._loop = asyncio.get_running_loop()
         self._executor = executor
-        self._on_report = on_report
+        self._heartbeats = heartbeats
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
@@ -111,6 +112,8 @@ class JobRunner:
             return
         if lease_id in self.held:
             return
+        if self._heartbeats.kept:
+            sent_at = max(sent_at, self._heartbeats.kept.pop(lease_id, sent_at))
         held = LeasedJob(job, lease_id, sent_at, self._ttl_us)
         self.held[lease_id] = held
         self.running += 1
@@ -166,7 +169,7 @@ class JobRunner:
             is_first = held.reported == held.sent
             held.reported += 1
             if is_first:
-                self._on_report()
+                self._heartbeats.wake()
 
         return report
 

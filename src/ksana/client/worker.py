@@ -216,6 +216,7 @@ class Worker:
         )
         self._heartbeats = Heartbeats(
             self.client,
+            self.addon_id,
             self.worker_id,
             self.jobs.held,
             self.ttl_us,
@@ -223,7 +224,7 @@ class Worker:
             on_lost=self.jobs.on_lost_in_thread,
             on_cancel=self.jobs.on_cancel_in_thread,
         )
-        self.jobs.start(self._executor, self._heartbeats.wake)
+        self.jobs.start(self._executor, self._heartbeats)
         self._heartbeats.start()
         claiming = asyncio.create_task(Claims(self, self._backoff).claim_until_stopped(burst=burst))
         try:
