@@ -36,7 +36,7 @@ pytestmark = [
 
 CLAIMER = """
 import asyncio, pathlib, sys
-from ksana.client import Backoff, QueueClient, TransportError
+from ksana.client import CallBackoff, QueueClient, TransportError
 from ksana.client.shapes import ReleaseItem
 url, name, way = sys.argv[1:]
 
@@ -55,7 +55,7 @@ async def claim(client):
     return [(job.job_id, await lease_of(client, job.job_id)) for job in jobs]
 
 async def main():
-    async with QueueClient(url, deadline_sec=25, backoff=Backoff(tries=50)) as client:
+    async with QueueClient(url, deadline_sec=25, backoff=CallBackoff(tries=50)) as client:
         while not pathlib.Path("all-done").exists():
             try:
                 held = await claim(client)

@@ -16,7 +16,7 @@ RUNNING, FINISHED, LOST = "RUNNING", "FINISHED", "LOST"
 BY_CANCEL, BY_STOP = "BY_CANCEL", "BY_STOP"
 
 
-class Holding:
+class LeasedJob:
     """One job, one lease, one attempt."""
 
     __slots__ = (
@@ -27,6 +27,7 @@ class Holding:
         "fence_at",
         "job",
         "lease_id",
+        "lease_token",
         "message",
         "phase",
         "progress",
@@ -38,6 +39,7 @@ class Holding:
     def __init__(self, job: Job, lease_id: str, sent_at: Micros, ttl_us: Micros) -> None:
         self.job = job
         self.lease_id = lease_id
+        self.lease_token = job.lease_token
         self.phase = RUNNING
         self.cancelled = CancelSignal()
         self.task: asyncio.Task[None] | None = None
