@@ -27,9 +27,9 @@ from bench.figure import BenchError, Figure
 from bench.ground import cores, disk, filling, report
 from bench.ground.served import Served, serve
 from ksana.base.clock import SystemClock
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants
 from ksana.service.queue.claims import Claim
-from ksana.service.queue.releases import Release
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import METRICS
 from ksana.store.sql import SqlStore, open_store

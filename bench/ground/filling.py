@@ -20,12 +20,12 @@ from ksana.base.clock import SystemClock
 from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import DAY, HOUR, MINUTE, Instant
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import NewJob
 from ksana.engine.queue.chores import PACK, pack
 from ksana.engine.queue.leasing import recount, sweep
 from ksana.service.queue.claims import Claim
-from ksana.service.queue.releases import Release
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
 

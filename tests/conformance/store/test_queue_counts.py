@@ -11,12 +11,13 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.instant import DAY, HOUR, MINUTE
 from ksana.domain import histogram
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.effects import METRICS
 from ksana.engine.queue.leasing import sweep
 from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
 from ksana.service.queue.jobs import cancel_job
-from ksana.service.queue.releases import Release, release_leases
+from ksana.service.queue.releases import release_leases
 from ksana.service.queue.stats import read_series, read_snapshot
 from ksana.store.sql import SqlStore, open_store
 from ksana.store.sql.core.migrate import list_migrations

@@ -9,6 +9,7 @@ from ksana.base.ids import new_uuid
 from ksana.base.instant import SECOND
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import LeasedJob, NewJob
 from ksana.engine.queue.leasing import recount, sweep
@@ -16,7 +17,7 @@ from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
 from ksana.service.queue.jobs import Report, cancel_job, report_status, submit_jobs
 from ksana.service.queue.leases import Heartbeat, LeaseDenied, LeaseRequest, extend_leases
 from ksana.service.queue.leases import request_lease as request
-from ksana.service.queue.releases import Release, release_compactly, release_leases
+from ksana.service.queue.releases import release_compactly, release_leases
 from ksana.service.queue.service import read_events
 from ksana.service.queue.stats import read_series, read_snapshot
 from ksana.store.sql import SqlStore

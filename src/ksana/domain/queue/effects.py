@@ -1,7 +1,7 @@
 """What follows from changes of jobs, whatever moved them: counts, and who is to be woken. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -42,32 +42,38 @@ class Counts(msgspec.Struct):
     ran_since: Counter[Instant] = msgspec.field(default_factory=Counter)
 
 
-def count_changes(changes: Iterable[JobChange], now: Instant) -> Counts:
+def count_changes(changes: Sequence[JobChange], now: Instant) -> Counts:
     """Add up what these changes do to the figures."""
     counts = Counts()
-    for change in changes:
-        old, new = change.old, change.new
+    kinds = Counter([(change.old, change.new, change.lease_end) for change in changes])
+    for (old, new, lease_end), number in kinds.items():
         if old == "QUEUED":
-            counts.queued -= 1
+            counts.queued -= number
         elif old == "RUNNING":
-            counts.running -= 1
+            counts.running -= number
         if new == "QUEUED":
-            counts.queued += 1
-            counts.arrivals += 1
+            counts.queued += number
         elif new == "RUNNING":
-            counts.running += 1
-            counts.leases += 1
-            counts.units += change.cost_units
-            counts.waited_since[change.due_at] += 1
+            counts.running += number
+            counts.leases += number
         elif new in ENDED:
-            counts.ended[new] += 1
-            if change.lease_end is not None:
-                counts.ran_since[change.started_at or now] += 1
-                counts.arrivals += 1
-        if change.lease_end is not None:
-            counts.leases -= 1
-            counts.units -= change.cost_units
-            counts.expired += change.lease_end == "EXPIRED"
+            counts.ended[new] += number
+        if lease_end is not None:
+            counts.leases -= number
+        if lease_end == "EXPIRED":
+            counts.expired += number
+        if new == "QUEUED" or lease_end is not None:
+            counts.arrivals += number
+    started = [change for change in changes if change.new == "RUNNING"]
+    if started:
+        counts.units += sum([change.cost_units for change in started])
+        counts.waited_since = Counter([change.due_at for change in started])
+    ended = [change for change in changes if change.lease_end is not None]
+    if ended:
+        counts.units -= sum([change.cost_units for change in ended])
+        counts.ran_since = Counter(
+            [change.started_at or now for change in ended if change.move == "finish"]
+        )
     return counts
 
 

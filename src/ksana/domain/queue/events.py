@@ -111,9 +111,9 @@ def submitted(job_id: str, priority: str, cost_units: int) -> EventText:
     return ("JOB", job_id, "JOB_SUBMITTED", data)
 
 
-def claimed(job_id: str, worker_json: str) -> EventText:
-    """`worker_json` is the worker's name as JSON, made once for a batch."""
-    return ("JOB", job_id, "JOB_CLAIMED", f'{{"worker_id":{worker_json}}}')
+def claim_data(worker_id: str) -> str:
+    """The data of JOB_CLAIMED: the same for all jobs of a claim."""
+    return encode({"worker_id": worker_id})
 
 
 def claim_expired(job_id: str, worker_id: str | None, state: str) -> EventText:
@@ -129,13 +129,16 @@ def denied(job_id: str, data: dict[str, Any]) -> EventText:
     return ("JOB", job_id, "LEASE_DENIED", encode(data))
 
 
-def granted(lease_id: str, job_id: str, worker_json: str, cost_units: int) -> EventText:
+def granted(
+    lease_id: str, job_id: str, worker_json: str, cost_units: int, attempts: int
+) -> tuple[EventText, EventText]:
+    """A lease, and the job that runs under it. `worker_json` is the worker's name as JSON, made
+    once for a batch."""
     data = f'{{"job_id":"{job_id}","worker_id":{worker_json},"cost_units":{cost_units}}}'
-    return ("LEASE", lease_id, "LEASE_GRANTED", data)
-
-
-def running(job_id: str, lease_id: str, attempts: int) -> EventText:
-    return ("JOB", job_id, "JOB_RUNNING", f'{{"lease_id":"{lease_id}","attempts":{attempts}}}')
+    return (
+        ("LEASE", lease_id, "LEASE_GRANTED", data),
+        ("JOB", job_id, "JOB_RUNNING", f'{{"lease_id":"{lease_id}","attempts":{attempts}}}'),
+    )
 
 
 def cancel_requested(job_id: str, reason: str | None, lease_id: str | None) -> EventText:

@@ -48,9 +48,7 @@ def write_changes(tx: QueueTx, changes: Sequence[JobChange]) -> bool:
     if not changes:
         return True
     _check(changes)
-    moves: dict[str, list[JobChange]] = {}
-    for change in changes:
-        moves.setdefault(change.move, []).append(change)
+    moves = _by_move(changes)
     ended = [change for change in changes if change.lease_end is not None]
     if tx.leases.end(ended) != len(ended):
         return False
@@ -64,6 +62,16 @@ def write_changes(tx: QueueTx, changes: Sequence[JobChange]) -> bool:
             tx.capacity.drop_reserve(change.job_id)
     _count(tx, changes, ended)
     return True
+
+
+def _by_move(changes: Sequence[JobChange]) -> dict[str, Sequence[JobChange]]:
+    first = changes[0].move
+    if len({change.move for change in changes}) == 1:  # as in every batch of one kind
+        return {first: changes}
+    moves: dict[str, list[JobChange]] = {}
+    for change in changes:
+        moves.setdefault(change.move, []).append(change)
+    return dict(moves)
 
 
 def _check(changes: Sequence[JobChange]) -> None:

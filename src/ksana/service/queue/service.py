@@ -13,6 +13,7 @@ from ksana.base.ids import new_ordered_uuid, new_ordered_uuids
 from ksana.base.instant import DAY, MILLISECOND, SECOND, Instant, Micros
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.changes import SCHEDULED, JobChange
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.effects import wake_after
@@ -29,7 +30,7 @@ from ksana.service.queue import releases as release_transactions
 from ksana.service.queue.claims import NOTHING, Claim, Claimed, JobClassCache, claim_jobs
 from ksana.service.queue.jobs import Report, not_found
 from ksana.service.queue.leases import Heartbeat, LeaseAnswer, LeaseDenied, LeaseRequest
-from ksana.service.queue.releases import Release, Released
+from ksana.service.queue.releases import Released
 
 MAX_BATCH: Final = 1000
 MAX_ITEMS: Final = 500
