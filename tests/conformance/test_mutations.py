@@ -77,7 +77,7 @@ def run_together_without_undoing(
         try:
             work.result = work.fn(tx, *work.args, **work.kwargs)
         except Exception as error:
-            if self._dialect.judge(error) is not Trouble.OURS:
+            if self._dialect.classify(error) is not Trouble.OURS:
                 raise
             work.result, work.error = None, error
     return True
@@ -93,7 +93,7 @@ def run_apart_without_savepoint(
             work.result = work.fn(tx, *work.args, **work.kwargs)
             tx.flush()
         except Exception as error:
-            if self._dialect.judge(error) is not Trouble.OURS:
+            if self._dialect.classify(error) is not Trouble.OURS:
                 raise
             session.raw("ROLLBACK")
             session.raw(self._dialect.begin_write)

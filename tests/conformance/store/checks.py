@@ -23,7 +23,16 @@ class BugError(Exception):
 def enter_key(tx: Any, name: str) -> str:
     """Write one row and one event."""
     tx.keys.insert(name, name, "0" * 64, ("read",))
+    tx.events.append("KEY", name, "KEY_CREATED")
     return name
+
+
+def revoke_key(tx: Any, name: str) -> bool:
+    """Revoke a key that is live, with an event."""
+    if not tx.keys.revoke_if_live(name):
+        return False
+    tx.events.append("KEY", name, "KEY_REVOKED")
+    return True
 
 
 def key_names(tx: Any) -> set[str]:

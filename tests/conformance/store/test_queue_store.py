@@ -217,22 +217,6 @@ async def test_finished_jobs_are_purged_and_nothing_else(store: SqlStore) -> Non
     assert len(await claim(store, 5)) == 1
 
 
-@pytest.mark.spec("X21")
-async def test_an_idempotency_key_is_remembered_until_it_expires(store: SqlStore) -> None:
-    def remember(tx: Any, ttl_us: int) -> bool:
-        return bool(tx.idempotency.remember("s", "k", b"body", "answer", ttl_us))
-
-    assert await store.transact(remember, 60 * SECOND)
-    assert not await store.transact(remember, 60 * SECOND)
-    assert await store.read(lambda tx: tx.idempotency.find_answer("s", "k", b"body")) == "answer"
-    with pytest.raises(ConflictError, match="another body"):
-        await store.read(lambda tx: tx.idempotency.find_answer("s", "k", b"other"))
-    assert await store.transact(lambda tx: tx.idempotency.purge(tx.now + DAY, 10)) == 1
-    assert await store.transact(remember, 0)
-    assert await store.read(lambda tx: tx.idempotency.find_answer("s", "k", b"body")) is None
-    assert await store.transact(remember, 60 * SECOND)
-
-
 @pytest.mark.spec("Q8", "Q16", "X11")
 async def test_many_jobs_leave_the_same_history_as_a_few(store: SqlStore) -> None:
     seen = []

@@ -38,7 +38,7 @@ class Membership:
     ) -> None:
         """`is_dead` tells whether another instance is known to be dead although its lease still
         runs: a restart on the same machine then need not wait for the lease, and the gap between
-        the two lives is known for what it is. `on_peers` is told, with every sign of life on a
+        the two lives is known for what it is. `on_peers` is called, with every sign of life on a
         store that several may share, how many others live there."""
         self.instance_id = instance_id
         self._store = store

@@ -106,7 +106,9 @@ class Delivery:
         self._quiet = asyncio.Event()
         self.on_wakes: Callable[[], None] = lambda: None
         self.claims = Pump("claims", clock, self._claim, poll_us=5 * SECOND)
-        self.outcomes = Pump("outcomes", clock, self._record, poll_us=30 * SECOND, pace_us=PACE)
+        self.outcomes = Pump(
+            "outcomes", clock, self._record, poll_us=30 * SECOND, min_interval_us=PACE
+        )
         self.cancels = Pump("cancels", clock, self._look_for_cancels, poll_us=30 * SECOND)
 
     # -- what others hand in -----------------------------------------------------------------------
@@ -303,7 +305,7 @@ class Delivery:
                 raise
             finally:
                 self._recording = []
-            self.outcomes.pace_us = BUSY_PACE if len(batch) >= BUSY else PACE
+            self.outcomes.min_interval_us = BUSY_PACE if len(batch) >= BUSY else PACE
             self._move_mark(recorded.begun_to)
             for over, status in recorded.statuses:
                 self._metrics.recorded(over, status)

@@ -96,7 +96,7 @@ class FiringEngine:
         self._known: dict[int, Task] = {}
         """Tasks as they were committed, the newest last. The writer looks things up here while we
         add and drop."""
-        self.pump = Pump("firing", clock, self._step, poll_us, pace_us=PACE)
+        self.pump = Pump("firing", clock, self._step, poll_us, min_interval_us=PACE)
 
     def hint(self, at: Instant | None) -> None:
         """A task may be due at `at`; wake only if that is earlier than what we wait for."""

@@ -201,6 +201,7 @@ def hash_secret(secret: str) -> str:
 
 def _insert(tx: Any, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]) -> ApiKey:
     key: ApiKey = tx.keys.insert(key_id, name, secret_hash, scopes)
+    tx.events.append("KEY", key_id, "KEY_CREATED", {"name": name, "scopes": scopes})
     return key
 
 
@@ -210,8 +211,10 @@ def _list_keys(tx: Any) -> list[ApiKey]:
 
 
 def _revoke(tx: Any, key_id: str) -> bool:
-    done: bool = tx.keys.revoke_if_live(key_id)
-    return done
+    if not tx.keys.revoke_if_live(key_id):
+        return False
+    tx.events.append("KEY", key_id, "KEY_REVOKED")
+    return True
 
 
 def _touch(tx: Any, key_ids: list[str]) -> None:

@@ -80,7 +80,7 @@ class QueueService:
             return (await self._submit([job], is_batch=False))[0]
         if job.job_class.cost_units > self.limits.total:
             self._check_costs([job])
-        return await self._intake.put(job)
+        return await self._intake.add(job)
 
     async def submit_batch(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Enter jobs, all or none."""

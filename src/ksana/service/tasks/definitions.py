@@ -85,7 +85,7 @@ class TaskService:
     async def create(self, new: NewTask, idempotency: Idempotency | None = None) -> Task:
         """Make a task. A living C name or a job id that is taken is ALREADY_EXISTS."""
         if new.dialect == "T" and new.job_id is None and idempotency is None:
-            return await self._intake.put(new)  # nothing can refuse it
+            return await self._intake.add(new)  # nothing can refuse it
         task = await self._store.transact(once_only(_create, idempotency), new, self._once_grace_us)
         self._hints.due(
             task.fire_at

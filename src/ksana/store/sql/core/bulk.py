@@ -115,10 +115,11 @@ def widen_named(sql: str, width: int) -> tuple[str, tuple[str, ...]] | None:
     if found is None or not names:
         return None
     first = "SELECT " + ", ".join(f"%s AS p_{name}" for name in names)
-    rest = " UNION ALL SELECT " + ", ".join(["%s"] * len(names))
+    others = " UNION ALL SELECT " + ", ".join(["%s"] * len(names))
     changes, guard = (_NAMED.sub(r"v.p_\1", part) for part in found.group(2, 3))
     # The given rows lead and each finds its own: led by the table, the server would lock all of it.
     return (
-        f"UPDATE ({first}{rest * (width - 1)}) AS v STRAIGHT_JOIN {found[1]} SET {changes} WHERE {guard}",
+        f"UPDATE ({first}{others * (width - 1)}) AS v STRAIGHT_JOIN {found[1]} "
+        f"SET {changes} WHERE {guard}",
         names,
     )

@@ -1,4 +1,4 @@
--- The house's own statements: events, instances, locks, rollups, keys, commit marks.
+-- The core's statements: events, instances, locks, rollups, keys, commit marks.
 
 -- name: append_event
 -- Append one fact.
@@ -19,6 +19,18 @@ LIMIT :limit
 -- name: latest_event_id
 -- The newest event's id, 0 in an empty log.
 SELECT COALESCE(MAX(id), 0) FROM scheduler_events
+
+-- name: first_event_after
+-- The event that follows an id.
+SELECT id, ts FROM scheduler_events WHERE id > :after ORDER BY id LIMIT 1
+
+-- name: find_gap
+-- The id in front of the first gap after an id, if a young event follows the gap.
+SELECT before_id FROM (
+  SELECT id, ts, COALESCE(LAG(id) OVER (ORDER BY id), :after) AS before_id
+  FROM scheduler_events WHERE id > :after
+) AS pairs
+WHERE id <> before_id + 1 AND ts > :since ORDER BY id LIMIT 1
 
 -- name: list_oldest_events
 -- The events with the lowest ids after one; ids grow with time, so this reads one end of the table.

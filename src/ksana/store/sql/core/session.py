@@ -19,7 +19,8 @@ _decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
 
 @lru_cache(maxsize=16)
 def _decoder_of(kind: type[msgspec.Struct]) -> Callable[[str], Any]:
-    decode: Callable[[str], Any] = msgspec.json.Decoder(list[kind]).decode  # type: ignore[valid-type]
+    rows: Any = list[kind]  # type: ignore[valid-type]
+    decode: Callable[[str], Any] = msgspec.json.Decoder(rows).decode
     return decode
 
 

@@ -1,4 +1,4 @@
-"""The lane: transactions per second of many callers and of one, beside what the database does when
+"""The commit queue: transactions per second of many callers and of one, beside what the database does when
 fed by hand.
 
 Each caller's function writes one row and one event. Floors, measured in the same run: the same two
@@ -32,27 +32,25 @@ SYNCS = 1_500
 GROUPED_GOAL, LONE_GOAL = 0.5, 0.35
 
 
-def row_of(name: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "host": "bench",
-        "version": "1",
-        "started_at": 1,
-        "alive_at": 1,
-        "lease_until": 1,
-        "stopped_at": None,
-        "outage_from": None,
-    }
+INSTANCE_COLUMNS = (
+    "id",
+    "host",
+    "version",
+    "started_at",
+    "alive_at",
+    "lease_until",
+    "stopped_at",
+    "outage_from",
+)
+EVENT_COLUMNS = ("ts", "entity_type", "entity_id", "event_type", "data_json")
 
 
-def event_of(name: str) -> dict[str, Any]:
-    return {
-        "ts": 1,
-        "entity_type": "TASK",
-        "entity_id": name,
-        "event_type": "FIRED",
-        "data_json": '{"n":1}',
-    }
+def row_of(name: str) -> tuple[Any, ...]:
+    return (name, "bench", "1", 1, 1, 1, None, None)
+
+
+def event_of(name: str) -> tuple[Any, ...]:
+    return (1, "TASK", name, "FIRED", '{"n":1}')
 
 
 def write_one(tx: Any, name: str) -> None:
@@ -94,8 +92,8 @@ def feed(store: SqlStore, items: int, prefix: str) -> float:
         for start in range(0, items, GROUP):
             names = [f"{prefix}{n}" for n in range(start, start + GROUP)]
             session.raw(store.dialect.begin_write)
-            session.run_many("core.insert_instance", [row_of(name) for name in names])
-            session.run_many("core.append_event", [event_of(name) for name in names])
+            session.run_rows("core.insert_instance", INSTANCE_COLUMNS, list(map(row_of, names)))
+            session.run_rows("core.append_event", EVENT_COLUMNS, list(map(event_of, names)))
             session.raw("COMMIT")
         return items / (time.perf_counter() - begun)
 
@@ -150,7 +148,7 @@ async def measure_sqlite(folder: Path) -> list[Figure]:
     share = f"{health.transactions / max(1, health.commits):.0f} functions a commit over all"
     return [
         Figure(
-            "lane",
+            "commit_queue",
             f"sqlite, {CALLERS} callers ÷ raw inserts by {GROUP}",
             max(grouped),
             max(fed),
@@ -158,14 +156,17 @@ async def measure_sqlite(folder: Path) -> list[Figure]:
             note=share,
         ),
         Figure(
-            "lane",
+            "commit_queue",
             "sqlite, one caller ÷ fdatasync, page appended",
             max(lone),
             max(appended),
             goal=LONE_GOAL,
         ),
         Figure(
-            "lane", "sqlite, one caller ÷ fdatasync, page overwritten", max(lone), max(overwritten)
+            "commit_queue",
+            "sqlite, one caller ÷ fdatasync, page overwritten",
+            max(lone),
+            max(overwritten),
         ),
     ]
 
@@ -181,14 +182,17 @@ async def measure_network(kind: str, url: str) -> list[Figure]:
     await store.close()
     return [
         Figure(
-            "lane", f"{kind}, {CALLERS} callers ÷ executemany by {GROUP}", max(grouped), max(fed)
+            "commit_queue",
+            f"{kind}, {CALLERS} callers ÷ executemany by {GROUP}",
+            max(grouped),
+            max(fed),
         ),
-        Figure("lane", f"{kind}, one caller", max(lone)),
+        Figure("commit_queue", f"{kind}, one caller", max(lone)),
     ]
 
 
 def run() -> list[Figure]:
-    """All figures of the lane."""
+    """All figures of the commit queue."""
     from tests.ground.mariadb import MariaDB
     from tests.ground.postgres import Postgres
     from tests.ground.server import MissingServerError
