@@ -141,18 +141,29 @@ async def open_tasks(
 ) -> AsyncIterator[Ground]:
     clock = VirtualClock()
     async with open_house(tmp_path, clock=clock) as core:
-        hints = SilentHints()
-        surface = TaskSurface(
-            TaskService(core.store, clock, hints, SECOND),
-            RunService(core.store, hints),
-            CallbackService(core.store, clock, hints, HOUR, identity_mode),
-            defaults or Defaults(),
-            clock,
-        )
-        routes: list[AnyRoute] = [
-            route
-            for module in (timers, definitions, runs, callbacks, schedules)
-            for route in module.routes(surface)
-        ]
+        routes = task_routes(core, clock, identity_mode=identity_mode, defaults=defaults)
         async with client_of(core.app(*routes)) as client:
             yield Ground(client, clock, core.store, core)
+
+
+def task_routes(
+    core: CoreServices,
+    clock: VirtualClock,
+    *,
+    identity_mode: bool = True,
+    defaults: Defaults | None = None,
+) -> list[AnyRoute]:
+    """Every route of timers and tasks."""
+    hints = SilentHints()
+    surface = TaskSurface(
+        TaskService(core.store, clock, hints, SECOND),
+        RunService(core.store, hints),
+        CallbackService(core.store, clock, hints, HOUR, identity_mode),
+        defaults or Defaults(),
+        clock,
+    )
+    return [
+        route
+        for module in (timers, definitions, runs, callbacks, schedules)
+        for route in module.routes(surface)
+    ]

@@ -560,38 +560,6 @@ async def test_a_trigger_takes_a_body_and_may_wait_for_a_callback(ground: Ground
     )
 
 
-@pytest.mark.spec("X21")
-async def test_a_repeated_key_gets_the_first_answer_for_a_day(ground: Ground) -> None:
-    first = await ground.http.post(TASKS, json=SEED, headers={"Idempotency-Key": "once"})
-    again = await ground.http.post(TASKS, json=SEED, headers={"Idempotency-Key": "once"})
-    assert (again.status_code, again.content) == (201, first.content)
-    assert again.headers["idempotency-replayed"] == "true"
-    other = await ground.ask(
-        "POST", TASKS, {**SEED, "name": "other"}, status=409, Idempotency_Key="once"
-    )
-    assert other["code"] == "IDEMPOTENCY_MISMATCH"
-    assert (await ground.ask("GET", TASKS))["total"] == 1
-    started = await ground.ask("POST", f"{TASKS}/1/trigger", status=202, Idempotency_Key="t")
-    assert (
-        await ground.ask("POST", f"{TASKS}/1/trigger", {}, status=202, Idempotency_Key="t")
-        == started
-    )
-    await ground.clock.advance(25 * HOUR)
-    assert (
-        await ground.ask("POST", f"{TASKS}/1/trigger", status=202, Idempotency_Key="t")
-    ) != started
-    await ground.refused("POST", TASKS, SEED, "Idempotency-Key", Idempotency_Key="x" * 256)
-    await ground.refused("POST", TASKS, SEED, "Idempotency-Key", Idempotency_Key="")
-
-
-@pytest.mark.spec("X21")
-async def test_a_refused_write_leaves_its_key_free(ground: Ground) -> None:
-    await ground.make_task()
-    await ground.ask("POST", TASKS, {**SEED, "name": "report"}, status=409, Idempotency_Key="k")
-    await ground.ask("DELETE", f"{TASKS}/1", status=200)
-    await ground.ask("POST", TASKS, {**SEED, "name": "report"}, status=201, Idempotency_Key="k")
-
-
 @pytest.mark.spec("X15")
 async def test_settings_are_the_defaults_of_the_members_of_their_names(tmp_path: Path) -> None:
     chosen = Defaults(

@@ -27,7 +27,7 @@ from ksana.domain.tasks.records import (
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import NewRun, RunEnd, TasksTx
 from ksana.service.core.batching import Batcher
-from ksana.service.core.idempotency import Idempotency, once_only
+from ksana.service.core.idempotency import IdempotentRequest, once_only
 
 TaskRef = int | str
 """A task by its integer id (C) or its job id (T)."""
@@ -82,7 +82,7 @@ class TaskService:
         self._once_grace_us = once_grace_us
         self._intake: Batcher[NewTask, Task] = Batcher(store, self._enter, self._tell_created)
 
-    async def create(self, new: NewTask, idempotency: Idempotency | None = None) -> Task:
+    async def create(self, new: NewTask, idempotency: IdempotentRequest | None = None) -> Task:
         """Make a task. A living C name or a job id that is taken is ALREADY_EXISTS."""
         if new.dialect == "T" and new.job_id is None and idempotency is None:
             return await self._intake.add(new)  # nothing can refuse it
@@ -151,7 +151,7 @@ class TaskService:
         override_body: str | None = None,
         force_async: bool = False,
         trace_id: str | None = None,
-        idempotency: Idempotency | None = None,
+        idempotency: IdempotentRequest | None = None,
     ) -> Started:
         """Run a task by hand, within its concurrency limit."""
         work = once_only(_trigger, idempotency)
@@ -163,7 +163,11 @@ class TaskService:
         return started
 
     async def run_now(
-        self, ref: TaskRef, *, trace_id: str | None = None, idempotency: Idempotency | None = None
+        self,
+        ref: TaskRef,
+        *,
+        trace_id: str | None = None,
+        idempotency: IdempotentRequest | None = None,
     ) -> Started:
         """Run a task at once, beside whatever runs, uncounted."""
         started = await self._store.transact(
