@@ -51,7 +51,7 @@ class SqlEvents:
     def append_texts(self, events: Iterable[tuple[str, str, str, str]]) -> None:
         self._session.wrote = True
         now = self._now
-        self._rows += [(now, *event) for event in events]
+        self._rows += [(now, kind, id_, name, data) for kind, id_, name, data in events]
 
     def list_after(
         self,
