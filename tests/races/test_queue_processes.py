@@ -17,8 +17,8 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.client import NewJob, QueueClient
-from ksana.engine.queue.leasing import recount
 from ksana.domain.queue.jobs import CLAIM_HELD
+from ksana.engine.queue.leasing import recount
 from ksana.ports.queue.tables import JobFilter
 from ksana.store.sql import SqlStore, open_store
 from tests.ground.child import Child

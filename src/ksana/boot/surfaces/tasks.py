@@ -180,9 +180,7 @@ def make_surface(core: CoreServices) -> Surface:
     delivery = Delivery(
         store,
         clock,
-        lambda: HttpCaller(
-            policy, max_idle=max(256, limits.workers), plain_http=limits.plain_http
-        ),
+        lambda: HttpCaller(policy, max_idle=max(256, limits.workers), plain_http=limits.plain_http),
         me,
         core.membership.is_held,
         metrics,
