@@ -3,7 +3,7 @@ engine, a scripted caller."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,7 @@ class World:
         self.caller = ScriptedCaller(clock)
         self.metrics = Quiet()
         self.is_alive = False
+        self.generation = 0
         self._names = 0
         self._renew_every = SECOND
         self._instance = instance
@@ -139,7 +140,7 @@ class World:
             clock,
             lambda: self.caller,
             me,
-            lambda: self.is_alive,
+            self,
             self.metrics,
             workers=self._limits[0],
             per_host=self._limits[1],
@@ -150,25 +151,23 @@ class World:
             store,
             clock,
             me,
-            self.delivery.rooms,
+            self.delivery.slot_budget,
             self.delivery.take,
             self.metrics,
             batch_limit=500,
             poll_us=5 * SECOND,
         )
-        self.waking = RescueEngine(store, clock, me, self.delivery.ready, self.delivery.known_runs)
-        self.delivery.on_wakes = self.waking.wakes.signal
+        self.rescue = RescueEngine(store, clock, me, self.delivery.ready, self.delivery.known_runs)
+        self.delivery.on_wakes = self.rescue.wakes.signal
         self.tasks = TaskService(store, clock, self, SECOND)
         self.runs = RunService(store, self)
         self.callbacks = CallbackService(store, clock, self, 3600 * SECOND, True)
         self.is_alive = True
         pumps = (
-            self.delivery.outcomes,
-            self.delivery.claims,
-            self.delivery.cancels,
-            self.waking.wakes,
-            self.waking.rescue,
-            self.waking.promote,
+            *self.delivery.pumps,
+            self.rescue.wakes,
+            self.rescue.rescue,
+            self.rescue.promote,
             self.firing.pump,
         )
         self._pumps = pumps
@@ -197,12 +196,13 @@ class World:
             await self.store.transact(lambda tx: tx.instances.renew_if_registered(me, 15 * SECOND))
             await self.clock.sleep_until(self.clock.now() + self._renew_every)
 
+    def is_held(self) -> bool:
+        """The lease, as delivery asks for it."""
+        return self.is_alive
+
     # the services' hints
     def due(self, at: Instant | None) -> None:
         self.firing.hint(at)
-
-    def made(self, tasks: Sequence[Task]) -> None:
-        self.firing.remember(tasks)
 
     def ready(self, host: str) -> None:
         self.delivery.ready(host)

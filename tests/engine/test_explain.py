@@ -267,13 +267,10 @@ async def test_the_last_event_before_an_instant_is_found_by_halving_over_gaps(wo
 async def test_no_question_scans_history(world: World) -> None:
     """Each statement of explain names an index in its plan; none reads a table from end to end."""
     statements = {
-        "run_of_slot": {"task_id": 1, "slot_at": 1},
-        "newest_runs": {"task_id": 1, "limit": 1},
-        "first_event": {"entity_id": "1", "entity_type": "RUN"},
         "events_down": {"entity_id": "1", "entity_type": "RUN", "upto": 1, "limit": 1},
         "events_up": {"entity_id": "1", "entity_type": "RUN", "after": 1, "limit": 1},
         "event_from": {"from_id": 1},
-        "count_waiting_before": {"task_id": 1, "id": 1},
+        "count_waiting_before": {"task_id": 1, "id": 1, "limit": 1},
         "count_ready_before": {"host": "h", "id": 1, "limit": 1},
         "lease_of": {"id": "i"},
         "newest_surplus": {"task_id": 1, "keep": 1, "look": 1},
@@ -293,3 +290,27 @@ async def test_no_question_scans_history(world: World) -> None:
         assert "SEARCH" in told, (name, told)
         assert "SCAN scheduler_events" not in told, (name, told)
         assert "SCAN task_runs" not in told, (name, told)
+
+
+async def test_a_run_is_found_by_an_index_however_it_is_named(world: World) -> None:
+    """Statements with conditions: the one that was asked for is looked up, not searched for."""
+    asked = [
+        ("runs.list_runs", {"task_id": 1, "slot_at": 1}, "task_id=? AND slot_at=?"),
+        ("runs.list_runs", {"task_id": 1}, "task_id=?"),
+        ("runs.list_runs", {"open_task": 1}, "open_task=?"),
+        ("runs.find_id", {"uid": "u"}, "uid=?"),
+        ("runs.find_id", {"callback_token": "t"}, "callback_token=?"),
+        ("tasks.find_id", {"job_id": "j"}, "job_id=?"),
+        ("tasks.find_id", {"name": "n"}, "living_name=?"),
+    ]
+
+    def plan(tx: Any, name: str, filters: dict[str, Any]) -> str:
+        session: Any = tx.runs._session
+        sql, bind = session._statements[name].with_filters(filters)
+        more = {"limit": 1, "skip": 0} if "LIMIT" in sql else {}
+        session._cursor.execute(f"EXPLAIN QUERY PLAN {sql}", bind({**filters, **more}))
+        return " / ".join(str(row[3]) for row in session._cursor.fetchall())
+
+    for name, filters, by in asked:
+        told = await world.store.read(plan, name, filters)
+        assert by in told, (name, told)

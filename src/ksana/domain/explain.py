@@ -24,6 +24,8 @@ RECORDED: Final[dict[str, str]] = {
     "MISFIRE_CATCH_UP_LIMITED": "the slot was missed; the misfire policy CATCH_UP_LIMITED makes up the latest ones",
     "NO_INSTANCE_RAN": "its only slot passed while no instance ran, and it is not made up",
     "PAST_WHEN_SET": "its only slot had passed already when it was set",
+    "TASK_DISABLED": "the task was disabled before the slot could be fired",
+    "SCHEDULE_CHANGED": "the schedule was changed before the slot could be fired",
     "RUN_NOW": "somebody asked to run it at once, beside whatever runs",
     "RETRIED_BY_CALLER": "somebody asked to run a finished run again",
     # on the way to its end
@@ -95,6 +97,7 @@ EVENTS: Final[dict[str, str]] = {
     "TASK_DISABLED": "the task was disabled",
     "TASK_DELETED": "the task was deleted",
     "TASK_MISFIRED": "slots were missed",
+    "TRIGGER_REFUSED": "a trigger was refused",
     "TASK_MISSED": "the only slot was missed",
     "RUN_SCHEDULED": "the run was made and has not started",
     "RUN_STARTED": "the run was started",

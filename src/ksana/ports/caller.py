@@ -59,6 +59,9 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     retry_after: str | None = None
     """The Retry-After header as it came."""
     error: str | None = None
+    sends: int = 1
+    """How often the request was written to a connection: 0 if nothing of it was, 2 if it was sent
+    again."""
 
 
 class Call(Protocol):

@@ -22,7 +22,8 @@ from ksana.api.tasks.task_shapes import (
 from ksana.base.errors import InvalidError
 from ksana.domain.tasks.records import Definition, Task
 from ksana.domain.tasks.template import check_template
-from ksana.service.tasks.definitions import NewTask, Started
+from ksana.service.tasks.definitions import NewTask
+from ksana.service.tasks.triggers import Started
 
 _encode = msgspec.json.Encoder().encode
 

@@ -45,7 +45,8 @@ from ksana.domain.schedule import Cron
 from ksana.domain.schedule_json import write_schedule
 from ksana.domain.tasks import headers as header_rules
 from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Status, Task
-from ksana.service.tasks.definitions import NewTask, Started
+from ksana.service.tasks.definitions import NewTask
+from ksana.service.tasks.triggers import Started
 
 PAGE: Final = 500
 _SERVER_OWNED: Final = frozenset(

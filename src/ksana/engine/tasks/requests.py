@@ -8,8 +8,8 @@ import msgspec
 
 from ksana.base.instant import SECOND, Instant, format_instant
 from ksana.domain.tasks import template
+from ksana.domain.tasks.records import ClaimedRun
 from ksana.domain.tasks.signing import sign
-from ksana.engine.tasks.claimed_run import ClaimedRun
 from ksana.ports.caller import Request
 
 _BODILESS: Final = frozenset({"GET", "HEAD"})
