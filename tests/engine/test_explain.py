@@ -3,13 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import NotFoundError
-from ksana.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from ksana.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, format_instant
+from ksana.domain.schedule import make_every
 from ksana.domain.tasks.explain_runs import RunExplanation
-from ksana.domain.tasks.records import Options, RetryPolicy, Task
+from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Task
 from ksana.service.tasks.explain import ExplainService, TaskInsight
 from ksana.store.sql.tasks.history import SqlHistory
 from tests.engine.tasks_world import World, answer, cron, every, once, open_world, task_of
@@ -236,10 +238,47 @@ async def test_what_is_unknown_is_not_found(world: World) -> None:
     for asked in (insight.explain_task(99), insight.explain_run(99), insight.explain_run("a" * 32)):
         with pytest.raises(NotFoundError):
             await asked
+
+
+@pytest.mark.spec("B1")
+async def test_a_deleted_task_is_explained_before_and_after_its_end(world: World) -> None:
+    insight = ExplainService(world.store)
     task = await world.add(task_of(every(world, 10)))
+    await world.clock.advance(25 * SECOND)
     await world.tasks.delete(task.id)
+    deleted_at = world.clock.now()
+    await world.clock.advance(MINUTE)
+    now = await insight.explain_task(task.id)
+    assert now.why.verdict == "deleted"
+    assert [one.code for one in now.why.reasons] == ["DELETED"]
+    assert now.why.reasons[0].event_id is not None
+    then = await insight.explain_task(task.id, deleted_at - SECOND)
+    assert (then.why.verdict, then.slot) == ("ran", task.created_at + 20 * SECOND)
     with pytest.raises(NotFoundError):
-        await insight.explain_task(task.id)
+        await insight.explain_task(task.job_id)
+
+
+@pytest.mark.spec("B1")
+async def test_an_instant_is_judged_by_the_schedule_that_was_in_force_then(world: World) -> None:
+    insight = ExplainService(world.store)
+    began = world.clock.now()
+    task = await world.add(task_of(every(world, 10)))
+    await world.clock.advance(25 * SECOND)
+
+    def change(old: Task, now: Instant) -> Definition:
+        return msgspec.structs.replace(old.definition, schedule=make_every(7 * HOUR, now=now))
+
+    await world.tasks.change(task.id, change)
+    await world.clock.advance(HOUR)
+    then = await insight.explain_task(task.id, began + 24 * SECOND)
+    assert (then.slot, then.why.verdict) == (began + 20 * SECOND, "ran")
+    assert "NEXT_SLOT" in [one.code for one in then.why.reasons]
+    assert then.why.reasons[-1].data["slot"] == format_instant(began + 30 * SECOND)
+    later = await insight.explain_task(task.id, began + MINUTE)
+    assert later.slot is None, "the new schedule had no slot yet"
+    await world.store.transact(lambda tx: tx.events.purge(began + 20 * SECOND, 1))
+    then = await insight.explain_task(task.id, began + 24 * SECOND)
+    assert then.slot == began + 20 * SECOND, "the change itself tells what was before"
 
 
 async def test_the_last_event_before_an_instant_is_found_by_halving_over_gaps(world: World) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from ksana.base.instant import Instant, format_instant
 from ksana.domain.lifecycle import RUN
 from ksana.domain.retry import Backoff, delay_after
-from ksana.domain.tasks.records import RetryPolicy, Run, Task
+from ksana.domain.tasks.records import RetryPolicy, Run
 
 MAX_ERROR: Final = 1024
 MAX_ATTEMPTS_KEPT: Final = 100
@@ -201,6 +201,8 @@ def move(
     """Move a run to another state without its holder: nobody holds it then. What is not given stays
     as it is."""
     is_final = new in RUN.final
+    if retry_at is not None:
+        data["next_retry_time"] = format_instant(retry_at)
     return RunChange(
         run_id=run.id,
         task_id=run.task_id,

@@ -6,6 +6,7 @@ to come, the next one. What was recorded of it wins; what was not recorded is ju
 functions that fire in production.
 """
 
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from ksana.base.instant import DAY, Instant, Micros
 from ksana.domain import schedule
 from ksana.domain.explain import Fact, Reason, reason, recorded, show, span_words
+from ksana.domain.schedule import Schedule
 from ksana.domain.tasks import firing
 from ksana.domain.tasks.firing import Counts, Outage
 from ksana.domain.tasks.records import Run, Task
@@ -29,6 +31,7 @@ Verdict = Literal[
     "disabled",
     "ended",
     "not_created",
+    "deleted",
     "will_run",
     "will_not_run",
     "unknown",
@@ -74,6 +77,13 @@ class TaskFacts(msgspec.Struct, frozen=True):
     counts: Counts
     outages: tuple[Outage, ...]
     is_anybody_alive: bool
+    schedule: Schedule | None = None
+    """The schedule in force at `at`, as far as is recorded."""
+
+    @property
+    def schedule_then(self) -> Schedule:
+        """The schedule to judge by."""
+        return self.task.definition.schedule if self.schedule is None else self.schedule
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -96,11 +106,31 @@ class TaskExplanation(msgspec.Struct, frozen=True):
     decision: Decision | None
 
 
-def slot_in_question(task: Task, at: Instant) -> Instant | None:
-    """The latest slot at or before an instant; none before the task was made."""
+def slot_in_question(task: Task, at: Instant, in_force: Schedule | None = None) -> Instant | None:
+    """The latest slot at or before an instant by the schedule in force then; none before the task
+    was made."""
     if at < task.created_at:
         return None
-    return schedule.latest_at_or_before(task.definition.schedule, at)
+    return schedule.latest_at_or_before(in_force or task.definition.schedule, at)
+
+
+def schedule_in_force(before: Iterable[Fact], after: Iterable[Fact]) -> Schedule | None:
+    """The schedule at an instant from the task's events up to it, newest first, and after it,
+    oldest first. None: no event tells, so it has not changed since or that is no longer known."""
+    for fact in before:
+        if (found := fact.data.get("schedule")) is not None:
+            return _read_schedule(found)
+    for fact in after:
+        if (found := fact.data.get("schedule_was")) is not None:
+            return _read_schedule(found)
+        if fact.data.get("schedule") is not None:
+            return _read_schedule(fact.data["schedule"])  # changed, but not its schedule
+    return None
+
+
+def _read_schedule(data: Any) -> Schedule:
+    found: Schedule = msgspec.convert(data, Schedule)
+    return found
 
 
 def explain_task(facts: TaskFacts) -> TaskExplanation:
@@ -110,6 +140,8 @@ def explain_task(facts: TaskFacts) -> TaskExplanation:
     if facts.at < task.created_at:
         reasons = [reason("NOT_CREATED_YET", created_at=show(task.created_at))]
         return TaskExplanation("not_created", reasons, next_run_at, None)
+    if task.is_deleted and facts.at >= task.updated_at:
+        return TaskExplanation("deleted", [_deleted(facts)], None, None)
     if facts.at > facts.now:
         verdict, reasons = _explain_future(facts)
         return TaskExplanation(verdict, reasons, next_run_at, replay(facts))
@@ -147,7 +179,7 @@ def _explain_slot(facts: TaskFacts) -> tuple[Verdict, list[Reason]]:
         return "ended", [_used_up(task)]
     reasons = [reason("NOT_RECORDED", slot=show(slot))]
     changed = next((fact for fact in facts.after if fact.type == "TASK_CHANGED"), None)
-    if changed is not None:
+    if changed is not None and facts.schedule is None:
         reasons.append(reason("CHANGED_SINCE", changed.id, changed_at=show(changed.at)))
     return "unknown", reasons
 
@@ -194,7 +226,7 @@ def _explain_next(facts: TaskFacts) -> list[Reason]:
     """What stands in the way of the next slot, or when it is."""
     task, at = facts.task, facts.at
     if at < facts.now:  # about the past only what the schedule says
-        upcoming = schedule.next_after(task.definition.schedule, at)
+        upcoming = schedule.next_after(facts.schedule_then, at)
         return [] if upcoming is None else [reason("NEXT_SLOT", slot=show(upcoming))]
     if task.status != "ENABLED":
         return [_disabled(facts)]
@@ -303,6 +335,12 @@ def _disabled(facts: TaskFacts) -> Reason:
         if _status_in(fact) == "DISABLED":
             return reason("DISABLED", fact.id, since=show(fact.at))
     return reason("DISABLED")
+
+
+def _deleted(facts: TaskFacts) -> Reason:
+    deletion = next((fact for fact in facts.before if fact.type == "TASK_DELETED"), None)
+    event_id = None if deletion is None else deletion.id
+    return reason("DELETED", event_id, at=show(facts.task.updated_at))
 
 
 def _set_at(facts: TaskFacts) -> Instant:

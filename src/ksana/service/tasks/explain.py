@@ -10,6 +10,8 @@ from typing import Final
 import msgspec
 
 from ksana.base.instant import Instant
+from ksana.domain.explain import Fact
+from ksana.domain.schedule import Schedule
 from ksana.domain.tasks import explain_runs, explain_tasks
 from ksana.domain.tasks.explain_runs import RunExplanation, RunFacts
 from ksana.domain.tasks.explain_tasks import SlotRun, TaskExplanation, TaskFacts
@@ -23,6 +25,10 @@ from ksana.service.tasks.triggers import TaskRef, find_task
 EVENTS_BEFORE: Final = 100
 EVENTS_AFTER: Final = 50
 """Events of a task looked at around the instant asked about."""
+
+EVENTS_PAGE: Final = 500
+PAGES_BACK: Final = 10
+"""How far back the schedule of a task is looked for."""
 
 TIMELINE: Final = 500
 """Events of a run that are shown."""
@@ -56,7 +62,8 @@ class ExplainService:
         self._store = store
 
     async def explain_task(self, ref: TaskRef, at: Instant | None = None) -> TaskInsight:
-        """Explain a living task as of an instant, now if none is given."""
+        """Explain a task as of an instant, now if none is given. A deleted one is found by its
+        integer id."""
         return await self._store.read(explain_task, ref, at)
 
     async def explain_run(self, ref: RunRef) -> RunInsight:
@@ -66,32 +73,53 @@ class ExplainService:
 
 def explain_task(tx: HistoryTx, ref: TaskRef, asked_at: Instant | None) -> TaskInsight:
     """Gather the facts about a task and say what they mean."""
-    task = find_task(tx, ref)
+    task = _find_even_deleted(tx, ref)
     now = tx.now
     at = now if asked_at is None else asked_at
     history = tx.history
     seen_to = history.find_event_id_at(at) if at < now else _NEWEST
-    slot = explain_tasks.slot_in_question(task, min(at, now))
+    before = history.list_events_down("TASK", task.id, seen_to, EVENTS_BEFORE)
+    after = history.list_events_up("TASK", task.id, seen_to, EVENTS_AFTER) if at < now else []
+    in_force = _find_schedule(tx, task.id, before, after) if at < now else None
+    slot = explain_tasks.slot_in_question(task, min(at, now), in_force)
     slot_run = None if slot is None else _find_slot_run(tx, task.id, slot)
     due = task.next_slot_at
     facts = TaskFacts(
         task=task,
         at=at,
         now=now,
-        before=tuple(history.list_events_down("TASK", task.id, seen_to, EVENTS_BEFORE)),
-        after=tuple(history.list_events_up("TASK", task.id, seen_to, EVENTS_AFTER))
-        if at < now
-        else (),
+        before=tuple(before),
+        after=tuple(after),
         slot=slot,
         slot_run=slot_run,
         last_by_hand=_find_last_by_hand(tx, task.id, slot_run) if at == now else None,
         counts=_count_open(tx, task.id),
         outages=tuple(tx.instances.list_outages(due)) if due is not None else (),
         is_anybody_alive=history.count_alive() > 0,
+        schedule=in_force,
     )
     return TaskInsight(
         task, at, slot, slot_run.run if slot_run else None, explain_tasks.explain_task(facts)
     )
+
+
+def _find_even_deleted(tx: HistoryTx, ref: TaskRef) -> Task:
+    task = tx.tasks.find(ref) if isinstance(ref, int) else None
+    return find_task(tx, ref) if task is None else task
+
+
+def _find_schedule(
+    tx: HistoryTx, task_id: int, before: list[Fact], after: list[Fact]
+) -> Schedule | None:
+    """The schedule in force between two lists of events. Behind many events that do not tell it is
+    looked for further back."""
+    facts = before
+    for _ in range(PAGES_BACK):
+        found = explain_tasks.schedule_in_force(facts, ())
+        if found is not None or len(facts) < EVENTS_BEFORE:
+            break
+        facts = tx.history.list_events_down("TASK", task_id, facts[-1].id - 1, EVENTS_PAGE)
+    return explain_tasks.schedule_in_force(facts, after)
 
 
 def explain_run(tx: HistoryTx, ref: RunRef) -> RunInsight:
