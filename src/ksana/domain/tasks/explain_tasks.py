@@ -6,7 +6,6 @@ to come, the next one. What was recorded of it wins; what was not recorded is ju
 functions that fire in production.
 """
 
-from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import msgspec
@@ -112,25 +111,6 @@ def slot_in_question(task: Task, at: Instant, in_force: Schedule | None = None) 
     if at < task.created_at:
         return None
     return schedule.latest_at_or_before(in_force or task.definition.schedule, at)
-
-
-def schedule_in_force(before: Iterable[Fact], after: Iterable[Fact]) -> Schedule | None:
-    """The schedule at an instant from the task's events up to it, newest first, and after it,
-    oldest first. None: no event tells, so it has not changed since or that is no longer known."""
-    for fact in before:
-        if (found := fact.data.get("schedule")) is not None:
-            return _read_schedule(found)
-    for fact in after:
-        if (found := fact.data.get("schedule_was")) is not None:
-            return _read_schedule(found)
-        if fact.data.get("schedule") is not None:
-            return _read_schedule(fact.data["schedule"])  # changed, but not its schedule
-    return None
-
-
-def _read_schedule(data: Any) -> Schedule:
-    found: Schedule = msgspec.convert(data, Schedule)
-    return found
 
 
 def explain_task(facts: TaskFacts) -> TaskExplanation:

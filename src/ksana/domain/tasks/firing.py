@@ -78,7 +78,9 @@ def admit(policy: str, max_concurrency: int, max_queued: int, counts: Counts) ->
 def is_misfire(due_at: Instant, now: Instant, grace_us: Micros, outages: list[Outage]) -> bool:
     """Tell whether a slot that fires at `due_at`, jitter included, fell due while no instance ran,
     or is later than its grace allows."""
-    return now - due_at > grace_us or any(began < due_at <= ended for began, ended in outages)
+    if now - due_at > grace_us:
+        return True
+    return bool(outages) and any(began < due_at <= ended for began, ended in outages)
 
 
 def decide_firing(task: Task, now: Instant, outages: list[Outage], counts: Counts) -> Firing:

@@ -6,6 +6,7 @@ event, the counts, the task's last status, and the start of runs that wait for t
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,6 +18,9 @@ from ksana.domain.tasks.changes import RunChange
 from ksana.domain.tasks.firing import Firing
 from ksana.domain.tasks.records import NewRun, Task
 from ksana.ports.tasks.tables import TasksTx
+
+_show_slot = lru_cache(maxsize=1024)(format_instant)
+"""Tasks that are due together have one slot."""
 
 _FIRST_EVENT = {"RUNNING": "RUN_STARTED", "SCHEDULED": "RUN_SCHEDULED", "SKIPPED": "RUN_SKIPPED"}
 
@@ -42,7 +46,7 @@ def write_runs(tx: TasksTx, runs: Sequence[NewRun]) -> list[int]:
         if status not in RUN.initial:
             raise AssertionError(f"a run cannot begin as {status}")
         skipped += status == "SKIPPED"
-        slot = "" if run.slot_at is None else f'"slot":"{format_instant(run.slot_at)}",'
+        slot = "" if run.slot_at is None else f'"slot":"{_show_slot(run.slot_at)}",'
         # A task, an instant and words of ours: nothing in them needs escaping.
         data = (
             f'{{"task_id":{run.task_id},{slot}"trigger":"{run.trigger}","reason":"{run.reason}"'

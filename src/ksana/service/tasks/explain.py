@@ -16,6 +16,7 @@ from ksana.domain.tasks import explain_runs, explain_tasks
 from ksana.domain.tasks.explain_runs import RunExplanation, RunFacts
 from ksana.domain.tasks.explain_tasks import SlotRun, TaskExplanation, TaskFacts
 from ksana.domain.tasks.firing import Counts
+from ksana.domain.tasks.past_schedule import schedule_in_force
 from ksana.domain.tasks.records import Run, Task
 from ksana.ports.store import Store
 from ksana.ports.tasks.history import HistoryTx
@@ -115,11 +116,11 @@ def _find_schedule(
     looked for further back."""
     facts = before
     for _ in range(PAGES_BACK):
-        found = explain_tasks.schedule_in_force(facts, ())
+        found = schedule_in_force(facts, ())
         if found is not None or len(facts) < EVENTS_BEFORE:
             break
         facts = tx.history.list_events_down("TASK", task_id, facts[-1].id - 1, EVENTS_PAGE)
-    return explain_tasks.schedule_in_force(facts, after)
+    return schedule_in_force(facts, after)
 
 
 def explain_run(tx: HistoryTx, ref: RunRef) -> RunInsight:

@@ -58,7 +58,6 @@ _NEW_COLUMNS = (
     *_DEFINITION_COLUMNS,
 )
 _ADVANCE_COLUMNS = ("next_slot_at", "fire_at", "started", "last_status", "id", "version", "slot")
-_LAST_COLUMNS = ("last_status", "last_error", "last_run_at", "id")
 
 
 TaskRow: Final = msgspec.defstruct(
@@ -170,11 +169,14 @@ class SqlTasks:
         )
 
     def note_last(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
-        rows = [
-            (last_status, last_error[:1024], at, task_id)
-            for task_id, last_status, last_error in facts
-        ]
-        self._session.run_rows("tasks.note_last", _LAST_COLUMNS, rows)
+        # Few facts are told of many tasks, mostly "success": one statement for each of them.
+        alike: dict[tuple[str, str], list[int]] = {}
+        for task_id, last_status, last_error in facts:
+            alike.setdefault((last_status, last_error[:1024]), []).append(task_id)
+        for (last_status, last_error), ids in alike.items():
+            self._session.run(
+                "tasks.note_last", last_status=last_status, last_error=last_error, at=at, ids=ids
+            )
 
 
 def list_tasks_as(session: Session, name: str, **params: Any) -> list[Task]:

@@ -139,6 +139,14 @@ UPDATE task_runs SET status = :status, end_time = :end_time, open_task = :open_t
   callback_deadline = :callback_deadline, attempts = :attempts, updated_at = :at
 WHERE id = :id AND status = :old_status AND token = :token
 
+-- name: finish_plain_run
+-- The same where nothing else is to be said: final, no error, the answer kept whole. Guard: the same.
+UPDATE task_runs SET status = :status, end_time = :end_time, open_task = NULL, held_by = NULL, ready_host = NULL,
+  wake_at = NULL, request_headers = :request_headers, request_body = :request_body, response_code = :response_code,
+  response_body = :response_body, response_truncated = 0, response_encoding = NULL, error_message = NULL,
+  reason = :reason, next_retry_time = NULL, callback_deadline = NULL, attempts = :attempts, updated_at = :at
+WHERE id = :id AND status = :old_status AND token = :token
+
 -- name: move_run
 -- Move or end a run without its holder. Guard: the state and token it was seen in.
 UPDATE task_runs SET status = :status, token = :new_token, attempt = :attempt, start_time = :start_time,

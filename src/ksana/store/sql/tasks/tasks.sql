@@ -89,9 +89,9 @@ UPDATE tasks SET next_slot_at = :next_slot_at, fire_at = :fire_at, runs_fired = 
 WHERE id = :id AND version = :version AND next_slot_at = :slot AND fire_at IS NOT NULL
 
 -- name: note_last
--- The latest fact about a task's runs. Guard: not older than what is known.
-UPDATE tasks SET last_status = :last_status, last_error = :last_error, last_run_at = :last_run_at
-WHERE id = :id AND (last_run_at IS NULL OR last_run_at <= :last_run_at)
+-- The latest fact about the runs of some tasks. Guard: not older than what is known.
+UPDATE tasks SET last_status = :last_status, last_error = :last_error, last_run_at = :at
+WHERE id {in ids} AND (last_run_at IS NULL OR last_run_at <= :at)
 
 -- name: max_id
 -- The highest id.
