@@ -80,7 +80,8 @@ async def test_a_run_that_is_ours_in_the_store_although_we_were_never_told_is_fo
     known = await world.tasks.run_now(long.id)
     await world.clock.settle()
     started = await world.tasks.trigger(task.id)
-    world.delivery.claimer._ready.clear()  # the claim that follows is not ours: its answer is lost for good
+    # The claim that follows is not ours: its answer is lost for good.
+    world.delivery.claimer._ready.clear()
     await world.store.transact(lambda tx: claim_ready(tx, "target", "one-1", [77], 1))
     await world.clock.advance(110 * SECOND)
     assert (await world.runs.get(started.run_id)).run.status == "RUNNING"

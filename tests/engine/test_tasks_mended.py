@@ -246,7 +246,7 @@ async def test_slots_of_an_outage_are_misfires_also_when_their_task_is_disabled_
 
 
 async def wait_behind_a_call(tmp_path: Path, clock: VirtualClock) -> tuple[World, Task, Task]:
-    """Two at-most-once runs of one host with one call slot: one is in flight, one waits in memory."""
+    """Two at-most-once runs of a host with one call slot: one is in flight, one waits in memory."""
     world = await open_world(tmp_path, clock, per_host=1)
 
     def hang_once(request: Request) -> Reply | None:

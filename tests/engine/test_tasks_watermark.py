@@ -1,4 +1,4 @@
-"""Runs that are held ahead and never begun: after a kill they are told from those that were sent."""
+"""Runs that were claimed and never sent: after a kill they are told from those that were sent."""
 
 import msgspec
 import pytest

@@ -268,5 +268,5 @@ def _defaults(core: CoreServices) -> Defaults:
 
 
 def _dst(choice: str) -> Any:
-    """`debian` is the rule built into the timetable: one answer for fixed times, another for steps."""
+    """`debian` is the timetable's own rule: one answer for fixed times, another for steps."""
     return None if choice == "debian" else choice

@@ -45,7 +45,8 @@ def read_schedule(
     for name in members:
         if name not in allowed:
             raise InvalidError(
-                f"schedule.{name} is not known: a schedule of kind {kind} has {', '.join(sorted(allowed - {'anchor_at'}))}",
+                f"schedule.{name} is not known: a schedule of kind {kind} has "
+                + ", ".join(sorted(allowed - {"anchor_at"})),
                 field=f"schedule.{name}",
             )
     _check_max_runs(members.get("max_runs"))

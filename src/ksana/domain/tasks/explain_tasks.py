@@ -138,7 +138,7 @@ def explain_task(facts: TaskFacts) -> TaskExplanation:
 
 
 def _explain_slot(facts: TaskFacts) -> tuple[Verdict, list[Reason]]:
-    """What became of the slot in question: by its run, by the events, and only then by inference."""
+    """What became of the slot in question: by its run, by the events, or else by inference."""
     slot, task = facts.slot, facts.task
     if facts.slot_run is not None:
         return _explain_run_of_slot(facts, facts.slot_run)

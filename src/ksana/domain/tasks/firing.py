@@ -61,7 +61,7 @@ class Firing(msgspec.Struct, frozen=True, gc=False):
 
 
 def admit(policy: str, max_concurrency: int, max_queued: int, counts: Counts) -> tuple[Start, str]:
-    """Decide what becomes of one more run: start now, wait in line, or skip, with the reason code."""
+    """Decide what becomes of one more run: start now, wait, or skip, with the reason code."""
     if policy == "PARALLEL":
         return "start", "PARALLEL"
     if counts.active < max_concurrency and counts.waiting == 0:
@@ -84,7 +84,7 @@ def is_misfire(due_at: Instant, now: Instant, grace_us: Micros, outages: list[Ou
 
 
 def decide_firing(task: Task, now: Instant, outages: list[Outage], counts: Counts) -> Firing:
-    """Decide all that is due of one task at `now`: its misfires first, then its slots one by one."""
+    """Decide all that is due of one task at `now`: misfires first, then its slots one by one."""
     definition = task.definition
     schedule, grace = definition.schedule, definition.options.misfire_grace_us
     slot = task.next_slot_at
@@ -185,8 +185,9 @@ def _plan(
 
 
 def drop_due(task: Task, now: Instant, outages: list[Outage], reason: str) -> list[Firing]:
-    """What to record of slots that are due and not fired yet when their task is disabled, deleted or
-    given another schedule: misfires as ever, and each other slot as a skipped run with this reason."""
+    """What to record of slots that are due and not fired yet when their task is disabled, deleted
+    or given another schedule: misfires as such, every other slot as a skipped run with this reason.
+    """
     dropped: list[Firing] = []
     while task.next_slot_at is not None and task.fire_at is not None and task.fire_at <= now:
         fired = decide_firing(task, now, outages, Counts())

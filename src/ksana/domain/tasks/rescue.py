@@ -1,5 +1,5 @@
-"""What becomes of a RUNNING run whose holder is gone or did not send it. Pure: a run, its task and the
-clock in, one RunChange out."""
+"""What becomes of a RUNNING run whose holder is gone or did not send it. Pure: a run, its task and
+the clock in, one RunChange out."""
 
 import msgspec
 

@@ -1,5 +1,5 @@
-"""Delivery: claimed runs become calls, calls become outcomes, outcomes are written in the next group
-commit.
+"""Delivery: claimed runs become calls, calls become outcomes, outcomes are written in the next
+group commit.
 
     firing ──claimed──▶ Dispatcher ─▶ host queues ─▶ caller ─▶ Recorder ─▶ store
     store ──ready──▶ Claimer ─┘                                    │

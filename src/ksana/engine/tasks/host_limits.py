@@ -6,10 +6,10 @@ within 0.4 s by its measured rate; where no other instance could take them, with
 that is ready costs another write before it starts. A host that hangs has a rate of zero, so nothing
 is claimed for it beyond its free slots.
 
-Hosts that hang must not take every slot from those that answer. A call without an answer for half a
-second makes its host slow, until a call of it ends sooner. Slow hosts share the `workers` slots; for
-all others a stale call does not count, so they find a slot while the slow ones wait for theirs. In
-all at most twice `workers` calls are in call.
+Hosts that hang must not take every slot from those that answer. A call without an answer for half
+a second makes its host slow, until a call of it ends sooner. Slow hosts share the `workers` slots;
+for all others a stale call does not count, so they find a slot while the slow ones wait for theirs.
+In all at most twice `workers` calls are in flight.
 """
 
 from collections import deque
@@ -108,8 +108,8 @@ class HostQueue:
         "_window_ends",
         "host",
         "in_flight",
-        "is_known",
         "is_in_turn",
+        "is_known",
         "is_slow",
         "limit",
         "rate",

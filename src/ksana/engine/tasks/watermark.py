@@ -1,7 +1,7 @@
 """The watermark: how far this instance may have sent the runs it claimed.
 
-    firing, claims, outcomes ── watermark ──▶ store    a run is sent only if its id is at or below the stored watermark
-    rescue ◀── watermark ── store                      an orphan above its holder's watermark was never sent
+    firing, claims, outcomes ── watermark ──▶ store    only runs up to the stored one are sent
+    rescue ◀── watermark ── store                      an orphan above it was never sent
 
 A prefetched run waits in memory, and after a kill nobody could tell it from one that was sent. So
 the instance keeps a watermark beside its lease: runs up to this id may have been sent, those above

@@ -1,5 +1,5 @@
-"""What a store keeps for tasks (T and C): definitions, and where their schedules stand. Guards are in
-the names; the conformance suite holds every store to it. Runs are in `runs.py`."""
+"""What a store keeps for tasks (T and C): definitions, and where their schedules stand. Guards are
+in the names; the conformance suite holds every store to it. Runs are in `runs.py`."""
 
 from collections.abc import Sequence
 from typing import Protocol

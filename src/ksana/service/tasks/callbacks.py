@@ -1,4 +1,4 @@
-"""Use cases of callbacks: a target tells how an asynchronous run ended, or that it is still at it."""
+"""Use cases of callbacks: a target says how an asynchronous run ended, or that it still works."""
 
 import hmac
 from typing import Any

@@ -119,7 +119,7 @@ class TaskService:
         return task
 
     async def set_enabled(self, ref: TaskRef, enabled: bool) -> Task:
-        """Pause or resume. Resuming takes the next slot from now; doing it twice changes nothing."""
+        """Pause or resume. Resuming takes the next slot from now; a repeat changes nothing."""
         task = await self._store.transact(_set_enabled, ref, enabled)
         self._hints.due(task.fire_at)
         return task
