@@ -260,17 +260,13 @@ async def test_the_list_is_an_array_oldest_first_in_pages(ground: Ground) -> Non
 async def test_all_timers_are_listed_beyond_one_page_of_the_store(ground: Ground) -> None:
     from ksana.domain.schedule import Once
     from ksana.domain.tasks.records import Definition
+    from tests.ground.task_rows import a_task
 
     def fill(tx: Any) -> None:
-        for number in range(1203):
-            tx.tasks.insert(
-                f"job-{number}",
-                "T",
-                Definition("n", "", Once(1), target_url=URL),
-                "ENABLED",
-                None,
-                None,
-            )
+        definition = Definition("n", "", Once(1), target_url=URL)
+        tx.tasks.insert(
+            [a_task(f"job-{number}", definition, tx.now, None, "T") for number in range(1203)]
+        )
 
     await ground.store.transact(fill)
     jobs = await ground.ask("GET", "/jobs", status=200)

@@ -180,7 +180,7 @@ async def test_what_a_firing_changed_is_in_the_file_within_a_second(
     store = await opened()
     task = await create(store)
     at = SystemClock().now()
-    await store.transact(lambda tx: tx.tasks.note_last(task.id, "failed", "HTTP 500", at))
+    await store.transact(lambda tx: tx.tasks.note_last([(task.id, "failed", "HTTP 500")], at))
     assert jobs_of(path)[0]["last_status"] == "", "not on the way of the firing"
     async with asyncio.timeout(1):
         while jobs_of(path)[0]["last_status"] == "":
@@ -198,7 +198,9 @@ async def test_what_a_firing_changed_is_in_the_file_within_a_second(
 async def test_an_orderly_end_flushes_what_was_not_written_yet(opened: Open, path: Path) -> None:
     store = await opened()
     task = await create(store)
-    await store.transact(lambda tx: tx.tasks.note_last(task.id, "success", "", SystemClock().now()))
+    await store.transact(
+        lambda tx: tx.tasks.note_last([(task.id, "success", "")], SystemClock().now())
+    )
     await store.close()
     assert jobs_of(path)[0]["last_status"] == "success"
 
@@ -449,6 +451,6 @@ async def test_a_store_without_threads_writes_the_same_file(opened: Open, path: 
     store = await opened(clock, inline=True)
     task = await create(store, clock=clock)
     assert jobs_of(path)[0]["id"] == task.job_id
-    await store.transact(lambda tx: tx.tasks.note_last(task.id, "success", "", clock.now()))
+    await store.transact(lambda tx: tx.tasks.note_last([(task.id, "success", "")], clock.now()))
     await store.close()
     assert jobs_of(path)[0]["last_status"] == "success"

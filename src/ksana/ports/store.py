@@ -125,8 +125,11 @@ class Instances(Protocol):
         now."""
         ...
 
-    def renew_if_registered(self, instance_id: str, lease_us: int) -> bool:
-        """Sign of life: alive_at = tx.now, lease_until = tx.now + lease_us."""
+    def renew_if_registered(
+        self, instance_id: str, lease_us: int, is_draining: bool = False
+    ) -> bool:
+        """Sign of life: alive_at = tx.now, lease_until = tx.now + lease_us. An instance that drains
+        keeps its lease only: alive_at stays when it stopped to take work."""
         ...
 
     def note_begun(self, instance_id: str, run_id: int) -> None:
@@ -139,7 +142,7 @@ class Instances(Protocol):
         ...
 
     def stop(self, instance_id: str) -> None:
-        """Record an orderly end."""
+        """Record an orderly end. The outage that may follow counts from the last sign of life."""
         ...
 
     def list_instances(self) -> list[Instance]:

@@ -21,7 +21,8 @@ from ksana.api.tasks.task_views import TaskView, show_task
 from ksana.base.errors import InvalidError, NotFoundError
 from ksana.domain.tasks.records import Definition, Task
 from ksana.domain.tasks.template import check_template
-from ksana.service.tasks.definitions import NewTask, Started
+from ksana.service.tasks.definitions import NewTask
+from ksana.service.tasks.triggers import Started
 
 _encode = msgspec.json.Encoder().encode
 

@@ -21,7 +21,8 @@ from ksana.api.tasks.timer_shapes import (
 from ksana.base.errors import InvalidError
 from ksana.base.ids import JOB_ID
 from ksana.domain.tasks.records import Status, Task
-from ksana.service.tasks.definitions import NewTask, Started
+from ksana.service.tasks.definitions import NewTask
+from ksana.service.tasks.triggers import Started
 
 PAGE: Final = 500
 _SERVER_OWNED: Final = frozenset(

@@ -8,8 +8,8 @@ import msgspec
 
 from ksana.base.instant import SECOND, Instant, format_instant
 from ksana.domain.tasks import template
+from ksana.domain.tasks.records import ClaimedRun
 from ksana.domain.tasks.signing import sign
-from ksana.engine.tasks.claimed_run import ClaimedRun
 from ksana.ports.caller import Request
 
 _BODILESS: Final = frozenset({"GET", "HEAD"})
@@ -26,6 +26,8 @@ _MASKED: Final = frozenset(
     }
 )
 _encode = msgspec.json.Encoder().encode
+_show_slot = lru_cache(maxsize=1024)(format_instant)
+"""Tasks that are due together have one slot."""
 
 
 class Built(NamedTuple):
@@ -72,7 +74,7 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
         plan.has_holes or _is_hole(definition.target_url) or (body is not None and _is_hole(body))
     )
     is_async = held.exec_type == "ASYNC"
-    scheduled = format_instant(held.scheduled_time)
+    scheduled = _show_slot(held.scheduled_time)
     url, headers = definition.target_url, list(plan.headers)
     if has_holes or (is_async and body is None):
         values = _values(held, now, scheduled, callback_base)

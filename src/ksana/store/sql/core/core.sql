@@ -72,9 +72,13 @@ SELECT begun_to FROM instances WHERE id = :id
 -- Sign of life. Guard: not stopped. By the store's clock, in the statement.
 UPDATE instances SET alive_at = {now}, lease_until = {now} + :lease_us WHERE id = :id AND stopped_at IS NULL
 
+-- name: renew_draining
+-- The lease of an instance that takes no more work: its last sign of life stays. Guard: not stopped.
+UPDATE instances SET lease_until = {now} + :lease_us WHERE id = :id AND stopped_at IS NULL
+
 -- name: stop_instance
--- An orderly end: the lease ends with it.
-UPDATE instances SET stopped_at = {now}, alive_at = {now}, lease_until = {now} WHERE id = :id AND stopped_at IS NULL
+-- An orderly end: the lease ends with it. Its last sign of life was when it stopped to take work.
+UPDATE instances SET stopped_at = {now}, lease_until = {now} WHERE id = :id AND stopped_at IS NULL
 
 -- name: list_instances
 -- All known instances, newest first.

@@ -52,8 +52,11 @@ class SqlInstances:
         """Enter an instance that is known from elsewhere, such as the last life of a JSON file."""
         self._session.run("core.insert_instance", **msgspec.structs.asdict(instance))
 
-    def renew_if_registered(self, instance_id: str, lease_us: int) -> bool:
-        return self._session.run("core.renew_instance", id=instance_id, lease_us=lease_us) == 1
+    def renew_if_registered(
+        self, instance_id: str, lease_us: int, is_draining: bool = False
+    ) -> bool:
+        statement = "core.renew_draining" if is_draining else "core.renew_instance"
+        return self._session.run(statement, id=instance_id, lease_us=lease_us) == 1
 
     def note_begun(self, instance_id: str, run_id: int) -> None:
         self._session.run("core.note_begun", id=instance_id, run_id=run_id)
