@@ -1,5 +1,5 @@
-"""The commit queue: transactions per second of many callers and of one, beside what the database does when
-fed by hand.
+"""The commit queue: transactions per second of many callers and of one, beside what the database
+does when fed by hand.
 
 Each caller's function writes one row and one event. Floors, measured in the same run: the same two
 rows by `executemany`, a hundred items a commit; and for one caller how often the disk syncs a 4 KiB

@@ -196,7 +196,8 @@ async def test_weaker_durability_is_noticed(
 ) -> None:
     weaken = (
         "import asyncio, sys; from ksana.store.sql.core import sqlite_file; "
-        f"sqlite_file._PRAGMAS = tuple(p.replace('FULL', '{level}') for p in sqlite_file._PRAGMAS); "
+        "sqlite_file._PRAGMAS = "
+        f"tuple(p.replace('FULL', '{level}') for p in sqlite_file._PRAGMAS); "
         "from tests.store.driver import write; "
         "asyncio.run(write(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 'k'))"
     )

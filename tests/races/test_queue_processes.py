@@ -63,8 +63,12 @@ async def main():
                 continue  # what a claim got whose answer was lost comes back when its time is over
             if not held:
                 continue
-            items = [ReleaseItem(lease_id=lease, job_id=job, worker_id=name, status="SUCCEEDED") for job, lease in held]
-            for (job_id, _), refusal in zip(held, await client.release_batch_briefly(items), strict=True):
+            items = [
+                ReleaseItem(lease_id=lease, job_id=job, worker_id=name, status="SUCCEEDED")
+                for job, lease in held
+            ]
+            refusals = await client.release_batch_briefly(items)
+            for (job_id, _), refusal in zip(held, refusals, strict=True):
                 print("ran" if refusal is None else f"REFUSED {refusal}", job_id, flush=True)
 
 asyncio.run(main())

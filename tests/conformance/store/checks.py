@@ -101,7 +101,7 @@ def writer_count(store: SqlStore) -> int:
 async def batched(
     store: SqlStore, *calls: tuple[Callable[..., Any], *tuple[Any, ...]]
 ) -> list[Any]:
-    """Let the calls wait together, so that one writer finds them all, and answer what came of each."""
+    """Let the calls wait together, so that one writer finds them all; answer what came of each."""
     plugs, tasks = await hold_writers(store, writer_count(store))
     waiting = [asyncio.ensure_future(store.transact(fn, *args)) for fn, *args in calls]
     await asyncio.sleep(0)  # each has put itself into the queue

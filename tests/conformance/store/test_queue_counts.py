@@ -215,7 +215,8 @@ async def test_a_store_of_before_keeps_its_counts(
         start = f"bucket_at - bucket_at % {width * MINUTE}"
         database.ask(
             "INSERT INTO rollups (metric, minutes, bucket_at, entry, n, total)"
-            f" SELECT metric, {width}, {start}, entry, SUM(n), 0 FROM rollups WHERE minutes = 1 GROUP BY metric, {start}, entry"
+            f" SELECT metric, {width}, {start}, entry, SUM(n), 0 FROM rollups WHERE minutes = 1"
+            f" GROUP BY metric, {start}, entry"
         )
     hours_version = next(one.version for one in list_migrations() if one.name == "queue_hours")
     database.ask("DROP TABLE queue_hours")

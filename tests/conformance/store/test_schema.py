@@ -56,7 +56,8 @@ async def test_processes_that_migrate_at_once_take_turns(store_url: str) -> None
 async def test_a_newer_schema_is_refused_and_left_alone(store_url: str, database: Database) -> None:
     await migrate(store_url, SystemClock())
     database.ask(
-        "INSERT INTO schema_migrations (version, name, applied_at) VALUES (9999, 'from_the_future', 0)"
+        "INSERT INTO schema_migrations (version, name, applied_at)"
+        " VALUES (9999, 'from_the_future', 0)"
     )
     before = schema_dump.dump(database)
     for attempt in (migrate, check_schema, open_store):

@@ -61,7 +61,7 @@ class CoroutineDriver:
         if future is None:  # a bare yield: let others run first
             self._loop.call_soon(self.step)
             return
-        future._asyncio_future_blocking = False
+        future._asyncio_future_blocking = False  # noqa: SLF001 - as asyncio.Task does
         future.add_done_callback(self.step)
 
 

@@ -166,8 +166,7 @@ class Pipeline:
             if isinstance(ready, Stream):
                 counted = self._count_stream(ready, method, template, started, request_id, headers)
                 return RenderedResponse(200, _stream_head(ready, request_id), chunks=counted)
-            content = ready
-            head = _content_head(content, request_id)
+            content, head = ready, _content_head(ready, request_id)
         except Exception as error:
             content = _refuse(error, request, template, request_id)
             head = _content_head(content, request_id)

@@ -79,7 +79,7 @@ def find_trace(headers: Mapping[bytes, bytes]) -> Trace | None:
 class Call:
     """One request as its handler sees it."""
 
-    __slots__ = ("_headers", "app", "method", "params", "path", "principal", "query", "request_id")
+    __slots__ = ("app", "headers", "method", "params", "path", "principal", "query", "request_id")
 
     def __init__(
         self, app: Services, method: str, path: str, headers: Mapping[bytes, bytes], request_id: str
@@ -92,17 +92,18 @@ class Call:
         self.query: Any = None
         self.principal: Principal | None = None
         """Who calls; None while auth is off and on open routes."""
-        self._headers = headers
+        self.headers = headers
+        """By name, in lower case."""
 
     def header(self, name: str) -> str | None:
         """Find a header by its name in any case."""
-        value = self._headers.get(name.lower().encode("latin-1"))
+        value = self.headers.get(name.lower().encode("latin-1"))
         return None if value is None else value.decode("latin-1")
 
     @property
     def trace(self) -> Trace | None:
         """The caller's trace, if it sent a sound one."""
-        return find_trace(self._headers)
+        return find_trace(self.headers)
 
 
 Handler = Callable[..., Awaitable[Any]]

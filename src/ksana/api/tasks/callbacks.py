@@ -150,7 +150,7 @@ def _decode(raw: msgspec.Raw, declared: Any) -> Any:
 def _receive(call: Call, body: CallbackBody, raw: bytes) -> Received:
     shown: dict[str, str] = {}
     room = MAX_HEADERS_TEXT
-    for name, value in call._headers.items():
+    for name, value in call.headers.items():
         room -= len(name) + len(value)
         if room < 0:
             break

@@ -108,11 +108,7 @@ def write_misfire(tx: TasksTx, task: Task, decision: Firing) -> None:
 
 
 def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
-    for change in changes:
-        if change.old != change.new:
-            RUN.require(change.old, change.new)
-        elif change.old in RUN.final:
-            raise RUN.refuse(change.old, change.new)
+    _require_legal(changes)
     written = Written(_update(tx, changes), set(), False)
     events: list[tuple[str, str, str, str]] = []
     counts: dict[str, tuple[int, int]] = {}
@@ -138,6 +134,15 @@ def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
     if last:
         tx.tasks.note_last(list(last.values()), tx.now)
     return written
+
+
+def _require_legal(changes: Sequence[RunChange]) -> None:
+    """A change that keeps the state writes what else is new of a run; a final one has nothing."""
+    for change in changes:
+        if change.old != change.new:
+            RUN.require(change.old, change.new)
+        elif change.old in RUN.final:
+            raise RUN.refuse(change.old, change.new)
 
 
 def _update(tx: TasksTx, changes: Sequence[RunChange]) -> list[bool]:

@@ -123,7 +123,7 @@ class MysqlDialect:
         )  # only the former makes a snapshot
         connection.query(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
         # A statement may take long; a server that accepts and then falls silent is noticed sooner.
-        connection._read_timeout = 60
+        connection._read_timeout = 60  # noqa: SLF001 - there is no other way to change it
         return connection
 
     def classify(self, error: BaseException) -> Trouble:
