@@ -168,6 +168,10 @@ class MysqlDialect:
     def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
         count = 0
         for chunk in _chunks(rows, self._WIDE_BYTES):
+            if bulk.widen_named(sql, 2) is None:  # the driver joins the rows of an INSERT itself
+                cursor.executemany(sql, chunk)
+                count += cursor.rowcount
+                continue
             for width, piece in bulk.split(chunk):
                 wide = bulk.widen_named(sql, width) if width > 1 else None
                 if wide is None:

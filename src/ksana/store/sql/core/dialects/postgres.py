@@ -2,19 +2,46 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+from ksana.store.sql.core import bulk
 from ksana.store.sql.core.dialects.base import Trouble, load_driver
 from ksana.store.sql.core.statements import Macros
+
+_TYPES: Final = {
+    16: "bool",
+    20: "int8",
+    21: "int2",
+    23: "int4",
+    25: "text",
+    701: "float8",
+    1042: "bpchar",
+    1043: "varchar",
+}
+"""Types of which an array is written as text, by their number in the server's catalogue."""
+
+_TEXTS: Final = frozenset({"text", "bpchar", "varchar"})
 
 
 def _postgres_list(values: Sequence[int] | Sequence[str]) -> str:
     """An array literal without a type: the server gives it the type of the column it is compared
     with, so that the column's index serves (an array of `text` would not do for a CHAR column)."""
-    if not values or isinstance(values[0], int):
-        return "{" + ",".join(map(str, values)) + "}"
-    texts = (str(value).replace("\\", "\\\\").replace('"', '\\"') for value in values)
-    return "{" + ",".join(f'"{text}"' for text in texts) + "}"
+    return _write_array(values, is_text=bool(values) and isinstance(values[0], str))
+
+
+def _write_array(values: Sequence[Any], *, is_text: bool) -> str:
+    """An array literal. The driver would look at each value again to find the type of them all."""
+    if not is_text:
+        return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
+    return f"{{{','.join(map(_quote, values))}}}"
+
+
+def _quote(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    if '"' in text or "\\" in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 class PostgresDialect:
@@ -53,6 +80,7 @@ class PostgresDialect:
     )
 
     def __init__(self, url: str) -> None:
+        self._types: dict[str, tuple[str, ...]] = {}
         self._url = re.sub(r"^postgres(?:ql)?(?:\+\w+)?://", "postgresql://", url)
 
     def connect(self, read_only: bool) -> Any:
@@ -67,6 +95,7 @@ class PostgresDialect:
             tcp_user_timeout=20_000,
             application_name="ksana",
         )
+        connection.prepared_max = 500  # of the statements we have none is prepared twice
         if not read_only:
             # An operator may have switched it off for the whole cluster; a 2xx of ours promises the
             # disk.
@@ -98,6 +127,10 @@ class PostgresDialect:
         return Trouble.OURS
 
     def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
+        wide = self._widen(cursor, sql, rows)
+        if wide is not None:
+            cursor.execute(wide[0] + " RETURNING id", wide[1])
+            return [int(row[0]) for row in cursor.fetchall()]
         ids: list[int] = []
         cursor.executemany(sql + " RETURNING id", rows, returning=True)
         while True:
@@ -106,16 +139,55 @@ class PostgresDialect:
                 return ids
 
     def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
-        cursor.executemany(sql, rows)
+        wide = self._widen(cursor, sql, rows)
+        if wide is not None:
+            cursor.execute(*wide)
+        else:
+            cursor.executemany(sql, rows)
         return int(cursor.rowcount)
 
     def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
-        held: list[bool] = []
+        wide = self._widen(cursor, sql, rows)
+        if wide is not None and wide[0].startswith("UPDATE"):
+            cursor.execute(wide[0] + " RETURNING v.row_number", wide[1])
+            held = {row[0] for row in cursor.fetchall()}
+            return [number in held for number in range(1, len(rows) + 1)]
+        answers: list[bool] = []
         cursor.executemany(sql, rows, returning=True)
         while True:
-            held.append(cursor.rowcount == 1)
+            answers.append(cursor.rowcount == 1)
             if not cursor.nextset():
-                return held
+                return answers
+
+    def _widen(
+        self, cursor: Any, sql: str, rows: Sequence[Any]
+    ) -> tuple[str, dict[str, str]] | None:
+        """One statement for all rows, with an array for each parameter; None if it must be run row
+        by row."""
+        if len(rows) == 1:
+            return None
+        types = self._types.get(sql) or self._ask_types(cursor, sql)
+        wide = bulk.widen_arrays(sql, types) if types and all(types) else None
+        if wide is None:
+            return None
+        names = bulk.list_names(sql)
+        return wide, {
+            name: _write_array([row[name] for row in rows], is_text=kind in _TEXTS)
+            for name, kind in zip(names, types, strict=True)
+        }
+
+    def _ask_types(self, cursor: Any, sql: str) -> tuple[str, ...]:
+        """The types the server gives the parameters of the statement for one row; "" for one that
+        cannot be written as an array."""
+        names = bulk.list_names(sql)
+        server = cursor.connection.pgconn
+        server.prepare(b"", bulk.number_names(sql).encode())
+        described = server.describe_prepared(b"")
+        if described.nparams != len(names):
+            return ()  # it failed, or the connection is lost: running the statement says why
+        types = tuple(_TYPES.get(described.param_type(place), "") for place in range(len(names)))
+        self._types[sql] = types
+        return types
 
     def list_of(self, values: Sequence[int]) -> Any:
         return list(values)
