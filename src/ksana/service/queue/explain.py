@@ -35,9 +35,7 @@ class JobExplanation(msgspec.Struct, frozen=True):
 class QueueExplainer:
     """Answers why."""
 
-    def __init__(
-        self, store: Store, limits: Limits, classes: JobClassCache | None = None
-    ) -> None:
+    def __init__(self, store: Store, limits: Limits, classes: JobClassCache | None = None) -> None:
         self._store = store
         self._limits = limits
         self._classes = classes or JobClassCache()
