@@ -45,7 +45,8 @@ CHANGES = {
     "queue.finish_job": "INTEGER PRIMARY KEY",
     "queue.requeue_job": "INTEGER PRIMARY KEY",
     "queue.take_back_job": "INTEGER PRIMARY KEY",
-    "queue.end_lease": "PRIMARY KEY",
+    "queue.release_lease": "PRIMARY KEY",
+    "queue.expire_lease": "PRIMARY KEY",
     "queue.extend_lease": "PRIMARY KEY",
 }
 """Statements that change many rows in one: each row is found by its key."""

@@ -105,7 +105,7 @@ async def test_the_statement_itself_refuses_another_token(store: SqlStore) -> No
             lease_token=token,
             lease_end="RELEASED",
         )
-        return int(tx.leases.end([change]))
+        return int(tx.leases.release([change]))
 
     assert await store.transact(end, old) == 0
     assert await store.transact(end, lease.lease_token) == 1

@@ -97,27 +97,27 @@ def submit_job(job: NewJob, now: Instant, turns: Turns) -> Job:
     """A job as it enters: ready, or scheduled if its time is to come."""
     kind, run_at, urgency = job.job_class, job.run_at, URGENCY[job.priority]
     is_ready = run_at is None or run_at <= now
-    return Job(
-        seq=0,
-        job_id=job.job_id,
-        addon_id=kind.addon_id,
-        job_type=kind.job_type,
-        priority=job.priority,
-        cost_units=kind.cost_units,
-        constraints_json=job.constraints_json,
-        payload_json=job.payload_json,
-        state="QUEUED",
-        max_attempts=job.max_attempts,
-        created_at=now,
-        updated_at=now,
-        position=READY if is_ready else SCHEDULED,
-        urgency=urgency,
-        class_id=kind.id,
-        turn=turns.give(urgency, job.fairness_key) if is_ready else 0,
-        due_at=now if is_ready or run_at is None else run_at,
-        run_at=run_at,
-        fairness_key=job.fairness_key,
-        client_request_id=job.client_request_id,
+    return Job(  # by place: one of the three that are made for every job
+        0,
+        job.job_id,
+        kind.addon_id,
+        kind.job_type,
+        job.priority,
+        kind.cost_units,
+        job.constraints_json,
+        job.payload_json,
+        "QUEUED",
+        job.max_attempts,
+        now,
+        now,
+        READY if is_ready else SCHEDULED,
+        urgency,
+        kind.id,
+        turns.give(urgency, job.fairness_key) if is_ready else 0,
+        now if is_ready or run_at is None else run_at,
+        run_at,
+        job.fairness_key,
+        job.client_request_id,
     )
 
 

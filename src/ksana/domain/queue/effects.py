@@ -1,7 +1,7 @@
 """What follows from changes of jobs, whatever moved them: counts, and who is to be woken. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -36,17 +36,34 @@ class Counts(msgspec.Struct):
     units: int = 0
     arrivals: int = 0
     """How often something became claimable, or units became free."""
+    ended_leases: int = 0
+    freed_units: int = 0
     expired: int = 0
     ended: Counter[str] = msgspec.field(default_factory=Counter)
     waited_since: Counter[Instant] = msgspec.field(default_factory=Counter)
     ran_since: Counter[Instant] = msgspec.field(default_factory=Counter)
 
 
-def count_changes(changes: Sequence[JobChange], now: Instant) -> Counts:
-    """Add up what these changes do to the figures."""
+Kind = tuple[str, str, str, str | None]
+"""(move, old state, new state, how the lease ended) of a change."""
+
+
+def group_changes(changes: Sequence[JobChange]) -> dict[Kind, Sequence[JobChange]]:
+    """Changes by their kind, in the order of the first of each. A batch is mostly of one."""
+    kinds = [(change.move, change.old, change.new, change.lease_end) for change in changes]
+    if kinds.count(kinds[0]) == len(kinds):
+        return {kinds[0]: changes}
+    groups: dict[Kind, list[JobChange]] = {}
+    for kind, change in zip(kinds, changes, strict=True):
+        groups.setdefault(kind, []).append(change)
+    return dict(groups)
+
+
+def count_changes(groups: Mapping[Kind, Sequence[JobChange]], now: Instant) -> Counts:
+    """Add up what grouped changes do to the figures."""
     counts = Counts()
-    kinds = Counter([(change.old, change.new, change.lease_end) for change in changes])
-    for (old, new, lease_end), number in kinds.items():
+    for (_, old, new, lease_end), changes in groups.items():
+        number = len(changes)
         if old == "QUEUED":
             counts.queued -= number
         elif old == "RUNNING":
@@ -56,24 +73,20 @@ def count_changes(changes: Sequence[JobChange], now: Instant) -> Counts:
         elif new == "RUNNING":
             counts.running += number
             counts.leases += number
+            counts.units += sum([change.cost_units for change in changes])
+            counts.waited_since.update([change.due_at for change in changes])
         elif new in ENDED:
             counts.ended[new] += number
-        if lease_end is not None:
-            counts.leases -= number
-        if lease_end == "EXPIRED":
-            counts.expired += number
         if new == "QUEUED" or lease_end is not None:
             counts.arrivals += number
-    started = [change for change in changes if change.new == "RUNNING"]
-    if started:
-        counts.units += sum([change.cost_units for change in started])
-        counts.waited_since = Counter([change.due_at for change in started])
-    ended = [change for change in changes if change.lease_end is not None]
-    if ended:
-        counts.units -= sum([change.cost_units for change in ended])
-        counts.ran_since = Counter(
-            [change.started_at or now for change in ended if change.move == "finish"]
-        )
+        if lease_end is not None:
+            counts.ended_leases += number
+            counts.freed_units += sum([change.cost_units for change in changes])
+            counts.expired += number if lease_end == "EXPIRED" else 0
+            if new != "QUEUED":
+                counts.ran_since.update([change.started_at or now for change in changes])
+    counts.leases -= counts.ended_leases
+    counts.units -= counts.freed_units
     return counts
 
 

@@ -106,7 +106,7 @@ class SqliteDialect:
 
     def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
         count = 0
-        for width, piece in bulk.split(rows):
+        for width, piece in bulk.split_for(sql, rows):
             wide = bulk.widen(sql, width) if width > 1 else None
             if wide is None:
                 cursor.executemany(sql, piece)
