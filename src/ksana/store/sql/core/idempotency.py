@@ -1,9 +1,7 @@
 """Answers remembered by Idempotency-Key."""
 
-import hashlib
 from typing import Any, Final
 
-from ksana.base.errors import ConflictError
 from ksana.base.instant import Instant, Micros
 from ksana.ports.store import RememberedAnswer
 from ksana.store.sql.core.session import Session
@@ -19,17 +17,13 @@ class SqlIdempotency:
         self._session = session
         self._now: Instant = tx.now
 
-    def find_answer(self, scope: str, key_hash: str, body: bytes | None = None) -> Any:
-        if body is not None:
-            return self._find_checked(scope, key_hash, body)
+    def find_answer(self, scope: str, key_hash: str) -> RememberedAnswer | None:
         row = self._session.one("idempotency.find_answer", scope=scope, key_hash=key_hash)
         return None if row is None else RememberedAnswer(body_hash=row[0], answer=row[1])
 
     def remember(
-        self, scope: str, key_hash: str, body_hash: str | bytes, answer: str, ttl_us: Micros
+        self, scope: str, key_hash: str, body_hash: str, answer: str, ttl_us: Micros
     ) -> bool:
-        if isinstance(body_hash, bytes):
-            key_hash, body_hash = _hash(key_hash.encode()), _hash(body_hash)
         self._session.run("idempotency.drop_expired_answer", scope=scope, key_hash=key_hash)
         remembered = self._session.run(
             "idempotency.remember_answer",
@@ -45,18 +39,3 @@ class SqlIdempotency:
         rows = self._session.all("idempotency.list_expired_answers", before=before, limit=limit)
         expired = [(*row, before) for row in rows]
         return self._session.run_rows("idempotency.delete_answer", _EXPIRED_COLUMNS, expired)
-
-    # Former form, with the key and the body themselves: goes when the service has its own rule.
-
-    def _find_checked(self, scope: str, key: str, body: bytes) -> str | None:
-        found = self.find_answer(scope, _hash(key.encode()))
-        if found is not None and found.body_hash != _hash(body):
-            raise ConflictError(
-                "this Idempotency-Key was used with another body; use a new key for a new request",
-                code="IDEMPOTENCY_MISMATCH",
-            )
-        return None if found is None else str(found.answer)
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

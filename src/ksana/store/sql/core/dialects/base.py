@@ -48,10 +48,6 @@ class Dialect(Protocol):
         """Run a guarded change for each row and answer for each whether its guard held."""
         ...
 
-    def list_of(self, values: Sequence[int]) -> Any:
-        """A list of numbers in the form `{in name}` takes."""
-        ...
-
     begin_write: str
     begin_read: str
     clock_sql: str

@@ -186,9 +186,6 @@ class MysqlDialect:
             return [True] * len(rows)
         return [cursor.execute(sql, row) == 1 for row in rows]
 
-    def list_of(self, values: Sequence[int]) -> Any:
-        return tuple(values)
-
 
 def _chunks(rows: Sequence[dict[str, Any]], limit: int) -> list[list[dict[str, Any]]]:
     chunks: list[list[dict[str, Any]]] = []

@@ -188,6 +188,3 @@ class PostgresDialect:
         types = tuple(_TYPES.get(described.param_type(place), "") for place in range(len(names)))
         self._types[sql] = types
         return types
-
-    def list_of(self, values: Sequence[int]) -> Any:
-        return list(values)

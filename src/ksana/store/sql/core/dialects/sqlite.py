@@ -119,6 +119,3 @@ class SqliteDialect:
         if all_match(self, cursor, sql, rows):
             return [True] * len(rows)
         return [cursor.execute(sql, row).rowcount == 1 for row in rows]
-
-    def list_of(self, values: Sequence[int]) -> Any:
-        return f"[{','.join(map(str, values))}]"
