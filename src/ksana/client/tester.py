@@ -53,19 +53,8 @@ class WorkerTester:
         if registered is None:
             known = ", ".join(sorted(self._worker.handlers)) or "none"
             raise ValueError(f"no handler for {job_type!r}; there are: {known}")
-        made = {
-            "job_id": new_uuid(),
-            "lease_id": new_uuid(),
-            "addon_id": self._worker.addon_id,
-            "job_type": job_type,
-            "state": "RUNNING",
-            "claimed_by": self._worker.worker_id,
-            "attempts": attempt,
-            "max_attempts": max_attempts,
-            "payload": payload,
-            **(job or {}),
-        }
-        parsed = msgspec.json.decode(msgspec.json.encode(made), type=Job)
+        members = {"attempts": attempt, "max_attempts": max_attempts, "payload": payload}
+        parsed = self._make_job(job_type, {**members, **(job or {})})
         signal = CancelSignal()
         reports: list[tuple[float | None, str | None]] = []
         loop = asyncio.get_running_loop()
@@ -104,3 +93,15 @@ class WorkerTester:
             reports=reports,
             is_final=outcome.is_final,
         )
+
+    def _make_job(self, job_type: str, members: Mapping[str, Any]) -> Job:
+        made = {
+            "job_id": new_uuid(),
+            "lease_id": new_uuid(),
+            "addon_id": self._worker.addon_id,
+            "job_type": job_type,
+            "state": "RUNNING",
+            "claimed_by": self._worker.worker_id,
+            **members,
+        }
+        return msgspec.json.decode(msgspec.json.encode(made), type=Job)

@@ -71,13 +71,6 @@ class Worker:
         is called with each job whose result is dropped."""
         if concurrency < 1:
             raise ValueError("concurrency is 1 or more")
-        if not 1 <= ttl_sec <= 86_400:
-            raise ValueError("ttl_sec lies between 1 and 86400")
-        # A lease may be granted right after the claim left, and its time counts from there: a third
-        # at most may be waiting.
-        longest = ttl_sec / 3
-        if wait_sec is not None and not 0 <= wait_sec <= longest:
-            raise ValueError(f"wait_sec lies between 0 and a third of ttl_sec, {longest:g}")
         self._owns_client = isinstance(client, str)
         self.client = (
             QueueClient(client, api_key, deadline_sec=CALL_SEC)
@@ -89,7 +82,7 @@ class Worker:
         self.concurrency = concurrency
         self.ttl_us: Micros = ttl_sec * SECOND
         self.ttl_sec = ttl_sec
-        self.wait_sec = wait_sec if wait_sec is not None else min(5.0, longest)
+        self.wait_sec = _choose_wait(wait_sec, ttl_sec)
         self.capabilities = dict(capabilities or {})
         self.max_cost_units = max_cost_units
         self.grace_sec = grace_sec
@@ -285,3 +278,16 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
+
+
+def _choose_wait(wait_sec: float | None, ttl_sec: int) -> float:
+    """How long a claim waits for jobs. A lease may be granted right after the claim left, and its
+    time counts from there: a third at most may be waiting."""
+    if not 1 <= ttl_sec <= 86_400:
+        raise ValueError("ttl_sec lies between 1 and 86400")
+    longest = ttl_sec / 3
+    if wait_sec is None:
+        return min(5.0, longest)
+    if not 0 <= wait_sec <= longest:
+        raise ValueError(f"wait_sec lies between 0 and a third of ttl_sec, {longest:g}")
+    return wait_sec

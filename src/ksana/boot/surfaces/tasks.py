@@ -1,12 +1,13 @@
 """The tasks surface (T and C), put together: services, engine, routes, metrics."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from prometheus_client import Histogram
 from prometheus_client.core import GaugeMetricFamily
 
 from ksana import __version__
+from ksana.api.core.routing import AnyRoute
 from ksana.api.tasks import callbacks as callbacks_api
 from ksana.api.tasks import definitions as tasks_api
 from ksana.api.tasks import explain as explain_api
@@ -152,11 +153,10 @@ def make_surface(core: CoreServices) -> Surface:
     limits, callback = settings.section(TaskSettings), settings.section(CallbackSettings)
     me, metrics = core.membership.instance_id, TaskMetrics(core)
     history, figures = RunHistory(store, clock), TaskFigures(store, clock)
-    policy = EgressPolicy(allow=settings.egress.allow, deny=settings.egress.deny)
     delivery = Delivery(
         store,
         clock,
-        lambda: HttpCaller(policy, max_idle=max(256, limits.workers), plain_http=limits.plain_http),
+        _caller_factory(core),
         me,
         core.membership,
         metrics,
@@ -198,8 +198,6 @@ def make_surface(core: CoreServices) -> Surface:
 
     add_run_history(core.retention, settings.store.retention_us)
     core.metrics.on_scrape(figures.collect)
-    modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
-    routes = [route for module in modules for route in module.routes(surface)]
     pumps = (
         *delivery.pumps,
         rescue.wakes,
@@ -211,12 +209,24 @@ def make_surface(core: CoreServices) -> Surface:
     )
     return Surface(
         name="tasks",
-        routes=(*routes, *explain_api.routes(ExplainService(store))),
+        routes=(*_list_routes(surface), *explain_api.routes(ExplainService(store))),
         loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,
         stats=lambda: store.read(_stats),
         drain=drain,
     )
+
+
+def _list_routes(surface: TaskSurface) -> list[AnyRoute]:
+    modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
+    return [route for module in modules for route in module.routes(surface)]
+
+
+def _caller_factory(core: CoreServices) -> Callable[[], HttpCaller]:
+    egress, limits = core.settings.egress, core.settings.section(TaskSettings)
+    policy = EgressPolicy(allow=egress.allow, deny=egress.deny)
+    idle = max(256, limits.workers)
+    return lambda: HttpCaller(policy, max_idle=idle, plain_http=limits.plain_http)
 
 
 def _callback_base(core: CoreServices) -> str:

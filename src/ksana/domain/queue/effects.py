@@ -26,7 +26,7 @@ METRICS = (
 """All that the queue counts over time."""
 
 
-class Counts(msgspec.Struct):
+class FigureChanges(msgspec.Struct):
     """How the figures of the queue change. `waited_since` and `ran_since` tell from when to count
     the wait and the run of each job that started or ended."""
 
@@ -59,9 +59,9 @@ def group_changes(changes: Sequence[JobChange]) -> dict[Kind, Sequence[JobChange
     return dict(groups)
 
 
-def count_changes(groups: Mapping[Kind, Sequence[JobChange]], now: Instant) -> Counts:
+def count_changes(groups: Mapping[Kind, Sequence[JobChange]], now: Instant) -> FigureChanges:
     """Add up what grouped changes do to the figures."""
-    counts = Counts()
+    counts = FigureChanges()
     for (_, old, new, lease_end), changes in groups.items():
         number = len(changes)
         if old == "QUEUED":

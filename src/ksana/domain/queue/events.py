@@ -98,6 +98,9 @@ KINDS: Final = (
     ),
 )
 
+_REPORTED: Final = {"PREPARING": "JOB_PREPARING", "LEASE_PENDING": "JOB_LEASE_PENDING"}
+"""The event of a state that a worker reports."""
+
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -122,7 +125,7 @@ def claim_expired(job_id: str, worker_id: str | None, state: str) -> EventText:
 
 def reported(job_id: str, state: str, worker_id: str | None, note: str | None) -> EventText:
     data = {"worker_id": worker_id} if note is None else {"worker_id": worker_id, "note": note}
-    return ("JOB", job_id, f"JOB_{state}", encode(data))
+    return ("JOB", job_id, _REPORTED[state], encode(data))
 
 
 def denied(job_id: str, data: dict[str, Any]) -> EventText:

@@ -15,6 +15,12 @@ KINDS: Final = (
     ),
     EventKind(
         "TASK",
+        "TASK_IMPORTED",
+        "The task came from a JSON file.",
+        ("name", "job_id", "dialect", "from"),
+    ),
+    EventKind(
+        "TASK",
         "TASK_CHANGED",
         "The task was changed. `schedule_was` is there if its schedule changed.",
         ("version", "status", "schedule"),

@@ -21,7 +21,7 @@ from ksana.engine.core.pump import Pump
 from ksana.engine.tasks.cancel_watch import CancelWatch
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.claimer import Claimer
-from ksana.engine.tasks.dispatcher import Dispatcher, Lease
+from ksana.engine.tasks.dispatcher import Dispatcher, InstanceLease
 from ksana.engine.tasks.host_limits import HostQueue, SlotBudget
 from ksana.engine.tasks.outcomes import Recorded
 from ksana.engine.tasks.recorder import Recorder, RunObserver
@@ -46,7 +46,7 @@ class Delivery:
         clock: Clock,
         caller: Callable[[], Caller],
         instance_id: str,
-        lease: Lease,
+        lease: InstanceLease,
         metrics: DeliveryMetrics,
         observers: tuple[RunObserver, ...] = (),
         *,

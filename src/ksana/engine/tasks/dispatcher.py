@@ -25,7 +25,7 @@ MAX_IDLE_HOSTS = 10_000
 _LEASE_LOST = "the lease of this instance has run out; another one takes over"
 
 
-class Lease(Protocol):
+class InstanceLease(Protocol):
     """The lease under which this instance holds its runs."""
 
     def is_held(self) -> bool:
@@ -56,7 +56,7 @@ class Dispatcher:
         store: Store,
         clock: Clock,
         caller: Callable[[], Caller],
-        lease: Lease,
+        lease: InstanceLease,
         on_over: Callable[[AttemptOver], None],
         *,
         workers: int,

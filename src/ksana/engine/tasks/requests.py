@@ -8,7 +8,7 @@ import msgspec
 
 from ksana.base.instant import SECOND, Instant, format_instant
 from ksana.domain.tasks import template
-from ksana.domain.tasks.records import ClaimedRun
+from ksana.domain.tasks.records import ClaimedRun, Definition
 from ksana.domain.tasks.signing import sign
 from ksana.ports.caller import Request
 
@@ -112,11 +112,19 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
     if options.signing_secret:
         headers += sign(options.signing_secret, held.uid, now, data or b"")
         shown += f',"webhook-id":"{held.uid}","webhook-signature":"***"'
-    timeout_us = definition.timeout_us
-    request = Request(
+    request = _request_of(definition, url, tuple(headers), data)
+    return Built(request, "{" + shown.lstrip(",") + "}")
+
+
+def _request_of(
+    definition: Definition, url: str, headers: tuple[tuple[str, str], ...], data: bytes | None
+) -> Request:
+    # In the order of the fields: there is one for every call.
+    options, timeout_us = definition.options, definition.timeout_us
+    return Request(
         definition.http_method,
         url,
-        tuple(headers),
+        headers,
         data,
         timeout_us,
         min(timeout_us, options.connect_timeout_us or _DEFAULT_CONNECT),
@@ -124,7 +132,6 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
         options.response_limit,
         options.delivery != "at_most_once",
     )
-    return Built(request, "{" + shown.lstrip(",") + "}")
 
 
 def span_id_of(uid: str, attempt: int) -> str:

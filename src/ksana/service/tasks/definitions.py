@@ -10,9 +10,9 @@ from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, NotFoundError
 from ksana.base.ids import new_ordered_uuids, new_token, new_uid
 from ksana.base.instant import Instant, Micros, format_instant
-from ksana.domain import schedule
 from ksana.domain.lifecycle import TASK
 from ksana.domain.schedule import Once
+from ksana.domain.tasks.arming import arm, rearm
 from ksana.domain.tasks.changes import cancel
 from ksana.domain.tasks.records import Definition, Dialect, Run, Status, Task
 from ksana.engine.tasks.firing import drop_due_slots
@@ -209,7 +209,7 @@ def _create_many(tx: TasksTx, news: Sequence[NewTask], once_grace_us: Micros) ->
     ]
     made = []
     for new, job_id in zip(news, job_ids, strict=True):
-        slot, fire_at, last_status = _arm(job_id, new.definition, new.status, now, once_grace_us)
+        slot, fire_at, last_status = arm(job_id, new.definition, new.status, now, once_grace_us)
         made.append(
             Task(
                 id=0,
@@ -257,23 +257,6 @@ def _check_name(tx: TasksTx, name: str, task_id: int | None) -> None:
         )
 
 
-def _arm(
-    job_id: str, definition: Definition, status: str, now: Instant, once_grace_us: Micros
-) -> tuple[Instant | None, Instant | None, str]:
-    """The first slot of a schedule that is set now, when it fires, and `missed` for a one-time slot
-    that is past."""
-    chosen = definition.schedule
-    if isinstance(chosen, Once):
-        if chosen.run_at < now - once_grace_us:
-            return None, None, "missed"
-        slot: Instant | None = chosen.run_at
-    else:
-        slot = schedule.next_after(chosen, now)
-    if slot is None or status != "ENABLED":
-        return slot, None, ""
-    return slot, schedule.fire_at(chosen, job_id, slot), ""
-
-
 def _write_missed(tx: TasksTx, task_id: int, definition: Definition) -> None:
     assert isinstance(definition.schedule, Once)
     data = {
@@ -311,7 +294,7 @@ def _change(
     )
     if definition.schedule != task.definition.schedule:
         drop_due_slots(tx, task, "SCHEDULE_CHANGED")
-        slot, fire_at, missed = _arm(task.job_id, definition, new_status, tx.now, once_grace_us)
+        slot, fire_at, missed = arm(task.job_id, definition, new_status, tx.now, once_grace_us)
         last_status, runs_fired = missed or last_status, 0
         if missed:
             _write_missed(tx, task.id, definition)
@@ -320,7 +303,7 @@ def _change(
     ):
         if new_status == "DISABLED":
             drop_due_slots(tx, task, "TASK_DISABLED")
-        slot, fire_at = _rearm(task, definition, new_status, tx.now)
+        slot, fire_at = rearm(task, definition, new_status, tx.now)
         last_status = (
             "paused" if new_status == "DISABLED" and task.status == "ENABLED" else last_status
         )
@@ -339,32 +322,6 @@ def _change(
     return find_task(tx, task.id)
 
 
-def _rearm(
-    task: Task, definition: Definition, status: str, now: Instant
-) -> tuple[Instant | None, Instant | None]:
-    """The next slot from now on; slots while disabled are not made up. A one-time slot keeps its
-    place."""
-    chosen = definition.schedule
-    if definition.options.max_runs is not None and task.runs_fired >= definition.options.max_runs:
-        return None, None
-    if isinstance(chosen, Once):
-        slot = (
-            task.next_slot_at if task.next_slot_at is not None and task.next_slot_at > now else None
-        )
-        slot = (
-            slot
-            if slot is not None
-            else schedule.next_after(chosen, now)
-            if not task.runs_fired
-            else None
-        )
-    else:
-        slot = schedule.next_after(chosen, now)
-    if slot is None or status != "ENABLED":
-        return slot, None
-    return slot, schedule.fire_at(chosen, task.job_id, slot)
-
-
 def _set_enabled(tx: TasksTx, ref: TaskRef, enabled: bool) -> Task:
     task = find_task(tx, ref, lock=True)
     status = "ENABLED" if enabled else "DISABLED"
@@ -373,7 +330,7 @@ def _set_enabled(tx: TasksTx, ref: TaskRef, enabled: bool) -> Task:
     TASK.require(task.status, status)
     if not enabled:
         drop_due_slots(tx, task, "TASK_DISABLED")
-    slot, fire_at = _rearm(task, task.definition, status, tx.now)
+    slot, fire_at = rearm(task, task.definition, status, tx.now)
     last_status = task.last_status if enabled else "paused"
     if not tx.tasks.change_if_version(
         task, task.definition, status, slot, fire_at, task.runs_fired, last_status

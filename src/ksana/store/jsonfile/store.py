@@ -42,7 +42,7 @@ IN_MEMORY = (
 class JsonStore(SqlStore):
     """A store on one JSON file. Made by `open_store`."""
 
-    def __init__(self, opened: "Opened", clock: Clock, *, inline: bool) -> None:
+    def __init__(self, opened: "OpenedDocument", clock: Clock, *, inline: bool) -> None:
         dialect = self.dialect = opened.dialect
         self._memory = dialect
         self._url = f"json:///{opened.mirror.path}"
@@ -97,7 +97,7 @@ class JsonStore(SqlStore):
         self._memory.end()
 
 
-class Opened(NamedTuple):
+class OpenedDocument(NamedTuple):
     """A file that was read, and the database made of it."""
 
     dialect: MemoryDialect
@@ -149,7 +149,7 @@ async def check_file(url: str, clock: Clock, defaults: TimerDefaults = DEFAULTS)
         raise SetupError(f"cannot use {path} as the store: {error.strerror or error}") from None
 
 
-def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> Opened:
+def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> OpenedDocument:
     now = clock.now()
     signed_at = _signed_at(path)
     lock, refusal = _take_lock(path, serve=serve, signed_at=signed_at)
@@ -178,7 +178,7 @@ def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> 
     except BaseException:
         _drop(lock)
         raise
-    return Opened(dialect, mirror, lock, warnings)
+    return OpenedDocument(dialect, mirror, lock, warnings)
 
 
 def _read(

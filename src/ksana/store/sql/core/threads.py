@@ -70,7 +70,7 @@ class Limiter:
             self._waiting -= count
 
 
-class Waiting:
+class CallQueue:
     """What waits for a thread: bounded in number always, and in time when no thread takes anything.
 
     A database that is silent holds its threads for as long as it likes. What they have begun must
@@ -181,7 +181,7 @@ class WriterThreads:
         self, writers: list[Writer], name: str, after_commit: Callable[[], None] = lambda: None
     ) -> None:
         self._after_commit = after_commit
-        self._waiting = Waiting(WAITING_LIMIT)
+        self._waiting = CallQueue(WAITING_LIMIT)
         self.start = self._waiting.add
         self._threads = [
             threading.Thread(target=self._serve, args=(writer,), name=f"{name}-{n}", daemon=True)
@@ -212,7 +212,7 @@ class ReaderThreads:
         tally: Tally,
         count: int,
     ) -> None:
-        self._waiting = Waiting(WAITING_LIMIT)
+        self._waiting = CallQueue(WAITING_LIMIT)
         self.start = self._waiting.add
         self._threads = [
             threading.Thread(
