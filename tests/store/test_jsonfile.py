@@ -370,7 +370,7 @@ async def test_after_downtime_a_one_time_job_is_missed_and_an_interval_rolls_on_
     once, every, made_up = await store.read(all_tasks)
     assert (once.last_status, once.next_slot_at) == ("missed", None)
     assert (every.next_slot_at, every.last_status) == (start + HOUR + 5 * MINUTE, "")
-    assert [(held.task.id, held.scheduled_time) for held in fired.held] == [
+    assert [(held.task.id, held.scheduled_time) for held in fired.claimed] == [
         (made_up.id, start + HOUR)
     ]
 

@@ -182,7 +182,7 @@ class HostQueue:
 
 
 class InFlight(Protocol):
-    """What is asked of a call in call."""
+    """What is asked of a call in flight."""
 
     @property
     def queue(self) -> HostQueue: ...
