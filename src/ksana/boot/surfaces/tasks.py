@@ -198,15 +198,8 @@ def make_surface(core: CoreServices) -> Surface:
 
     add_run_history(core.retention, settings.store.retention_us)
     core.metrics.on_scrape(figures.collect)
-    pumps = (
-        *delivery.pumps,
-        rescue.wakes,
-        rescue.rescue,
-        rescue.promote,
-        firing.pump,
-        history.pump,
-        figures.pump,
-    )
+    rescues = (rescue.wakes, rescue.rescue, rescue.promote)
+    pumps = (*delivery.pumps, *rescues, firing.pump, history.pump, figures.pump)
     return Surface(
         name="tasks",
         routes=(*_list_routes(surface), *explain_api.routes(ExplainService(store))),
