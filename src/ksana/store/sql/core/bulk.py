@@ -52,9 +52,9 @@ def _calls_of(sql: str, count: int) -> list[int]:
 
 
 def split_for(sql: str, rows: Sequence[_Row]) -> Iterator[tuple[int, Sequence[_Row]]]:
-    """The same, but a number of rows that comes again and again gets a statement of its own: workers
-    claim and release in batches of one size, and one statement costs less than several narrower
-    ones."""
+    """The same, but a number of rows that comes again and again gets a statement of its own:
+    workers claim and release in batches of one size, and one statement costs less than several
+    narrower ones."""
     count = len(rows)
     if 2 < count <= MOST_EXACT:
         calls = _calls_of(sql, count)
