@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 
 from ksana.api.queue.routes import Queue
 from ksana.base.clock import VirtualClock
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.events import KINDS
 from ksana.service.queue.explain import QueueExplainer
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats
@@ -85,7 +87,20 @@ async def open_queue(
         async with client_of(core.app(*queue.routes())) as client:
             try:
                 yield Ground(client, clock, service, core.store)
+                await check_events(core.store)
             finally:
                 for loop in loops:
                     loop.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
+
+
+async def check_events(store: Any) -> None:
+    """Whatever a test did: each event of the queue has the members its kind says."""
+    kinds = {(kind.entity, kind.name): kind for kind in KINDS}
+    after = 0
+    while events := await store.read(lambda tx: tx.events.list_after(after, 5000)):
+        after = events[-1].id
+        for event in events:
+            if event.entity_type in ("JOB", "LEASE"):
+                members = msgspec.json.decode(event.data)
+                assert kinds[event.entity_type, event.type].allows(members), event

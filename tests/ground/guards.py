@@ -2,7 +2,7 @@
 
     python -m tests.ground.guards                     all of them
     python -m tests.ground.guards queue core          of these packages
-    python -m tests.ground.guards queue.end_job       of one statement
+    python -m tests.ground.guards queue.finish_job       of one statement
     python -m tests.ground.guards --list              only name them
 
 A guard is a condition of an UPDATE or DELETE beyond the row's key. For each, the tests of its
@@ -53,10 +53,12 @@ SELECTIONS = {
         "tests/api/test_timers.py",
     ),
     "queue": (
-        "tests/conformance/store",
+        "tests/conformance/store/test_queue_guards.py",
+        "tests/conformance/store/test_queue_counts.py",
         "tests/engine/test_queue_chores.py",
         "tests/api/test_queue_jobs.py",
         "tests/api/test_queue_leases.py",
+        "tests/api/test_queue_tokens.py",
         "tests/properties/test_queue_model.py",
     ),
 }

@@ -93,3 +93,18 @@ def test_a_statement_for_arrays_takes_a_value_of_each_row_from_them() -> None:
     assert bulk.number_names(update) == "UPDATE t SET a = $1, b = $2 WHERE id = $3 AND a <> $1"
     assert bulk.widen_arrays("DELETE FROM t WHERE id = %(id)s", ("int8",)) is None
     assert bulk.widen_arrays(f"{insert} WHERE a = %(a)s", ("text", "int8")) is None
+
+
+def test_a_number_of_rows_that_comes_again_gets_a_statement_of_its_own() -> None:
+    sql = "INSERT INTO familiar (id) VALUES (?1)"
+    rows = list(range(100))
+    for _ in range(bulk.EXACT_FROM):
+        pieces = list(bulk.split_for(sql, rows))
+        assert pieces == list(bulk.split(rows))
+    assert list(bulk.split_for(sql, rows)) == [(100, rows)]
+    assert list(bulk.split_for(sql, rows[:99])) == list(bulk.split(rows[:99]))
+    for _ in range(2 * bulk.EXACT_FROM):
+        many = list(range(bulk.MOST_EXACT + 1))
+        assert list(bulk.split_for(sql, many)) == list(bulk.split(many))
+        assert list(bulk.split_for(sql, rows[:1])) == [(1, rows[:1])]
+        assert list(bulk.split_for(sql, [])) == []

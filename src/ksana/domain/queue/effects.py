@@ -26,7 +26,7 @@ METRICS = (
 """All that the queue counts over time."""
 
 
-class FigureChanges(msgspec.Struct):
+class ChangeCounts(msgspec.Struct):
     """How the figures of the queue change. `waited_since` and `ran_since` tell from when to count
     the wait and the run of each job that started or ended."""
 
@@ -44,24 +44,24 @@ class FigureChanges(msgspec.Struct):
     ran_since: Counter[Instant] = msgspec.field(default_factory=Counter)
 
 
-Kind = tuple[str, str, str, str | None]
+ChangeKind = tuple[str, str, str, str | None]
 """(move, old state, new state, how the lease ended) of a change."""
 
 
-def group_changes(changes: Sequence[JobChange]) -> dict[Kind, Sequence[JobChange]]:
+def group_changes(changes: Sequence[JobChange]) -> dict[ChangeKind, Sequence[JobChange]]:
     """Changes by their kind, in the order of the first of each. A batch is mostly of one."""
     kinds = [(change.move, change.old, change.new, change.lease_end) for change in changes]
     if kinds.count(kinds[0]) == len(kinds):
         return {kinds[0]: changes}
-    groups: dict[Kind, list[JobChange]] = {}
+    groups: dict[ChangeKind, list[JobChange]] = {}
     for kind, change in zip(kinds, changes, strict=True):
         groups.setdefault(kind, []).append(change)
     return dict(groups)
 
 
-def count_changes(groups: Mapping[Kind, Sequence[JobChange]], now: Instant) -> FigureChanges:
+def count_changes(groups: Mapping[ChangeKind, Sequence[JobChange]], now: Instant) -> ChangeCounts:
     """Add up what grouped changes do to the figures."""
-    counts = FigureChanges()
+    counts = ChangeCounts()
     for (_, old, new, lease_end), changes in groups.items():
         number = len(changes)
         if old == "QUEUED":

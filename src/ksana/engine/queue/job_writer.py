@@ -12,7 +12,7 @@ from ksana.domain.histogram import bucket_counts
 from ksana.domain.lifecycle import JOB, LEASE
 from ksana.domain.queue import events
 from ksana.domain.queue.changes import JobChange
-from ksana.domain.queue.effects import FigureChanges, count_changes, group_changes
+from ksana.domain.queue.effects import ChangeCounts, count_changes, group_changes
 from ksana.domain.queue.jobs import CLAIM_HELD, Job
 from ksana.ports.queue.tables import QueueTx
 
@@ -75,7 +75,7 @@ def _check(old: str, new: str, lease_end: str | None) -> None:
         LEASE.require("ACTIVE", lease_end)
 
 
-def _count(tx: QueueTx, counts: FigureChanges) -> None:
+def _count(tx: QueueTx, counts: ChangeCounts) -> None:
     now, series = tx.now, tx.series
     tx.gauges.add(counts.queued, counts.running, counts.arrivals)
     for metric, count in (

@@ -1,0 +1,175 @@
+"""Every guard of the queue's writes, one at a time, on every SQL store: a row that differs from what
+a write expects in one thing alone is left as it is."""
+
+from typing import Any
+
+import pytest
+
+from ksana.base.ids import new_uuid
+from ksana.base.instant import SECOND
+from ksana.domain.queue.changes import JobChange
+from ksana.domain.queue.classes import Wants
+from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
+from ksana.store.sql import SqlStore
+from tests.conformance.store.ground import Database
+from tests.conformance.store.test_queue_store import DAY, LIMITS, new_job, submit
+
+LEASE, OTHER = new_uuid(), new_uuid()
+FAR = 4_000_000_000 * SECOND
+LONG_AGO = 1
+
+HELD = {"lane": 2, "state": "CLAIMED", "claim_token": 7, "claim_expires_at": FAR, "attempts": 3}
+RUNS = {"lane": 4, "state": "RUNNING", "lease_id": LEASE}
+
+FITTING: dict[str, dict[str, Any]] = {
+    "promote": {"lane": 0},
+    "claim": {"lane": 1},
+    "start": {"lane": 1, "attempts": 3},
+    "grant": HELD,
+    "deny": HELD,
+    "report": HELD,
+    "cancel": {"lane": 2, "state": "CLAIMED"},
+    "finish": RUNS,
+    "requeue": RUNS,
+    "take_back": HELD,
+}
+"""The row each move expects."""
+
+UNFIT: dict[str, list[dict[str, Any]]] = {
+    "promote": [{"lane": 1}, {"lane": 4}],
+    "claim": [{"lane": 0}, {"lane": 2}, {"lane": 4}],
+    "start": [{"lane": 0}, {"lane": 2}, {"lane": 4}, {"attempts": 4}],
+    "grant": [
+        {"lane": 1},
+        {"lane": 4},
+        {"claim_token": 8},
+        {"claim_expires_at": LONG_AGO},
+        {"attempts": 4},
+    ],
+    "deny": [{"lane": 1}, {"lane": 4}, {"claim_token": 8}, {"claim_expires_at": LONG_AGO}],
+    "report": [
+        {"lane": 1},
+        {"lane": 4},
+        {"state": "PREPARING"},
+        {"claim_token": 8},
+        {"claim_expires_at": LONG_AGO},
+    ],
+    "cancel": [{"lane": 4}, {"state": "PREPARING"}],
+    "finish": [{"lane": 3}, {"lease_id": OTHER}],
+    "requeue": [{"lane": 3}, {"lease_id": OTHER}],
+    "take_back": [{"lane": 1}, {"lane": 4}, {"claim_token": 8}],
+}
+"""What in it may be different; each alone."""
+
+ENDS = {"report": "PREPARING", "cancel": "CANCELED", "finish": "DONE", "requeue": "QUEUED"}
+
+
+def change_of(move: Any, seq: int, job_id: str) -> JobChange:
+    return JobChange(
+        move=move,
+        seq=seq,
+        job_id=job_id,
+        old="CLAIMED",
+        new=ENDS.get(move, "RUNNING"),
+        position=3,
+        claim_token=7,
+        old_attempts=3,
+        attempts=4,
+        lease_id=LEASE,
+        worker_id="w",
+        until=FAR,
+    )
+
+
+def set_row(database: Database, table: str, where: str, **values: Any) -> None:
+    pairs = ", ".join(f"{name} = {value!r}" for name, value in values.items())
+    database.ask(f"UPDATE {table} SET {pairs} WHERE {where}")
+
+
+@pytest.mark.spec("X12")
+@pytest.mark.parametrize("move", FITTING)
+async def test_a_move_happens_to_the_row_it_expects_and_to_no_other(
+    store: SqlStore, database: Database, move: str
+) -> None:
+    (job_id,) = await submit(store, new_job())
+    job = await store.read(lambda tx: tx.jobs.find_job(job_id))
+    change = change_of(move, job.seq, job_id)
+
+    def write(tx: Any) -> int:
+        return int(getattr(tx.job_changes, move)([change]))
+
+    for unfit in UNFIT[move]:
+        set_row(database, "scheduler_job_runs", "1 = 1", **{**FITTING[move], **unfit})
+        assert await store.transact(write) == 0, unfit
+    set_row(database, "scheduler_job_runs", "1 = 1", **FITTING[move])
+    assert await store.transact(write) == 1
+
+
+@pytest.mark.spec("X12")
+async def test_notes_and_requests_to_cancel_reach_a_running_job_alone(
+    store: SqlStore, database: Database
+) -> None:
+    (job_id,) = await submit(store, new_job())
+
+    def note(tx: Any, lease_id: str) -> bool:
+        return bool(tx.job_changes.note_running(job_id, lease_id, 0.5, "n"))
+
+    def cancel(tx: Any) -> bool:
+        return bool(tx.job_changes.request_cancel(job_id, None))
+
+    set_row(database, "scheduler_job_runs", "1 = 1", lane=3, lease_id=LEASE)
+    assert not await store.transact(note, LEASE)
+    assert not await store.transact(cancel)
+    set_row(database, "scheduler_job_runs", "1 = 1", lane=4)
+    assert not await store.transact(note, OTHER)
+    assert await store.transact(note, LEASE)
+    assert await store.transact(cancel)
+
+
+@pytest.mark.spec("X12")
+async def test_a_lease_changes_while_it_is_active_and_under_its_token(
+    store: SqlStore, database: Database
+) -> None:
+    await submit(store, new_job())
+    claim = Claim("w", Wants(), 1, has_lease=True)
+    claimed = await store.transact(claim_jobs, claim, JobClassCache(), LIMITS)
+    (lease,), (change,) = claimed.leases, claimed.changes
+
+    async def write_all() -> list[int]:
+        return [
+            await store.transact(lambda tx: tx.leases.extend([lease])),
+            await store.transact(lambda tx: tx.leases.release([change])),
+        ]
+
+    for unfit in ({"state": "EXPIRED"}, {"lease_token": change.lease_token ^ 1}):
+        fitting = {"state": "ACTIVE", "lease_token": change.lease_token}
+        set_row(database, "scheduler_lease_runs", "1 = 1", **{**fitting, **unfit})
+        assert await write_all() == [0, 0], unfit
+        assert await store.transact(lambda tx: tx.leases.expire([change])) == 0, unfit
+    set_row(database, "scheduler_lease_runs", "1 = 1", **fitting)
+    assert await write_all() == [1, 1]
+    set_row(database, "scheduler_lease_runs", "1 = 1", **fitting)
+    assert await store.transact(lambda tx: tx.leases.expire([change])) == 1
+
+
+@pytest.mark.spec("X13")
+async def test_a_purge_leaves_jobs_that_wait_and_leases_that_hold_something(
+    store: SqlStore, database: Database
+) -> None:
+    await submit(store, *(new_job() for _ in range(2)), is_batch=True)
+    claim = Claim("w", Wants(), 1, has_lease=True)
+    await store.transact(claim_jobs, claim, JobClassCache(), LIMITS)
+    set_row(database, "scheduler_job_runs", "1 = 1", finished_at=LONG_AGO)  # and not ended
+    assert await store.transact(lambda tx: tx.jobs.purge(tx.now + DAY, 10)) == 0
+    assert database.ask("SELECT COUNT(*) FROM scheduler_lease_runs") == [(1,)]
+
+
+@pytest.mark.spec("Q9")
+async def test_units_kept_for_one_job_are_not_given_up_by_another(
+    store: SqlStore, database: Database
+) -> None:
+    set_row(database, "queue_capacity", "id = 1", reserved_units=5, reserved_for=LEASE)
+    await store.transact(lambda tx: tx.capacity.drop_reserve(OTHER))
+    assert database.ask("SELECT reserved_units FROM queue_capacity") == [(5,)]
+    await store.transact(lambda tx: tx.capacity.drop_reserve(LEASE))
+    assert database.ask("SELECT reserved_units FROM queue_capacity") == [(0,)]
