@@ -1,14 +1,11 @@
 """The shape of the code: what a machine can check, no reader has to."""
 
 import ast
-import itertools
 import re
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
-import grimp
 import pytest
 
 from tests.ground.conformance import SpecCollector, unknown_items
@@ -16,8 +13,6 @@ from tests.ground.conformance import SpecCollector, unknown_items
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "ksana"
 MAX_LINES = 400
-SURFACES = ("tasks", "queue", "governance", "nodes")
-FLOORS_WITH_SURFACES = ("api", "service", "engine", "store.sql", "fabric.redis", "client")
 TEXT_SUFFIXES = {
     "",
     ".py",
@@ -126,29 +121,6 @@ def test_no_statement_uses_a_time_type_that_drops_the_fraction() -> None:
 
 def test_no_file_names_a_path_of_the_machine_it_was_written_on() -> None:
     assert_none(lines_matching(MACHINE_PATH, project_files()))
-
-
-def test_imports_run_in_the_directions_of_the_contracts() -> None:
-    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    run = subprocess.run(
-        [sys.executable, "-c", program, "--no-cache"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-
-
-def test_surfaces_of_one_floor_do_not_import_each_other() -> None:
-    graph = grimp.build_graph("ksana", cache_dir=None)
-    sideways = []
-    for floor, (left, right) in itertools.product(
-        FLOORS_WITH_SURFACES, itertools.permutations(SURFACES, 2)
-    ):
-        importer, imported = f"ksana.{floor}.{left}", f"ksana.{floor}.{right}"
-        if importer in graph.modules and imported in graph.modules:
-            chain = graph.find_shortest_chain(importer, imported, as_packages=True)
-            # A chain through another floor is that floor's business and caught by the layers.
-            if chain and all(name.startswith(f"ksana.{floor}.") for name in chain):
-                sideways.append(" -> ".join(chain))
-    assert_none(sideways)
 
 
 def test_no_module_has_two_tests_of_one_name() -> None:

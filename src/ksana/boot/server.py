@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from ksana import __version__
 from ksana.api.core.app import create_app
-from ksana.api.core.health import StatsSections, find_tzdata_version
+from ksana.api.core.health import StatsSections
 from ksana.api.core.server import Server, make_config
 from ksana.api.core.services import ApiSettings, Check
 from ksana.base.clock import Clock, SystemClock
@@ -32,13 +32,15 @@ from ksana.boot.coordination import CoordinationNotes
 from ksana.boot.listening import describe_address, is_loopback, listen
 from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
+from ksana.boot.settings.sections.tasks import TimerSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import Jobs, wait_for_store
-from ksana.boot.surface_list import SURFACES
-from ksana.boot.surfaces import CoreServices, Surface
+from ksana.boot.surface import CoreServices, Surface
+from ksana.boot.surfaces import find_surfaces
 from ksana.boot.tracing import FLUSH_WITHIN, start_tracing
 from ksana.boot.unopened_store import UnopenedStore
 from ksana.domain.tasks.timer_document import TimerDefaults
+from ksana.domain.zones import rules_version
 from ksana.engine.core.clock_watch import ClockWatch, watch_loop_lag
 from ksana.engine.core.membership import RENEW_EVERY, Membership
 from ksana.engine.core.retention import Retention, add_core_rows
@@ -96,7 +98,8 @@ class KsanaServer:
             open_without_keys=self._is_local or settings.server.insecure,
             allowed_hosts=settings.server.allowed_hosts,
             allowed_origins=settings.server.allowed_origins,
-            tzdata_version=find_tzdata_version(),
+            tzdata_version=rules_version(),
+            serves_metrics=settings.metrics.enabled,
         )
         self._coordination = CoordinationNotes(settings.coordination.url)
         here = instance_identity.find_host()
@@ -128,7 +131,7 @@ class KsanaServer:
             self._keys,
             self._spans,
         )
-        self._surfaces: tuple[Surface, ...] = tuple(make(self._core) for make in SURFACES)
+        self._surfaces: tuple[Surface, ...] = tuple(make(self._core) for make in find_surfaces())
         stats = StatsSections()
         for surface in self._surfaces:
             if surface.stats is not None:
@@ -280,7 +283,7 @@ class KsanaServer:
 
 
 def _jobs(settings: Settings) -> Jobs:
-    timers = settings.timers
+    timers = settings.section(TimerSettings)
     defaults = TimerDefaults(timers.default_timeout_us, timers.max_retries, timers.retry_backoff_us)
     return Jobs(defaults, Path(settings.store.data_dir, "jobs.json"))
 

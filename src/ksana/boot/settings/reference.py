@@ -1,7 +1,5 @@
-"""The reference page of the settings, made from the table: `python -m ksana.boot.settings_doc >
-docs/reference/settings.md`."""
+"""The reference page of the settings, made from the table by `make docs`."""
 
-import sys
 from itertools import groupby
 
 from ksana.boot.settings.aliases import ALIASES, REDIS_KEYS, WITHOUT_EFFECT
@@ -50,7 +48,3 @@ def _row(setting: Setting) -> str:
     flags = ", ".join(f"`{flag}`" for flag in setting.flags)
     env = ", ".join(f"`{name}`" for name in setting.env)
     return f"| `{setting.name}` | {default} | {setting.about.help} ({kind}) | {flags} | {env} |"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(render())

@@ -15,6 +15,7 @@ import msgspec
 
 from ksana.base.errors import SetupError
 from ksana.boot.settings.aliases import ALIASES, REDIS_KEYS, WITHOUT_EFFECT, coordination_url_of
+from ksana.boot.settings.sections import find_sections
 from ksana.boot.settings.table import ENV_PREFIX, TABLE, Setting, Settings
 from ksana.boot.settings.values import sqlite_url
 
@@ -85,9 +86,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], config: str | Non
     if not tree["store"]["url"]:
         tree["store"]["url"] = sqlite_url(data_dir)
         values = [_with_default_url(value, tree["store"]["url"]) for value in values]
-    return Loaded(
-        _build(Settings, tree), tuple(values), tuple(warnings), None if file is None else str(file)
-    )
+    return Loaded(_build(tree), tuple(values), tuple(warnings), None if file is None else str(file))
 
 
 def _config_file(config: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -241,11 +240,19 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     tree[path[-1]] = value
 
 
-def _build(kind: Any, tree: dict[str, Any]) -> Any:
+def _build(tree: dict[str, Any]) -> Settings:
+    kinds = find_sections()
+    surfaces = {name: _build_section(kind, tree.pop(name)) for name, kind in kinds.items()}
+    own = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    core = {name: _build_section(own[name], values) for name, values in tree.items()}
+    return Settings(**core, surfaces=surfaces)
+
+
+def _build_section(kind: Any, tree: dict[str, Any]) -> Any:
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     return kind(
         **{
-            name: _build(types[name], value) if isinstance(value, dict) else value
+            name: _build_section(types[name], value) if isinstance(value, dict) else value
             for name, value in tree.items()
         }
     )

@@ -37,6 +37,17 @@ class Kind(msgspec.Struct, frozen=True):
     show: Callable[[Any], str] = str
 
 
+class About(msgspec.Struct, frozen=True):
+    """What is said of a setting beside its default: its kind, its sentence, further names, whether
+    it is secret."""
+
+    kind: Kind
+    help: str
+    env: tuple[str, ...] = ()
+    flag: str | None = None
+    secret: bool = False
+
+
 def text(*, pattern: str | None = None, allowed: str = "") -> Kind:
     """Any text without control characters, or one that matches the pattern."""
 
