@@ -1,5 +1,5 @@
 """What a decision leads to: the old and the new value, the event and the audit entry. One function
-writes these (`service/governance/writer`); nothing else changes a job or an object."""
+writes these (`engine/governance/writer`); nothing else changes a job or an object."""
 
 from collections.abc import Mapping
 from typing import Any, Final
