@@ -27,9 +27,9 @@ from bench.figure import BenchError, Figure
 from bench.ground import cores, disk, filling, report
 from bench.ground.served import Served, serve
 from ksana.base.clock import SystemClock
-from ksana.domain.queue.jobs import Wants
-from ksana.service.queue.jobs import Claim
-from ksana.service.queue.leases import Release
+from ksana.domain.queue.classes import Wants
+from ksana.service.queue.claims import Claim
+from ksana.service.queue.releases import Release
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import METRICS
 from ksana.store.sql import SqlStore, open_store
@@ -92,7 +92,7 @@ class Side:
             Release(lease.lease_id, "SUCCEEDED", result_json=filling.RESULT)
             for lease in claimed.leases
         ]
-        outcomes = await self._service.release_batch_briefly(items)
+        outcomes = await self._service.release_batch_compactly(items)
         ended, cpu = time.perf_counter(), time.process_time() - cpu
         if [getattr(one, "state", one) for one in outcomes] != ["DONE"] * size:
             raise BenchError(

@@ -19,16 +19,18 @@ from bench.ground import disk
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import DAY, HOUR, MINUTE, Instant
-from ksana.domain.queue.jobs import Wants, line_of
+from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.classes import Wants, class_of
+from ksana.domain.queue.jobs import NewJob
 from ksana.engine.queue.chores import PACK, pack
 from ksana.engine.queue.leasing import recount, sweep
-from ksana.service.queue.jobs import Claim, Limits, NewJob
-from ksana.service.queue.leases import Release
+from ksana.service.queue.claims import Claim
+from ksana.service.queue.releases import Release
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
 
 LIMITS = Limits(1_000_000)
-LINE = line_of("bench", "noop", 1, ())
+CLASS = class_of("bench", "noop", 1, ())
 PAYLOAD = (
     '{"user":12345,"kind":"summary","fields":["a","b","c"],"note":"some text here to pad the body"}'
 )
@@ -53,7 +55,7 @@ class Moulds(NamedTuple):
 def new_jobs(clock: SystemClock, count: int, run_at: Instant | None = None) -> list[NewJob]:
     """Jobs that differ in nothing."""
     ids = new_ordered_uuids(clock.now(), count)
-    return [NewJob(job_id, "NORMAL", LINE, "{}", PAYLOAD, None, 1, run_at, None) for job_id in ids]
+    return [NewJob(job_id, "NORMAL", CLASS, "{}", PAYLOAD, None, 1, run_at, None) for job_id in ids]
 
 
 async def make_moulds(store: SqlStore, clock: SystemClock) -> Moulds:
@@ -63,7 +65,7 @@ async def make_moulds(store: SqlStore, clock: SystemClock) -> Moulds:
     made = await service.submit_batch(new_jobs(clock, 3))
     claimed = await service.claim(Claim("w1", Wants("bench"), 2, True, 30.0))
     done, failed = claimed.leases
-    await service.release_batch_briefly(
+    await service.release_batch_compactly(
         [
             Release(done.lease_id, "SUCCEEDED", result_json=RESULT),
             Release(failed.lease_id, "FAILED", error="no such frame"),

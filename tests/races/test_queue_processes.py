@@ -17,8 +17,8 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.client import NewJob, QueueClient
-from ksana.domain.queue.jobs import HELD
 from ksana.engine.queue.leasing import recount
+from ksana.domain.queue.jobs import CLAIM_HELD
 from ksana.ports.queue.tables import JobFilter
 from ksana.store.sql import SqlStore, open_store
 from tests.ground.child import Child
@@ -121,15 +121,15 @@ async def fleet(database: str, tmp_path: Path) -> AsyncIterator[Fleet]:
 async def watch(store: SqlStore, seen: list[tuple[int, int]]) -> None:
     """Read the truth over and over: what the active leases hold, not what a counter says."""
     while True:
-        seen.append(await store.read(lambda tx: tx.leases.sum_active()))
+        seen.append(await store.read(lambda tx: tx.capacity.sum_active()))
         await asyncio.sleep(0.005)
 
 
 def has_work(tx: Any) -> bool:
     """Whether a job has not ended yet."""
     return any(
-        tx.queue.list_jobs(JobFilter(state=state), None, 1)
-        for state in ("QUEUED", "RUNNING", *HELD)
+        tx.jobs.list_jobs(JobFilter(state=state), None, 1)
+        for state in ("QUEUED", "RUNNING", *CLAIM_HELD)
     )
 
 
@@ -166,6 +166,6 @@ async def test_claimers_in_processes_of_their_own_share_no_job_and_no_unit(fleet
     assert Counter(line[1] for line in told) == Counter(made)  # each once, and none besides
     assert max(units for _, units in seen) <= TOTAL
     assert max(leases for leases, _ in seen) > 1  # it was seen at work
-    room, gauges = await fleet.store.read(lambda tx: (tx.leases.room(TOTAL), tx.queue.gauges()))
+    room, gauges = await fleet.store.read(lambda tx: (tx.capacity.read(TOTAL), tx.gauges.read()))
     assert (room.used, room.active, gauges.queued, gauges.running) == (0, 0, 0, 0)
     assert await fleet.store.transact(recount, TOTAL) == (0, 0)

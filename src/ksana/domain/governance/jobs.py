@@ -22,6 +22,7 @@ from ksana.domain.governance.records import (
     default_idempotency_key,
     object_key,
 )
+from ksana.domain.leases import NO_TOKEN
 from ksana.domain.lifecycle import GOV_JOB
 
 PAST_GRACE: Final[Micros] = SECOND
@@ -271,7 +272,7 @@ def refuse_holder(
     job: GovernanceJob, token: int | None, is_expired: bool, wanted: str, rules: Rules
 ) -> KsanaError | None:
     """Why a worker may not lead this job to the wanted status, if it may not."""
-    if token is not None and token != job.lease_token:
+    if token is not None and (token != job.lease_token or token == NO_TOKEN):
         return _lost(job, "another token holds it, or nobody does")
     if job.status != "running":
         return GOV_JOB.refuse(job.status, wanted)
