@@ -1,18 +1,18 @@
 -- Governance jobs and gates. The order of a pull is an index; nothing here sorts or scans what waits.
 
 -- name: insert_job
--- A new job.
+-- A new job. Only parameters among its values: MySQL's driver joins no other rows into one statement.
 INSERT INTO governance_jobs (job_id, object_type, object_id, action, urgency, run_at, attempt, max_attempts, idempotency_key,
   status, last_error, lane, reason, created_at, updated_at, lease_token, deferrals, follow_key, is_follow_up, due_sec, class_no)
 VALUES (:job_id, :object_type, :object_id, :action, :urgency, :run_at, :attempt, :max_attempts, :idempotency_key,
-  :status, :last_error, :lane, :reason, :created_at, :updated_at, 0, 0, :follow_key, :is_follow_up, :due_sec, :class_no)
+  :status, :last_error, :lane, :reason, :created_at, :updated_at, :lease_token, :deferrals, :follow_key, :is_follow_up, :due_sec, :class_no)
 
 -- name: insert_job_once
 -- The same, unless its object type has a job with its idempotency key.
 {insert_ignore} governance_jobs (job_id, object_type, object_id, action, urgency, run_at, attempt, max_attempts, idempotency_key,
   status, last_error, lane, reason, created_at, updated_at, lease_token, deferrals, follow_key, is_follow_up, due_sec, class_no)
 VALUES (:job_id, :object_type, :object_id, :action, :urgency, :run_at, :attempt, :max_attempts, :idempotency_key,
-  :status, :last_error, :lane, :reason, :created_at, :updated_at, 0, 0, :follow_key, :is_follow_up, :due_sec, :class_no)
+  :status, :last_error, :lane, :reason, :created_at, :updated_at, :lease_token, :deferrals, :follow_key, :is_follow_up, :due_sec, :class_no)
 {on_conflict_ignore}
 
 -- name: lease_job
@@ -81,12 +81,13 @@ SELECT seq, job_id, object_type, object_id, action, urgency, run_at, attempt, ma
 FROM governance_jobs WHERE job_id {in ids} {for_update}
 
 -- name: lock_expired
--- Held jobs whose lease is over by the store's clock, the oldest first.
+-- Held jobs whose lease is over by the store's clock, the oldest first. Only held jobs have a lease. The instant that is given
+-- bounds the range: PostgreSQL uses no index for a clock that is read in the statement.
 SELECT seq, job_id, object_type, object_id, action, urgency, run_at, attempt, max_attempts, idempotency_key, status, last_error,
   lane, reason, created_at, updated_at, finished_at, worker_id, lease_token, lease_expires_at, deferrals, gate_key, follow_key,
   audit_event_id, next_action_at, follow_up_id, ack_digest, is_follow_up
 FROM governance_jobs {force_index governance_jobs_lease}
-WHERE lease_expires_at <= {now} AND status = 'running'
+WHERE lease_expires_at <= :now_at AND lease_expires_at <= {now}
 ORDER BY lease_expires_at LIMIT :limit {skip_locked}
 
 -- name: lock_deferred

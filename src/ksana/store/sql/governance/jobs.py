@@ -34,6 +34,8 @@ _NEW: Final = (
     "reason",
     "created_at",
     "updated_at",
+    "lease_token",
+    "deferrals",
     "follow_key",
     "is_follow_up",
     "due_sec",
@@ -94,6 +96,7 @@ class SqlGovernanceJobs:
 
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
+        self._now: Instant = tx.now
 
     def insert_once(self, job: GovernanceJob) -> bool:
         return self._session.run_rows("governance.insert_job_once", _NEW, [_new_row(job)]) == 1
@@ -178,7 +181,9 @@ class SqlGovernanceJobs:
         return {job.job_id: job for job in jobs}
 
     def lock_expired(self, limit: int) -> list[GovernanceJob]:
-        return self._session.all_as(GovernanceJob, "governance.lock_expired", limit=limit)
+        return self._session.all_as(
+            GovernanceJob, "governance.lock_expired", now_at=self._now, limit=limit
+        )
 
     def lock_deferred(self, gate_key: str, limit: int) -> list[GovernanceJob]:
         return self._session.all_as(
@@ -258,6 +263,8 @@ def _new_row(job: GovernanceJob) -> Row:
         job.reason,
         job.created_at,
         job.updated_at,
+        job.lease_token,
+        job.deferrals,
         job.follow_key,
         job.is_follow_up,
         job.run_at // SECOND,
