@@ -4,8 +4,9 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ksana.base.durations import format_duration
-from ksana.base.instant import Instant, Micros, format_instant
+from ksana.base.instant import Instant, Micros
 from ksana.domain.governance.audit import AuditRow
+from ksana.domain.governance.changes import show_at
 from ksana.domain.governance.hand_out import HandOut
 from ksana.domain.governance.records import Gate, GovernanceJob, GovernedObject
 from ksana.domain.leases import show_token
@@ -105,7 +106,7 @@ class AuditView(msgspec.Struct, frozen=True, gc=False):
 
 
 def _shown(at: Instant | None) -> str | None:
-    return None if at is None else format_instant(at)
+    return None if at is None else show_at(at)
 
 
 def _span(span: Micros | None) -> str | None:
@@ -128,7 +129,7 @@ def show_job(
         job.object_type,
         job.object_id,
         job.action,
-        format_instant(job.run_at),
+        show_at(job.run_at),
         job.priority,
         job.attempt,
         job.max_attempts,
@@ -143,8 +144,8 @@ def show_job(
         job.audit_event_id,
         _shown(job.next_action_at),
         job.follow_up_id,
-        format_instant(job.created_at),
-        format_instant(job.updated_at),
+        show_at(job.created_at),
+        show_at(job.updated_at),
         _shown(job.finished_at),
         token,
         gates,
@@ -183,8 +184,8 @@ def show_object(governed: GovernedObject) -> ObjectView:
         evidence_refs=Raw(governed.evidence_refs.encode()),
         data=Raw(governed.data.encode()),
         version=governed.version,
-        created_at=format_instant(governed.created_at),
-        updated_at=format_instant(governed.updated_at),
+        created_at=show_at(governed.created_at),
+        updated_at=show_at(governed.updated_at),
     )
 
 
@@ -195,7 +196,7 @@ def show_gate(gate: Gate, woken: int | UnsetType = UNSET) -> GateView:
         scope=gate.scope or None,
         state=gate.state,
         reason=gate.reason,
-        updated_at=format_instant(gate.updated_at) if gate.updated_at else None,
+        updated_at=show_at(gate.updated_at) if gate.updated_at else None,
         updated_by=gate.updated_by,
         woken=woken,
     )
@@ -216,7 +217,7 @@ def show_audit(row: AuditRow) -> AuditView:
         job_id=row.job_id,
         correlation_id=row.correlation_id,
         decision_trace_id=row.decision_trace_id,
-        timestamp=format_instant(row.timestamp),
+        timestamp=show_at(row.timestamp),
         chain=row.chain,
         seq=row.seq,
         prev_hash=row.prev_hash,

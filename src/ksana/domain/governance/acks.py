@@ -23,7 +23,7 @@ from ksana.domain.governance.jobs import (
     refuse_limit,
     remove_follow_up,
 )
-from ksana.domain.governance.objects import bump, change_object, new_object
+from ksana.domain.governance.objects import NO_FIELDS, bump, change_object, new_object
 from ksana.domain.governance.records import (
     VERIFYING,
     GovernanceJob,
@@ -33,6 +33,9 @@ from ksana.domain.governance.records import (
 
 ENDS_BY_RULE: Final = frozenset({"archive", "reinstate-check"})
 """Actions whose illegal move ends the job: asked again it would be as illegal."""
+
+MADE_BY_ACK: Final = "MADE_BY_ACK"
+"""Why an object was registered that nobody registered."""
 
 
 class Acked(msgspec.Struct, frozen=True, gc=False):
@@ -115,7 +118,7 @@ def _write_object(
         fields = msgspec.structs.replace(
             fields, next_action_at=ack.next_action_at, next_action=ack.next_action or job.action
         )
-    if not fields.given():
+    if fields is NO_FIELDS:
         if governed is not None:
             return ObjectChange(old=governed, new=governed, event=None, reason="ACKED")
         return _made(base, job, ack)
@@ -125,7 +128,7 @@ def _write_object(
         return _made(msgspec.structs.replace(new, version=1), job, ack)
     change = change_object(base, fields, rules, now, reason="ACKED")
     # A next action alone is told by the follow-up's own event.
-    event = change.event if change.is_move or ack.fields.given() else None
+    event = change.event if change.is_move or ack.fields is not NO_FIELDS else None
     return msgspec.structs.replace(
         change, event=event, evidence_refs=ack.evidence_refs, job_id=job.job_id
     )
@@ -136,7 +139,7 @@ def _made(governed: GovernedObject, job: GovernanceJob, ack: Ack) -> ObjectChang
         old=None,
         new=governed,
         event="OBJECT_REGISTERED",
-        reason="MADE_BY_ACK",
+        reason=MADE_BY_ACK,
         evidence_refs=ack.evidence_refs,
         job_id=job.job_id,
     )

@@ -2,6 +2,7 @@
 writes these (`engine/governance/writer`); nothing else changes a job or an object."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -85,26 +86,59 @@ def can_move(governed: GovernedObject, status: str) -> bool:
     return governed.status == status or lifecycle.allows(governed.status, status)
 
 
-def describe_job(job: GovernanceJob | None) -> str | None:
-    """A job in an audit entry: what a change can change."""
+_SHOWN: Final = (
+    ("status", "status", False),
+    ("attempt", "attempt", False),
+    ("action", "action", False),
+    ("run_at", "run_at", True),
+    ("last_error", "last_error", False),
+    ("worker_id", "worker_id", False),
+    ("lease_expires_at", "lease_expires_at", True),
+    ("gate_key", "deferred_by", False),
+    ("audit_event_id", "audit_event_id", False),
+    ("follow_up_id", "follow_up_id", False),
+)
+"""Of a job in an audit entry: the member, its name there, and whether it is an instant."""
+_SHOWN_OF: Final = {
+    "job.pull": tuple(
+        row for row in _SHOWN if row[0] in ("status", "worker_id", "lease_expires_at")
+    ),
+    "job.ack": tuple(
+        row for row in _SHOWN if row[0] in ("status", "audit_event_id", "follow_up_id")
+    ),
+}
+"""The same where a change can change little else, for there is one of each for every job."""
+
+show_at = lru_cache(maxsize=4096)(format_instant)
+"""An instant as text; those of one batch are mostly the same."""
+
+
+def describe_job(change: JobChange) -> tuple[str | None, str | None]:
+    """A job before and after a change, in an audit entry: what the change made different."""
+    old, new = change.old, change.new
+    if old is None or new is None:
+        return _describe_whole(old), _describe_whole(new)
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    for member, name, is_instant in _SHOWN_OF.get(change.audit, _SHOWN):
+        was, now = getattr(old, member), getattr(new, member)
+        if was != now:
+            before[name] = show_at(was) if is_instant and was is not None else was
+            after[name] = show_at(now) if is_instant and now is not None else now
+    return _encode(before).decode(), _encode(after).decode()
+
+
+def _describe_whole(job: GovernanceJob | None) -> str | None:
     if job is None:
         return None
-    shown: dict[str, Any] = {
-        "status": job.status,
-        "attempt": job.attempt,
-        "run_at": format_instant(job.run_at),
-    }
-    if job.lease_expires_at is not None:
-        shown["lease_expires_at"] = format_instant(job.lease_expires_at)
-    if job.last_error is not None:
-        shown["last_error"] = job.last_error
-    if job.gate_key is not None:
-        shown["deferred_by"] = job.gate_key
-    if job.audit_event_id is not None:
-        shown["audit_event_id"] = job.audit_event_id
-    if job.follow_up_id is not None:
-        shown["follow_up_id"] = job.follow_up_id
-    return _encode(shown).decode()
+    return _encode(
+        {
+            "status": job.status,
+            "action": job.action,
+            "run_at": show_at(job.run_at),
+            "priority": job.priority,
+        }
+    ).decode()
 
 
 def describe_object(governed: GovernedObject | None) -> str | None:
@@ -122,7 +156,7 @@ def describe_object(governed: GovernedObject | None) -> str | None:
         "weight": governed.weight,
         "next_action": governed.next_action,
         "next_action_at": (
-            None if governed.next_action_at is None else format_instant(governed.next_action_at)
+            None if governed.next_action_at is None else show_at(governed.next_action_at)
         ),
         "version": governed.version,
     }

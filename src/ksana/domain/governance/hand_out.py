@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
-from ksana.base.instant import Instant, format_instant
-from ksana.domain.governance.changes import JobChange, ObjectChange, can_move
+from ksana.base.instant import Instant
+from ksana.domain.governance.changes import JobChange, ObjectChange, can_move, show_at
 from ksana.domain.governance.gates import (
     ALL_OPEN,
     LONG_DEFERRED,
@@ -146,7 +146,7 @@ def _lease(
     data: dict[str, Any] = {
         "worker_id": lease.worker_id,
         "attempt": job.attempt,
-        "lease_expires_at": format_instant(lease.expires_at),
+        "lease_expires_at": show_at(lease.expires_at),
     }
     if counted is not None:
         data["verify_count"] = counted.new.verify_count

@@ -57,26 +57,8 @@ NO_FIELDS: Final = ObjectFields()
 
 
 def _defaults(rules: Rules) -> dict[str, Any]:
-    return {
-        "status": FIRST_STATUS,
-        "epistemic_state": None,
-        "unknown_type": None,
-        "risk_tier": "low",
-        "impact_tier": "low",
-        "auto_verify_budget": rules.auto_verify_budget,
-        "verify_count": 0,
-        "uncertainty_ttl_us": None,
-        "review_due_at": None,
-        "expires_at": None,
-        "next_action_at": None,
-        "next_action": None,
-        "weight": 1.0,
-        "half_life_us": None,
-        "reinforcement_count": 0,
-        "last_reinforced_at": None,
-        "evidence_refs": "[]",
-        "data": "{}",
-    }
+    bare = new_object("", "", rules, 0)
+    return {name: getattr(bare, name) for name in ObjectFields.__struct_fields__}
 
 
 def check_status(object_type: str, status: str) -> None:
@@ -95,11 +77,28 @@ def new_object(object_type: str, object_id: str, rules: Rules, now: Instant) -> 
     return GovernedObject(
         object_type=object_type,
         object_id=object_id,
+        status=FIRST_STATUS,
+        epistemic_state=None,
+        unknown_type=None,
+        risk_tier="low",
+        impact_tier="low",
+        auto_verify_budget=rules.auto_verify_budget,
+        verify_count=0,
+        uncertainty_ttl_us=None,
+        review_due_at=None,
+        expires_at=None,
+        next_action_at=None,
+        next_action=None,
+        weight=1.0,
+        half_life_us=None,
+        reinforcement_count=0,
+        last_reinforced_at=None,
         decayed_at=now,
+        evidence_refs="[]",
+        data="{}",
         version=1,
         created_at=now,
         updated_at=now,
-        **_defaults(rules),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ksana.domain.governance.acks import MADE_BY_ACK
 from ksana.domain.governance.audit import AuditEntry
 from ksana.domain.governance.changes import (
     JobChange,
@@ -103,14 +104,15 @@ def _net_jobs(jobs: Sequence[JobChange]) -> list[JobWrite]:
 
 def _record_job(tx: GovernanceTx, who: Who, change: JobChange) -> list[EventText]:
     job = change.job
+    before, after = describe_job(change)
     tx.audit.append(
         AuditEntry(
             change.audit,
             who.actor,
             job.object_type,
             job.object_id,
-            describe_job(change.old),
-            describe_job(change.new),
+            before,
+            after,
             change.reason,
             change.evidence_refs,
             job.job_id,
@@ -132,6 +134,18 @@ def _job_event(job: GovernanceJob, name: str, reason: str, data: dict[str, Any])
 def _record_object(tx: GovernanceTx, who: Who, change: ObjectChange) -> list[EventText]:
     if change.event is None:
         return []
+    new = change.new
+    if change.reason != MADE_BY_ACK:  # its ack is an entry already
+        _audit_object(tx, who, change)
+    data: dict[str, Any] = {"reason": change.reason, "status": new.status}
+    if change.is_move and change.old is not None:
+        data["from"] = change.old.status
+    if change.job_id is not None:
+        data["job_id"] = change.job_id
+    return [("OBJECT", new.key, change.event, _encode(data).decode())]
+
+
+def _audit_object(tx: GovernanceTx, who: Who, change: ObjectChange) -> None:
     new = change.new
     audit = (
         "object.register"
@@ -155,9 +169,3 @@ def _record_object(tx: GovernanceTx, who: Who, change: ObjectChange) -> list[Eve
             decision_trace_id=who.decision_trace_id,
         )
     )
-    data: dict[str, Any] = {"reason": change.reason, "status": new.status}
-    if change.is_move and change.old is not None:
-        data["from"] = change.old.status
-    if change.job_id is not None:
-        data["job_id"] = change.job_id
-    return [("OBJECT", new.key, change.event, _encode(data).decode())]

@@ -20,7 +20,7 @@ from ksana.domain.governance.audit import (
     verify_anchors,
     verify_purges,
 )
-from ksana.ports.governance.tables import AuditFilter, AuditPlace
+from ksana.ports.governance.tables import AuditFilter, AuditPlace, GovernanceTx
 from ksana.ports.store import Store
 
 PAGE: Final = 2000
@@ -61,10 +61,9 @@ class AuditService:
     async def list_entries(
         self, wanted: AuditFilter, before: AuditPlace | None, limit: int
     ) -> AuditPage:
-        """One page."""
-        rows: list[AuditRow] = await self._store.read(
-            lambda tx: tx.audit.list_entries(wanted, before, limit + 1)
-        )
+        """One page. Entries of a job are found by its object: alone, the id of a job that is not
+        kept any more finds nothing."""
+        rows = await self._store.read(_list_entries, wanted, before, limit + 1)
         last = rows[limit - 1] if len(rows) > limit else None
         place = None if last is None else (last.timestamp, last.chain, last.seq)
         return AuditPage(entries=rows[:limit], next_before=place)
@@ -164,6 +163,19 @@ class AuditService:
             if len(page) < PAGE:
                 return
             after = page[-1].number
+
+
+def _list_entries(
+    tx: GovernanceTx, wanted: AuditFilter, before: AuditPlace | None, limit: int
+) -> list[AuditRow]:
+    if wanted.job_id is not None and wanted.object_id is None:
+        job = tx.governance.find(wanted.job_id)
+        if job is None:
+            return []
+        wanted = msgspec.structs.replace(
+            wanted, object_type=job.object_type, object_id=job.object_id
+        )
+    return tx.audit.list_entries(wanted, before, limit)
 
 
 def _list_chain(tx: Any, chain: int, after: int, until: int, limit: int) -> list[AuditRow]:

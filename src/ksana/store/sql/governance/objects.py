@@ -1,17 +1,20 @@
 """Objects and gates in SQL."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
+
+import msgspec
 
 from ksana.domain.governance.records import Gate, GovernedObject
 from ksana.store.sql.core.session import Row, Session
 
 _FIELDS: Final = GovernedObject.__struct_fields__
 _INSERT: Final = ("object_key", *_FIELDS)
-_UPDATE: Final = (*_FIELDS, "object_key", "old_version", "old_status")
-_CHANGING: Final = tuple(
-    name for name in _UPDATE if name not in ("object_type", "object_id", "created_at")
-)
+_FIXED: Final = ("object_type", "object_id", "created_at")
+_CHANGING: Final = tuple(name for name in _FIELDS if name not in _FIXED)
+_UPDATE: Final = (*_CHANGING, "object_key", "old_version", "old_status")
+_pick_changing = itemgetter(*(_FIELDS.index(name) for name in _CHANGING))
 
 
 class SqlObjects:
@@ -38,25 +41,16 @@ class SqlObjects:
         return {governed.key: governed for governed in found}
 
     def insert_if_new(self, objects: Sequence[GovernedObject]) -> int:
-        rows = [(governed.key, *_values(governed)) for governed in objects]
+        rows = [(governed.key, *msgspec.structs.astuple(governed)) for governed in objects]
         return self._session.run_rows("objects.insert_object", _INSERT, rows)
 
     def update_if_unchanged(self, changes: Sequence[tuple[GovernedObject, GovernedObject]]) -> int:
         rows = [_change(old, new) for old, new in changes]
-        return self._session.run_rows("objects.update_object", _CHANGING, rows)
-
-
-def _values(governed: GovernedObject) -> Row:
-    return tuple(getattr(governed, name) for name in _FIELDS)
+        return self._session.run_rows("objects.update_object", _UPDATE, rows)
 
 
 def _change(old: GovernedObject, new: GovernedObject) -> Row:
-    values = [
-        getattr(new, name)
-        for name in _FIELDS
-        if name not in ("object_type", "object_id", "created_at")
-    ]
-    return (*values, new.key, old.version, old.status)
+    return (*_pick_changing(msgspec.structs.astuple(new)), new.key, old.version, old.status)
 
 
 class SqlGates:

@@ -115,7 +115,6 @@ CREATE TABLE audit_events (
 
 CREATE INDEX audit_events_time ON audit_events (ts, chain, seq);
 CREATE INDEX audit_events_object ON audit_events (object_id, object_type, ts);
-CREATE INDEX audit_events_job ON audit_events (job_id, ts);
 
 -- One row for each chain: its end, and where it begins since old entries were removed. A writer takes any that is free.
 CREATE TABLE audit_chains (
