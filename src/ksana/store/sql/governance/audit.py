@@ -189,7 +189,7 @@ class SqlAuditLog:
         anchors = self._session.all("audit.list_old_anchors", before=before, limit=limit)
         if anchors:
             number, digest = anchors[-1]
-            count = self._session.run("audit.delete_anchors", until=number, before=before)
+            count = self._session.run("audit.delete_anchors", until=number)
             removals.append(Removal(chain=ANCHOR_CHAIN, seq=number, hash=digest, count=count))
         return removals
 
@@ -217,6 +217,5 @@ class SqlAuditLog:
             chain=head.chain,
             after=head.base_seq,
             until=seq,
-            before=before,
         )
         return Removal(chain=head.chain, seq=seq, hash=digest, count=count)

@@ -76,13 +76,13 @@ SELECT seq, ts, hash FROM audit_events WHERE chain = :chain AND seq > :after ORD
 UPDATE audit_chains SET base_seq = :base_seq, base_hash = :base_hash WHERE chain = :chain AND base_seq = :old_base
 
 -- name: delete_entries
--- Remove the entries before the beginning. Guard: their age.
-DELETE FROM audit_events WHERE chain = :chain AND seq > :after AND seq <= :until AND ts < :before
+-- Remove the entries before the beginning.
+DELETE FROM audit_events WHERE chain = :chain AND seq > :after AND seq <= :until
 
 -- name: list_old_anchors
 -- Anchors older than an instant, in their order.
 SELECT number, hash FROM audit_anchors WHERE at < :before ORDER BY number LIMIT :limit
 
 -- name: delete_anchors
--- Remove anchors up to one. Guard: their age.
-DELETE FROM audit_anchors WHERE number <= :until AND at < :before
+-- Remove anchors up to one.
+DELETE FROM audit_anchors WHERE number <= :until

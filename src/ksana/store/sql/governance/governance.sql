@@ -16,10 +16,10 @@ VALUES (:job_id, :object_type, :object_id, :action, :urgency, :run_at, :attempt,
 {on_conflict_ignore}
 
 -- name: lease_job
--- Hand a job out. Guard: it is queued, waits for its time and nobody holds it.
+-- Hand a job out. Guard: it is queued.
 UPDATE governance_jobs SET status = :status, lane = NULL, reason = :reason, worker_id = :worker_id, lease_token = :lease_token,
   lease_expires_at = :lease_expires_at, gate_key = NULL, follow_key = NULL, updated_at = :updated_at
-WHERE seq = :seq AND status = 'queued' AND lane = 0 AND lease_token = 0
+WHERE seq = :seq AND status = 'queued'
 
 -- name: end_job
 -- End a job that is held. Guard: it is running, under the token of the decision.
@@ -38,7 +38,7 @@ WHERE seq = :seq AND status = :old_status AND lease_token = :old_token
 
 -- name: delete_job
 -- Take a queued follow-up out. Guard: nobody was given it.
-DELETE FROM governance_jobs WHERE seq = :seq AND status = 'queued' AND lease_token = 0
+DELETE FROM governance_jobs WHERE seq = :seq AND status = 'queued'
 
 -- name: take_due
 -- Queued jobs that are due, by second and priority, held; those that others hold are passed over.
@@ -142,12 +142,12 @@ ORDER BY seq DESC LIMIT :limit
 
 -- name: list_finished
 -- Jobs that ended before, the oldest first.
-SELECT seq, status, finished_at FROM governance_jobs {force_index governance_jobs_finished}
+SELECT seq, finished_at FROM governance_jobs {force_index governance_jobs_finished}
 WHERE finished_at < :before AND finished_at > :after ORDER BY finished_at LIMIT :limit
 
 -- name: delete_finished
--- Remove one. Guard: it ended before, and is no dead letter.
-DELETE FROM governance_jobs WHERE seq = :seq AND finished_at < :before AND status <> 'dead_letter'
+-- Remove one. Guard: it is no dead letter.
+DELETE FROM governance_jobs WHERE seq = :seq AND status <> 'dead_letter'
 
 -- name: count_due
 -- Queued jobs that are due, up to a limit.

@@ -231,10 +231,12 @@ class SqlGovernanceJobs:
             rows = self._session.all(
                 "governance.list_finished", before=before, after=after, limit=limit
             )
-            old = [(seq, before) for seq, status, _ in rows if status != "dead_letter"]
-            if old or len(rows) < limit:
-                return self._session.run_rows("governance.delete_finished", ("seq", "before"), old)
-            after = rows[-1][2]
+            removed = self._session.run_rows(
+                "governance.delete_finished", ("seq",), [(row[0],) for row in rows]
+            )
+            if removed or len(rows) < limit:
+                return removed
+            after = rows[-1][1]
         return 0
 
 
