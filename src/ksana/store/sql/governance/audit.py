@@ -24,8 +24,7 @@ from ksana.ports.governance.tables import AuditFilter, AuditPlace, Removal
 from ksana.store.sql.core.session import Row, Session
 
 _COLUMNS: Final = (
-    "chain",
-    "seq",
+    "place",
     "id",
     "event_type",
     "actor",
@@ -43,6 +42,17 @@ _COLUMNS: Final = (
     "hash",
 )
 ANCHOR_CHAIN: Final = -1
+_SEQ_BITS: Final = 44
+_SEQ_MASK: Final = (1 << _SEQ_BITS) - 1
+
+
+def _place(chain: int, seq: int) -> int:
+    """Where an entry lies in the table: the chains one after the other."""
+    return chain << _SEQ_BITS | seq
+
+
+def _row(row: Row) -> AuditRow:
+    return AuditRow(row[0] >> _SEQ_BITS, row[0] & _SEQ_MASK, *row[1:])
 
 
 class SqlAuditLog:
@@ -80,8 +90,7 @@ class SqlAuditLog:
         digest = hash_of(prev, body_of(name, entry, now))
         self._rows.append(
             (
-                chain,
-                seq,
+                _place(chain, seq),
                 name,
                 entry.event_type,
                 entry.actor,
@@ -128,8 +137,8 @@ class SqlAuditLog:
         place = place_of(entry_id)
         if place is None:
             return None
-        row = self._session.one("audit.find_entry", chain=place[0], seq=place[1])
-        return None if row is None else AuditRow(*row)
+        row = self._session.one("audit.find_entry", place=_place(*place))
+        return None if row is None else _row(row)
 
     def list_entries(
         self, wanted: AuditFilter, before: AuditPlace | None, limit: int
@@ -137,15 +146,18 @@ class SqlAuditLog:
         at, chain, seq = before or (None, 0, 0)
         filters = {**msgspec.structs.asdict(wanted), "before": at}
         rows = self._session.filtered(
-            "audit.list_entries", filters, limit=limit, before_chain=chain, before_seq=seq
+            "audit.list_entries", filters, limit=limit, before_place=_place(chain, seq)
         )
-        return [AuditRow(*row) for row in rows]
+        return [_row(row) for row in rows]
 
     def list_chain(self, chain: int, after: int, until: int, limit: int) -> list[AuditRow]:
         rows = self._session.all(
-            "audit.list_chain", chain=chain, after=after, until=until, limit=limit
+            "audit.list_chain",
+            after=_place(chain, after),
+            until=_place(chain, until),
+            limit=limit,
         )
-        return [AuditRow(*row) for row in rows]
+        return [_row(row) for row in rows]
 
     def list_heads(self) -> list[ChainHead]:
         return [ChainHead(*row) for row in self._session.all("audit.list_heads")]
@@ -194,15 +206,15 @@ class SqlAuditLog:
         return removals
 
     def _purge_chain(self, head: ChainHead, before: Instant, limit: int) -> Removal | None:
-        rows = self._session.all(
-            "audit.oldest_entries", chain=head.chain, after=head.base_seq, limit=limit
-        )
+        after, until = _place(head.chain, head.base_seq), _place(head.chain, head.seq)
+        rows = self._session.all("audit.oldest_entries", after=after, until=until, limit=limit)
         old = 0
         while old < len(rows) and rows[old][1] < before:
             old += 1
         if not old:
             return None
-        seq, _, digest = rows[old - 1]
+        last, _, digest = rows[old - 1]
+        seq = last & _SEQ_MASK
         is_moved = self._session.run(
             "audit.set_base",
             chain=head.chain,
@@ -212,10 +224,5 @@ class SqlAuditLog:
         )
         if not is_moved:  # another instance was faster
             return None
-        count = self._session.run(
-            "audit.delete_entries",
-            chain=head.chain,
-            after=head.base_seq,
-            until=seq,
-        )
+        count = self._session.run("audit.delete_entries", after=after, until=last)
         return Removal(chain=head.chain, seq=seq, hash=digest, count=count)

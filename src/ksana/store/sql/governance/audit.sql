@@ -10,9 +10,9 @@ SELECT chain, seq, hash FROM audit_chains WHERE chain = :chain {for_update}
 
 -- name: append
 -- One entry in its place.
-INSERT INTO audit_events (chain, seq, id, event_type, actor, object_type, object_id, before_json, after_json, reason,
+INSERT INTO audit_events (place, id, event_type, actor, object_type, object_id, before_json, after_json, reason,
   evidence_refs, job_id, correlation_id, decision_trace_id, ts, prev_hash, hash)
-VALUES (:chain, :seq, :id, :event_type, :actor, :object_type, :object_id, :before_json, :after_json, :reason,
+VALUES (:place, :id, :event_type, :actor, :object_type, :object_id, :before_json, :after_json, :reason,
   :evidence_refs, :job_id, :correlation_id, :decision_trace_id, :ts, :prev_hash, :hash)
 
 -- name: set_head
@@ -21,9 +21,9 @@ UPDATE audit_chains SET seq = :seq, hash = :hash WHERE chain = :chain AND seq = 
 
 -- name: find_entry
 -- One entry.
-SELECT chain, seq, id, event_type, actor, object_type, object_id, before_json, after_json, reason, evidence_refs, job_id,
+SELECT place, id, event_type, actor, object_type, object_id, before_json, after_json, reason, evidence_refs, job_id,
   correlation_id, decision_trace_id, ts, prev_hash, hash
-FROM audit_events WHERE chain = :chain AND seq = :seq
+FROM audit_events WHERE place = :place
 
 -- name: list_entries
 -- Entries, newest first.
@@ -34,17 +34,17 @@ FROM audit_events WHERE chain = :chain AND seq = :seq
 -- filter job_id: AND job_id = :job_id
 -- filter since: AND ts >= :since
 -- filter until: AND ts < :until
--- filter before: AND (ts < :before OR (ts = :before AND (chain < :before_chain OR (chain = :before_chain AND seq < :before_seq))))
-SELECT chain, seq, id, event_type, actor, object_type, object_id, before_json, after_json, reason, evidence_refs, job_id,
+-- filter before: AND (ts < :before OR (ts = :before AND place < :before_place))
+SELECT place, id, event_type, actor, object_type, object_id, before_json, after_json, reason, evidence_refs, job_id,
   correlation_id, decision_trace_id, ts, prev_hash, hash
 FROM audit_events WHERE ts > 0 {filters}
-ORDER BY ts DESC, chain DESC, seq DESC LIMIT :limit
+ORDER BY ts DESC, place DESC LIMIT :limit
 
 -- name: list_chain
 -- Entries of one chain, in their order.
-SELECT chain, seq, id, event_type, actor, object_type, object_id, before_json, after_json, reason, evidence_refs, job_id,
+SELECT place, id, event_type, actor, object_type, object_id, before_json, after_json, reason, evidence_refs, job_id,
   correlation_id, decision_trace_id, ts, prev_hash, hash
-FROM audit_events WHERE chain = :chain AND seq > :after AND seq <= :until ORDER BY seq LIMIT :limit
+FROM audit_events WHERE place > :after AND place <= :until ORDER BY place LIMIT :limit
 
 -- name: list_heads
 -- Every chain that has, or had, entries.
@@ -69,7 +69,7 @@ SELECT number, at, heads_json, prev_hash, hash FROM audit_anchors ORDER BY numbe
 
 -- name: oldest_entries
 -- The first entries of a chain after those that were removed.
-SELECT seq, ts, hash FROM audit_events WHERE chain = :chain AND seq > :after ORDER BY seq LIMIT :limit
+SELECT place, ts, hash FROM audit_events WHERE place > :after AND place <= :until ORDER BY place LIMIT :limit
 
 -- name: set_base
 -- Where a chain begins now. Guard: where it began before.
@@ -77,7 +77,7 @@ UPDATE audit_chains SET base_seq = :base_seq, base_hash = :base_hash WHERE chain
 
 -- name: delete_entries
 -- Remove the entries before the beginning.
-DELETE FROM audit_events WHERE chain = :chain AND seq > :after AND seq <= :until
+DELETE FROM audit_events WHERE place > :after AND place <= :until
 
 -- name: list_old_anchors
 -- Anchors older than an instant, in their order.

@@ -92,9 +92,9 @@ INSERT INTO governance_gates (gate, scope, state, updated_at)
 SELECT gate, '', 'open', 0 FROM (SELECT 'cognition' AS gate UNION ALL SELECT 'persona') AS gates
 WHERE NOT EXISTS (SELECT 1 FROM governance_gates);
 
+-- place is the chain's number times 2^44 plus the entry's number in it: rows of a chain lie one after the other, each page full.
 CREATE TABLE audit_events (
-  chain SMALLINT NOT NULL,
-  seq BIGINT NOT NULL,
+  place {id},
   id VARCHAR(32) NOT NULL,
   event_type VARCHAR(32) NOT NULL,
   actor VARCHAR(128) NOT NULL,
@@ -109,11 +109,10 @@ CREATE TABLE audit_events (
   decision_trace_id VARCHAR(128),
   ts BIGINT NOT NULL,
   prev_hash CHAR(64) NOT NULL,
-  hash CHAR(64) NOT NULL,
-  PRIMARY KEY (chain, seq)
-) {clustered_options};
+  hash CHAR(64) NOT NULL
+) {table_options};
 
-CREATE INDEX audit_events_time ON audit_events (ts, chain, seq);
+CREATE INDEX audit_events_time ON audit_events (ts, place);
 CREATE INDEX audit_events_object ON audit_events (object_id, object_type, ts);
 
 -- One row for each chain: its end, and where it begins since old entries were removed. A writer takes any that is free.
