@@ -30,7 +30,7 @@ from bench.ground.served import serve
 from bench.http_layer import cpu_seconds
 from ksana.base.clock import SystemClock
 from ksana.base.instant import DAY, HOUR, SECOND
-from ksana.domain.governance.jobs import Ack, NewJob, decide_enqueue, digest_of
+from ksana.domain.governance.jobs import Ack, NewGovernanceJob, decide_enqueue, digest_of
 from ksana.domain.governance.objects import new_object
 from ksana.domain.governance.records import GovernanceJob, Rules, Who
 from ksana.engine.governance.ending import ack_jobs, new_job_ids
@@ -60,7 +60,7 @@ def fill(tx: Any, first: int, count: int, run_at: int, action: str, has_objects:
     jobs: list[GovernanceJob] = []
     objects = []
     for number, job_id in enumerate(new_job_ids(tx.now, count), first):
-        new = NewJob(
+        new = NewGovernanceJob(
             job_id=job_id,
             object_type="memory",
             object_id=f"mem_{number:09d}",

@@ -20,11 +20,12 @@ from typing import NamedTuple
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_ordered_uuids
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import NewJob
 from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
 from ksana.service.queue.jobs import submit_jobs
-from ksana.service.queue.releases import Release, release_compactly
+from ksana.service.queue.releases import release_compactly
 from ksana.store.sql import SqlStore, open_store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a script finds only what lies beside it

@@ -20,12 +20,12 @@ from ksana.base.clock import SystemClock
 from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import DAY, HOUR, MINUTE, Instant
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import NewJob
 from ksana.engine.queue.chores import PACK, pack
 from ksana.engine.queue.leasing import recount, sweep
 from ksana.service.queue.claims import Claim
-from ksana.service.queue.releases import Release
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
 
@@ -128,7 +128,8 @@ def multiply(
             ).fetchall()  # filling need not wait for the disk; the program opens it anew
         db.execute("BEGIN")
         db.execute(
-            "CREATE TEMP TABLE copies (n INTEGER PRIMARY KEY, mould TEXT, job_id TEXT, lease_id TEXT, later, due_later)"
+            "CREATE TEMP TABLE copies (n INTEGER PRIMARY KEY, mould TEXT, job_id TEXT,"
+            " lease_id TEXT, later, due_later)"
         )
         origins = dict(db.execute("SELECT job_id, created_at FROM scheduler_job_runs").fetchall())
         db.executemany(
@@ -183,7 +184,8 @@ def copy_rows(db: sqlite3.Connection, has_events: bool) -> None:
     if not has_events:
         return
     lease = "(SELECT l.lease_id FROM mould_scheduler_lease_runs AS l WHERE l.job_id = c.mould)"
-    texts = f"REPLACE(REPLACE(m.data_json, c.mould, c.job_id), COALESCE({lease}, '-'), COALESCE(c.lease_id, '-'))"
+    of_job = "REPLACE(m.data_json, c.mould, c.job_id)"
+    texts = f"REPLACE({of_job}, COALESCE({lease}, '-'), COALESCE(c.lease_id, '-'))"
     entity = "CASE m.entity_type WHEN 'JOB' THEN c.job_id ELSE c.lease_id END"
     own = {"entity_id": entity, "data_json": texts, "ts": "m.ts + c.later"}
     copy(db, "scheduler_events", f"m.entity_id IN (c.mould, {lease})", own, order="c.n, m.id")
@@ -211,7 +213,7 @@ def moved(column: str) -> str:
 
 
 def write_counts(db: sqlite3.Connection) -> None:
-    """What the program counts by minute, from the copies, in place of what the few real jobs wrote."""
+    """What the program counts by minute, from the copies, in place of what the real jobs wrote."""
     kinds = dict(
         db.execute(
             "SELECT metric, MIN(entry) FROM rollups WHERE metric LIKE 'queue.%' GROUP BY metric"

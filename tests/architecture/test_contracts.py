@@ -57,7 +57,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report_on(source: Path, plants: dict[str, str]) -> str:
-    """What the linter says once each of these packages imports the other; then they are as before."""
+    """What the linter says once each of these packages imports the other."""
     files = {source / "ksana" / importer / "planted.py": plants[importer] for importer in plants}
     try:
         for file, imported in files.items():

@@ -77,7 +77,7 @@ def run_together_without_undoing(
         try:
             work.result = work.fn(tx, *work.args, **work.kwargs)
         except Exception as error:
-            if self._dialect.judge(error) is not Trouble.OURS:
+            if self._dialect.classify(error) is not Trouble.OURS:
                 raise
             work.result, work.error = None, error
     return True
@@ -93,7 +93,7 @@ def run_apart_without_savepoint(
             work.result = work.fn(tx, *work.args, **work.kwargs)
             tx.flush()
         except Exception as error:
-            if self._dialect.judge(error) is not Trouble.OURS:
+            if self._dialect.classify(error) is not Trouble.OURS:
                 raise
             session.raw("ROLLBACK")
             session.raw(self._dialect.begin_write)
@@ -196,7 +196,8 @@ async def test_weaker_durability_is_noticed(
 ) -> None:
     weaken = (
         "import asyncio, sys; from ksana.store.sql.core import sqlite_file; "
-        f"sqlite_file._PRAGMAS = tuple(p.replace('FULL', '{level}') for p in sqlite_file._PRAGMAS); "
+        "sqlite_file._PRAGMAS = "
+        f"tuple(p.replace('FULL', '{level}') for p in sqlite_file._PRAGMAS); "
         "from tests.store.driver import write; "
         "asyncio.run(write(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 'k'))"
     )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ksana.base.clock import Clock, SystemClock
-from ksana.domain.governance.jobs import Ack, Failure, NewJob, digest_of
+from ksana.domain.governance.jobs import Ack, AttemptFailure, NewGovernanceJob, digest_of
 from ksana.domain.governance.objects import ObjectFields
 from ksana.domain.governance.records import URGENCY, GovernanceJob, GovernedObject, Rules, Who
 from ksana.engine.governance.anchoring import write_anchor
@@ -27,7 +27,7 @@ class Governing:
         self.service = GovernanceService(store, self.clock, rules or Rules())
         self.audit = AuditService(store)
 
-    def new_job(self, object_id: str = "m1", **more: Any) -> NewJob:
+    def new_job(self, object_id: str = "m1", **more: Any) -> NewGovernanceJob:
         priority = more.pop("priority", "medium")
         values: dict[str, Any] = {
             "job_id": self.service.new_id(),
@@ -38,7 +38,7 @@ class Governing:
             "run_at": self.clock.now(),
             "is_past_allowed": True,
         }
-        return NewJob(**{**values, **more})
+        return NewGovernanceJob(**{**values, **more})
 
     async def enqueue(self, object_id: str = "m1", **more: Any) -> GovernanceJob:
         return (await self.service.enqueue(self.new_job(object_id, **more), ME)).job
@@ -61,7 +61,7 @@ class Governing:
         return await self.service.ack(self.ack_of(job, **more), ME)
 
     async def fail(self, job: GovernanceJob, error: str = "no", **more: Any) -> GovernanceJob:
-        failure = Failure(job_id=job.job_id, error=error, token=job.lease_token, **more)
+        failure = AttemptFailure(job_id=job.job_id, error=error, token=job.lease_token, **more)
         return await self.service.fail(failure, ME)
 
     async def put(

@@ -13,13 +13,13 @@ from ksana.base.errors import KsanaError
 from ksana.base.instant import SECOND
 from ksana.domain.leases import ANYBODY, Proof
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import LeasedJob, NewJob
 from ksana.engine.queue.leasing import sweep
 from ksana.service.queue.claims import Claim
 from ksana.service.queue.jobs import Report
 from ksana.service.queue.leases import Heartbeat
-from ksana.service.queue.releases import Release
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import open_store
 

@@ -25,7 +25,7 @@ from ksana.base.instant import SECOND
 from ksana.domain.leases import Proof
 from ksana.domain.queue import attempt_ends
 from ksana.domain.queue.admission import Capacity, Limits
-from ksana.domain.queue.attempt_ends import EndDecision
+from ksana.domain.queue.attempt_ends import EndDecision, Release
 from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import LeasedJob, NewJob
 from ksana.engine.queue.leasing import recount, sweep
@@ -33,7 +33,7 @@ from ksana.service.queue import leases as lease_service
 from ksana.service.queue.claims import Claim
 from ksana.service.queue.jobs import Report
 from ksana.service.queue.leases import Heartbeat
-from ksana.service.queue.releases import Release, Released
+from ksana.service.queue.releases import Released
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
 from ksana.store.sql.queue.gauges import SqlGauges

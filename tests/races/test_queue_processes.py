@@ -17,8 +17,8 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.client import NewJob, QueueClient
-from ksana.engine.queue.leasing import recount
 from ksana.domain.queue.jobs import CLAIM_HELD
+from ksana.engine.queue.leasing import recount
 from ksana.ports.queue.tables import JobFilter
 from ksana.store.sql import SqlStore, open_store
 from tests.ground.child import Child
@@ -36,7 +36,7 @@ pytestmark = [
 
 CLAIMER = """
 import asyncio, pathlib, sys
-from ksana.client import Backoff, QueueClient, TransportError
+from ksana.client import CallBackoff, QueueClient, TransportError
 from ksana.client.shapes import ReleaseItem
 url, name, way = sys.argv[1:]
 
@@ -55,7 +55,7 @@ async def claim(client):
     return [(job.job_id, await lease_of(client, job.job_id)) for job in jobs]
 
 async def main():
-    async with QueueClient(url, deadline_sec=25, backoff=Backoff(tries=50)) as client:
+    async with QueueClient(url, deadline_sec=25, backoff=CallBackoff(tries=50)) as client:
         while not pathlib.Path("all-done").exists():
             try:
                 held = await claim(client)
@@ -63,8 +63,12 @@ async def main():
                 continue  # what a claim got whose answer was lost comes back when its time is over
             if not held:
                 continue
-            items = [ReleaseItem(lease_id=lease, job_id=job, worker_id=name, status="SUCCEEDED") for job, lease in held]
-            for (job_id, _), refusal in zip(held, await client.release_batch_briefly(items), strict=True):
+            items = [
+                ReleaseItem(lease_id=lease, job_id=job, worker_id=name, status="SUCCEEDED")
+                for job, lease in held
+            ]
+            refusals = await client.release_batch_briefly(items)
+            for (job_id, _), refusal in zip(held, refusals, strict=True):
                 print("ran" if refusal is None else f"REFUSED {refusal}", job_id, flush=True)
 
 asyncio.run(main())

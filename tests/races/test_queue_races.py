@@ -17,11 +17,11 @@ from ksana.base.clock import SystemClock
 from ksana.base.errors import ConflictError
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import LeasedJob, NewJob
 from ksana.engine.queue.leasing import recount
 from ksana.service.queue.claims import Claim
-from ksana.service.queue.releases import Release
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
 

@@ -11,11 +11,11 @@ from ksana.domain.governance.audit import (
     GENESIS,
     Anchor,
     AuditEntry,
+    AuditFinding,
     AuditRow,
     ChainCheck,
     ChainHead,
     Expectations,
-    Finding,
     anchor_body,
     body_of,
     encode_heads,
@@ -63,7 +63,9 @@ def head_of(rows: list[AuditRow]) -> ChainHead:
     return ChainHead(chain=rows[-1].chain, seq=rows[-1].seq, hash=rows[-1].hash)
 
 
-def check(rows: list[AuditRow], head: ChainHead, anchors: tuple[Anchor, ...] = ()) -> list[Finding]:
+def check(
+    rows: list[AuditRow], head: ChainHead, anchors: tuple[Anchor, ...] = ()
+) -> list[AuditFinding]:
     checked = ChainCheck(head, Expectations(anchors).of(head.chain))
     return [*checked.feed(rows), *checked.finish()]
 

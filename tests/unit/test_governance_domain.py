@@ -10,14 +10,19 @@ from hypothesis import strategies as st
 from ksana.base.errors import ConflictError, InvalidError, KsanaError
 from ksana.domain.governance import decay
 from ksana.domain.governance.acks import Acked, decide_ack
-from ksana.domain.governance.changes import OBJECT_LIFECYCLES, JobChange, check_job, check_object
+from ksana.domain.governance.changes import (
+    OBJECT_LIFECYCLES,
+    GovernanceJobChange,
+    check_job,
+    check_object,
+)
 from ksana.domain.governance.events import KINDS
 from ksana.domain.governance.gates import check_scope, read_gates
-from ksana.domain.governance.hand_out import Lease, decide_hand_out
+from ksana.domain.governance.hand_out import GovernanceLease, decide_hand_out
 from ksana.domain.governance.jobs import (
     Ack,
-    Failure,
-    NewJob,
+    AttemptFailure,
+    NewGovernanceJob,
     decide_enqueue,
     decide_failure,
     decide_follow_up,
@@ -47,12 +52,12 @@ from ksana.domain.governance.records import (
 NOW = 1_770_000_000_000_000
 SECOND = 1_000_000
 RULES = Rules()
-LEASE = Lease(worker_id="w1", token=7, expires_at=NOW + 120 * SECOND)
+LEASE = GovernanceLease(worker_id="w1", token=7, expires_at=NOW + 120 * SECOND)
 KIND_OF = {kind.name: kind for kind in KINDS}
 
 
 def a_job(**more: Any) -> GovernanceJob:
-    new = NewJob(
+    new = NewGovernanceJob(
         job_id="job_0000000000000001",
         object_type="memory",
         object_id="m1",
@@ -77,7 +82,7 @@ def a_gate(name: str, state: str, scope: str = "") -> Gate:
     return Gate(gate=name, scope=scope, state=state, reason=None, updated_at=NOW)
 
 
-def check_event(change: JobChange) -> None:
+def check_event(change: GovernanceJobChange) -> None:
     """What is told is what the catalogue declares."""
     assert KIND_OF[change.event].allows({"reason", *change.data}), change
     check_job(change)
@@ -229,13 +234,16 @@ def test_a_count_of_verifications_never_goes_down() -> None:
 @pytest.mark.spec("G4")
 def test_a_failed_attempt_is_made_again_after_the_delay_from_its_time_or_from_now() -> None:
     soon = decide_failure(
-        held(), Failure(job_id="j", error="no", retry_delay_us=300 * SECOND), NOW + SECOND, False
+        held(),
+        AttemptFailure(job_id="j", error="no", retry_delay_us=300 * SECOND),
+        NOW + SECOND,
+        False,
     )
     assert soon.job.run_at == NOW + 300 * SECOND
     assert (soon.job.status, soon.job.attempt, soon.job.lease_token) == ("queued", 1, 0)
     late = NOW + 3600 * SECOND
     later = decide_failure(
-        held(), Failure(job_id="j", error="no", retry_delay_us=300 * SECOND), late, False
+        held(), AttemptFailure(job_id="j", error="no", retry_delay_us=300 * SECOND), late, False
     )
     assert later.job.run_at == late + 300 * SECOND
     check_event(soon)
@@ -243,7 +251,7 @@ def test_a_failed_attempt_is_made_again_after_the_delay_from_its_time_or_from_no
 
 @pytest.mark.spec("G4")
 def test_the_last_attempt_makes_a_dead_letter_with_an_alert() -> None:
-    dead = decide_failure(held(attempt=2), Failure(job_id="j", error="no"), NOW, False)
+    dead = decide_failure(held(attempt=2), AttemptFailure(job_id="j", error="no"), NOW, False)
     assert (dead.job.status, dead.job.attempt, dead.job.lane) == ("dead_letter", 3, None)
     assert dead.data["alert"] is True
     check_event(dead)

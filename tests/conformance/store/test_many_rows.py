@@ -20,6 +20,12 @@ STATEMENTS = {
     "by_name": "SELECT name FROM things WHERE name {in names} ORDER BY name",
     "lock": "SELECT code FROM things WHERE code {in codes} ORDER BY code {for_update}",
     "raise_all": "UPDATE things SET n = n + :by WHERE id {in ids}",
+    "insert_odd": "INSERT INTO odd (id, code, size, body, note) "
+    "VALUES (:id, LOWER(:code), :size, :body, COALESCE(:note, 'none'))",
+    "insert_odd_plain": "INSERT INTO odd (id, code, size, note) "
+    "VALUES (:id, LOWER(:code), :size, 'plain') {upsert id} size = odd.size + {excluded size}",
+    "change_odd": "UPDATE odd SET size = :size, code = :code, note = :note WHERE id = :id",
+    "odd": "SELECT id, code, size, body, note FROM odd ORDER BY id",
     "everything": "SELECT id, code, name, n FROM things ORDER BY id",
 }
 
@@ -36,6 +42,12 @@ class Things:
             macros.render_schema(
                 "CREATE TABLE things (id {id}, code CHAR(36) NOT NULL, name VARCHAR(64) NOT NULL, "
                 "n BIGINT NOT NULL) {table_options}"
+            )
+        )
+        cursor.execute(
+            macros.render_schema(
+                "CREATE TABLE odd (id SMALLINT NOT NULL PRIMARY KEY, code CHAR(4), "
+                "size DOUBLE PRECISION, body {blob}, note {bigtext}) {table_options}"
             )
         )
         cursor.execute("CREATE UNIQUE INDEX things_code ON things (code)")
@@ -116,6 +128,34 @@ def test_many_rows_are_deleted_by_their_guard(things: Things) -> None:
     rows = [(code_of(n), 9) for n in range(50)]
     assert things.session.run_rows("delete", ("code", "more_than"), rows) == 30
     assert len(things.session.all("everything")) == 10
+
+
+@pytest.mark.parametrize("count", [1, 2, 40])
+def test_values_of_every_kind_and_none_are_written_as_they_are(things: Things, count: int) -> None:
+    columns = ("id", "code", "size", "body", "note")
+    rows = [
+        (n, "ABCD", n / 7 if n % 3 else None, bytes([0, 92, 34, n]), None if n % 2 else f'"{n}\\')
+        for n in range(count)
+    ]
+    session = things.session
+    assert session.run_rows("insert_odd", columns, rows) == count
+    found = [(*row[:3], bytes(row[3]), row[4]) for row in session.all("odd")]
+    assert found == [
+        (n, "abcd", size, body, "none" if note is None else note) for n, _, size, body, note in rows
+    ]
+    changes = [(n, None if n % 2 else 'x"y', None, -n / 3) for n in range(count)]
+    assert session.run_rows("change_odd", ("id", "note", "code", "size"), changes) == count
+    assert [(row[0], row[4], row[1], row[2]) for row in session.all("odd")] == changes
+
+
+def test_an_upsert_of_many_rows_adds_to_what_is_there(things: Things) -> None:
+    rows = [(n, "ABCD", n + 0.5) for n in range(40)]
+    session = things.session
+    session.run_rows("insert_odd_plain", ("id", "code", "size"), rows)
+    session.run_rows("insert_odd_plain", ("id", "code", "size"), rows[10:])
+    assert [row[2] for row in session.all("odd")] == [
+        size if n < 10 else 2 * size for n, _, size in rows
+    ]
 
 
 def test_no_rows_are_no_statement(things: Things) -> None:

@@ -10,11 +10,12 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_uuid
 from ksana.domain.leases import Proof
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants
 from ksana.engine.queue.leasing import recount
 from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
 from ksana.service.queue.leases import LeaseDenied, LeaseRequest, find_standing_denial
-from ksana.service.queue.releases import Release, release_compactly
+from ksana.service.queue.releases import release_compactly
 from ksana.store.sql import SqlStore, open_store
 from tests.conformance.store.test_queue_store import LIMITS, claim, lease, new_job, submit
 

@@ -9,6 +9,7 @@ from ksana.base.ids import new_uuid
 from ksana.base.instant import SECOND
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import LeasedJob, NewJob
 from ksana.engine.queue.leasing import recount, sweep
@@ -16,7 +17,7 @@ from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
 from ksana.service.queue.jobs import Report, cancel_job, report_status, submit_jobs
 from ksana.service.queue.leases import Heartbeat, LeaseDenied, LeaseRequest, extend_leases
 from ksana.service.queue.leases import request_lease as request
-from ksana.service.queue.releases import Release, release_compactly, release_leases
+from ksana.service.queue.releases import release_compactly, release_leases
 from ksana.service.queue.service import read_events
 from ksana.service.queue.stats import read_series, read_snapshot
 from ksana.store.sql import SqlStore
@@ -214,22 +215,6 @@ async def test_finished_jobs_are_purged_and_nothing_else(store: SqlStore) -> Non
     )
     assert [one is not None for one in left] == [False, False, True]
     assert len(await claim(store, 5)) == 1
-
-
-@pytest.mark.spec("X21")
-async def test_an_idempotency_key_is_remembered_until_it_expires(store: SqlStore) -> None:
-    def remember(tx: Any, ttl_us: int) -> bool:
-        return bool(tx.idempotency.remember("s", "k", b"body", "answer", ttl_us))
-
-    assert await store.transact(remember, 60 * SECOND)
-    assert not await store.transact(remember, 60 * SECOND)
-    assert await store.read(lambda tx: tx.idempotency.find_answer("s", "k", b"body")) == "answer"
-    with pytest.raises(ConflictError, match="another body"):
-        await store.read(lambda tx: tx.idempotency.find_answer("s", "k", b"other"))
-    assert await store.transact(lambda tx: tx.idempotency.purge(tx.now + DAY, 10)) == 1
-    assert await store.transact(remember, 0)
-    assert await store.read(lambda tx: tx.idempotency.find_answer("s", "k", b"body")) is None
-    assert await store.transact(remember, 60 * SECOND)
 
 
 @pytest.mark.spec("Q8", "Q16", "X11")

@@ -10,6 +10,7 @@ from ksana.base.ids import new_uuid
 from ksana.domain.leases import Proof
 from ksana.domain.queue import changes
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.jobs import LeasedJob
 from ksana.engine.queue.job_writer import write_changes
@@ -17,7 +18,7 @@ from ksana.engine.queue.leasing import sweep
 from ksana.service.queue.claims import Claim, Claimed, JobClassCache, claim_jobs
 from ksana.service.queue.jobs import Report, report_status
 from ksana.service.queue.leases import Heartbeat, LeaseRequest, extend_leases, request_lease
-from ksana.service.queue.releases import Release, release_compactly, release_leases
+from ksana.service.queue.releases import release_compactly, release_leases
 from ksana.store.sql import SqlStore
 from tests.conformance.store.test_queue_store import LIMITS, new_job, submit
 
@@ -104,7 +105,7 @@ async def test_the_statement_itself_refuses_another_token(store: SqlStore) -> No
             lease_token=token,
             lease_end="RELEASED",
         )
-        return int(tx.leases.end([change]))
+        return int(tx.leases.release([change]))
 
     assert await store.transact(end, old) == 0
     assert await store.transact(end, lease.lease_token) == 1

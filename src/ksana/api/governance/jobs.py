@@ -23,7 +23,7 @@ from ksana.api.governance.shapes import (
 from ksana.api.governance.views import GovernanceJobView, show_handed, show_job
 from ksana.base.errors import KsanaError
 from ksana.base.instant import SECOND
-from ksana.domain.governance.jobs import Failure, NewJob
+from ksana.domain.governance.jobs import AttemptFailure, NewGovernanceJob
 from ksana.domain.governance.records import MAX_ERROR, URGENCY
 from ksana.domain.leases import read_token
 from ksana.engine.governance.pulling import Pull
@@ -41,7 +41,7 @@ class GovernanceJobEndpoints:
 
     async def enqueue(self, call: Call, body: EnqueueBody) -> Answer:
         """Take one job."""
-        new = NewJob(
+        new = NewGovernanceJob(
             job_id=self._service.new_id(),
             object_type=body.object_type,
             object_id=body.object_id,
@@ -94,7 +94,7 @@ class GovernanceJobEndpoints:
     async def fail(self, call: Call, body: FailBody) -> GovernanceJobView:
         """End an attempt."""
         error = body.error
-        failure = Failure(
+        failure = AttemptFailure(
             job_id=call.params["job_id"],
             error=error if len(error) <= MAX_ERROR else error[: MAX_ERROR - 1] + "…",
             token=None if body.lease_token is None else read_token(body.lease_token),

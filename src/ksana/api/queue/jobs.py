@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UnsetType
 from msgspec.structs import astuple
 
+from ksana.api.core.idempotency import answer_once, read_key
 from ksana.api.core.routing import Answer, Call, Content
 from ksana.api.queue.reading import read_instant, read_proof
 from ksana.api.queue.shapes import (
@@ -49,18 +50,13 @@ class JobEndpoints:
     async def submit(self, call: Call, body: SubmitJob) -> Answer | Content:
         """Take one job."""
         job = _new_job(body, self._service.new_id())
-        key = call.header("idempotency-key")
+        request = read_key(call, "queue.submit", body, _render_job)
         try:
-            if key is None:
+            if request is None:
                 return Answer(201, JobAnswer(show_job(await self._service.submit(job))))
-            _check_key(key)
-            said = _encode(body)
-            answer = await self._service.submit_once(
-                job, key, said, lambda made: _encode(JobAnswer(show_job(made)))
-            )
+            return await answer_once(self._service.submit_once(job, request), _render_job, 201)
         except ConflictError as error:
             raise _with_job(error) from None
-        return Content(answer, "application/json", 201)
 
     async def submit_batch(self, _: Call, body: SubmitBatch) -> Answer:
         """Take up to a thousand jobs, all or none."""
@@ -225,6 +221,5 @@ def _read_cursor(text: str | None) -> int | None:
     )
 
 
-def _check_key(key: str) -> None:
-    if not 1 <= len(key) <= 255:
-        raise InvalidError("an Idempotency-Key has 1 to 255 characters", field="Idempotency-Key")
+def _render_job(made: Job) -> bytes:
+    return _encode(JobAnswer(show_job(made)))

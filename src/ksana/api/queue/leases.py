@@ -26,9 +26,9 @@ from ksana.api.queue.views import (
 )
 from ksana.base.errors import KsanaError
 from ksana.base.instant import SECOND
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.jobs import MAX_ERROR
 from ksana.service.queue.leases import Heartbeat, LeaseDenied
-from ksana.service.queue.releases import Release
 from ksana.service.queue.service import QueueService
 
 

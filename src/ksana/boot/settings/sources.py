@@ -102,19 +102,22 @@ def _config_file(config: str | None, environ: Mapping[str, str]) -> Path | None:
     return path if path.is_file() else None
 
 
-def _read_file(path: Path, warnings: list[str]) -> dict[str, Found]:
+def _parse_file(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as stream:
             content = stream.read(_MAX_FILE_BYTES + 1)
         if len(content) > _MAX_FILE_BYTES:
             raise SetupError(f"The configuration file {path} is larger than 1 MiB.")
-        document = tomllib.loads(content.decode("utf-8-sig"))
+        return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise SetupError(
             f"The configuration file {path} cannot be read: {error.strerror}."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SetupError(f"The configuration file {path} is not TOML: {error}.") from None
+
+
+def _read_file(path: Path, warnings: list[str]) -> dict[str, Found]:
     origin = f"file {path}"
     found: dict[str, Found] = {}
     redis: dict[str, Any] = {}
@@ -124,7 +127,7 @@ def _read_file(path: Path, warnings: list[str]) -> dict[str, Found]:
             raise SetupError(f"{path} gives {name} twice: {key} means the same. Keep one of them.")
         found[name] = Found(raw, origin if key == name else f"{origin} ({key})")
 
-    for key, raw in _flatten(document, ""):
+    for key, raw in _flatten(_parse_file(path), ""):
         if key in TABLE:
             keep(key, raw, key)
         elif key in ALIASES:
@@ -178,9 +181,8 @@ def _read_environment(
             and variable not in known
             and _SERVICE_LINK.match(variable) is None
         ):
-            warnings.append(
-                f"The environment variable {variable} is no setting{_nearest(variable, sorted(known))}"
-            )
+            near = _nearest(variable, sorted(known))
+            warnings.append(f"The environment variable {variable} is no setting{near}")
 
 
 def _of_variable(variable: str, environ: Mapping[str, str]) -> Found | None:

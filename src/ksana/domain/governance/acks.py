@@ -11,7 +11,7 @@ from ksana.base.errors import KsanaError
 from ksana.base.instant import Instant
 from ksana.domain.governance.changes import (
     OBJECT_LIFECYCLES,
-    JobChange,
+    GovernanceJobChange,
     ObjectChange,
     can_move,
 )
@@ -41,9 +41,9 @@ MADE_BY_ACK: Final = "MADE_BY_ACK"
 class Acked(msgspec.Struct, frozen=True, gc=False):
     """All that one ack changes."""
 
-    job: JobChange
+    job: GovernanceJobChange
     governed: ObjectChange | None
-    follow_up: JobChange | None
+    follow_up: GovernanceJobChange | None
 
 
 def is_same_ack(job: GovernanceJob, ack: Ack) -> bool:
@@ -162,7 +162,7 @@ def _follow(
     ack: Ack,
     now: Instant,
     follow_up_id: str,
-) -> JobChange | None:
+) -> GovernanceJobChange | None:
     if ack.next_action_at is UNSET:
         return None
     if governed.next_action_at is None:
@@ -180,10 +180,10 @@ def _follow(
 def _succeed(
     job: GovernanceJob,
     ack: Ack,
-    follow_up: JobChange | None,
+    follow_up: GovernanceJobChange | None,
     refused: str | None,
     now: Instant,
-) -> JobChange:
+) -> GovernanceJobChange:
     done = msgspec.structs.replace(
         job,
         status="succeeded",
@@ -206,7 +206,7 @@ def _succeed(
         data["follow_up_id"] = done.follow_up_id
     if refused is not None:
         data["follow_up_refused"] = refused
-    return JobChange(
+    return GovernanceJobChange(
         old=job,
         new=done,
         event="GOV_JOB_SUCCEEDED",
@@ -217,7 +217,7 @@ def _succeed(
     )
 
 
-def _signed(change: JobChange, ack: Ack) -> JobChange:
+def _signed(change: GovernanceJobChange, ack: Ack) -> GovernanceJobChange:
     """With what tells the same ack again, and the audit event it names."""
     job = msgspec.structs.replace(
         change.job, ack_digest=ack.digest, audit_event_id=ack.audit_event_id

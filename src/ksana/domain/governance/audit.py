@@ -110,7 +110,7 @@ class Anchor(msgspec.Struct, frozen=True, gc=False):
 FindingKind = Literal["ALTERED", "MISSING", "REORDERED", "CUT", "ANCHOR", "PURGE"]
 
 
-class Finding(msgspec.Struct, frozen=True):
+class AuditFinding(msgspec.Struct, frozen=True):
     """Something wrong, and where."""
 
     kind: FindingKind
@@ -205,20 +205,20 @@ class Expectations:
         return frozenset(self._by_chain)
 
 
-def verify_anchors(anchors: Sequence[Anchor], base: tuple[int, str]) -> Iterator[Finding]:
+def verify_anchors(anchors: Sequence[Anchor], base: tuple[int, str]) -> Iterator[AuditFinding]:
     """Check the chain of anchors. `base` is the last one that was removed."""
     number, prev = base
     for anchor in anchors:
         expected = number + 1
         if anchor.number != expected:
-            yield Finding(
+            yield AuditFinding(
                 kind="MISSING",
                 chain=-1,
                 seq=expected,
                 message=f"anchor {expected} is missing: {anchor.number} comes after {number}",
             )
         elif anchor.prev_hash != prev:
-            yield Finding(
+            yield AuditFinding(
                 kind="REORDERED",
                 chain=-1,
                 seq=anchor.number,
@@ -226,7 +226,7 @@ def verify_anchors(anchors: Sequence[Anchor], base: tuple[int, str]) -> Iterator
             )
         body = anchor_body(anchor.number, anchor.at, anchor.heads)
         if hash_of(anchor.prev_hash, body) != anchor.hash:
-            yield Finding(
+            yield AuditFinding(
                 kind="ALTERED",
                 chain=-1,
                 seq=anchor.number,
@@ -247,7 +247,7 @@ class ChainCheck:
         self._anchored.reverse()
         self.count = 0
 
-    def feed(self, rows: Iterable[AuditRow]) -> Iterator[Finding]:
+    def feed(self, rows: Iterable[AuditRow]) -> Iterator[AuditFinding]:
         """Check the next rows."""
         for row in rows:
             self.count += 1
@@ -258,11 +258,11 @@ class ChainCheck:
             # Go on from what the row says, so that one fault is told once.
             self._seq, self._prev = row.seq, row.hash
 
-    def finish(self) -> Iterator[Finding]:
+    def finish(self) -> Iterator[AuditFinding]:
         """Check that the chain ends where it is said to end."""
         head, seq = self._head, self._seq
         if seq < head.seq:
-            yield Finding(
+            yield AuditFinding(
                 kind="CUT",
                 chain=head.chain,
                 seq=seq + 1,
@@ -270,7 +270,7 @@ class ChainCheck:
                 id=entry_id(head.chain, seq + 1),
             )
         elif seq == head.seq and self._prev != head.hash:
-            yield Finding(
+            yield AuditFinding(
                 kind="ALTERED",
                 chain=head.chain,
                 seq=seq,
@@ -279,7 +279,7 @@ class ChainCheck:
             )
         for place, _, anchor in reversed(self._anchored):
             if place > seq:
-                yield Finding(
+                yield AuditFinding(
                     kind="CUT",
                     chain=head.chain,
                     seq=place,
@@ -289,12 +289,12 @@ class ChainCheck:
                 )
                 return
 
-    def _check_place(self, row: AuditRow) -> Iterator[Finding]:
+    def _check_place(self, row: AuditRow) -> Iterator[AuditFinding]:
         expected = self._seq + 1
         if row.seq > expected:
             last = row.seq - 1
             span = f"{expected}" if last == expected else f"{expected} to {last}"
-            yield Finding(
+            yield AuditFinding(
                 kind="MISSING",
                 chain=row.chain,
                 seq=expected,
@@ -308,29 +308,29 @@ class ChainCheck:
         elif row.prev_hash != self._prev:
             yield self._found("ALTERED", row, "does not follow the entry before it")
 
-    def _check_anchors(self, row: AuditRow) -> Iterator[Finding]:
+    def _check_anchors(self, row: AuditRow) -> Iterator[AuditFinding]:
         anchored = self._anchored
         while anchored and anchored[-1][0] <= row.seq:
             place, expected, anchor = anchored.pop()
             if place == row.seq and expected != row.hash:
                 yield self._found("ANCHOR", row, f"has another hash than anchor {anchor} says")
 
-    def _found(self, kind: FindingKind, row: AuditRow, what: str) -> Finding:
+    def _found(self, kind: FindingKind, row: AuditRow, what: str) -> AuditFinding:
         place = f"entry {row.seq} of chain {row.chain}"
-        return Finding(
+        return AuditFinding(
             kind=kind, chain=row.chain, seq=row.seq, message=f"{place} ({row.id}) {what}", id=row.id
         )
 
 
 def verify_purges(
     heads: Iterable[ChainHead], purged: Mapping[int, tuple[int, str]]
-) -> Iterator[Finding]:
+) -> Iterator[AuditFinding]:
     """Check that entries at the beginning of a chain were removed by retention: the newest removal
     that the audit itself tells of must be where the chain begins now."""
     for head in heads:
         told = purged.get(head.chain)
         if head.base_seq and told != (head.base_seq, head.base_hash):
-            yield Finding(
+            yield AuditFinding(
                 kind="PURGE",
                 chain=head.chain,
                 seq=head.base_seq,

@@ -20,7 +20,7 @@ OBJECT_LIFECYCLES: Final[Mapping[str, Lifecycle]] = {
 _encode = msgspec.json.Encoder().encode
 
 
-class JobChange(msgspec.Struct, frozen=True, gc=False):
+class GovernanceJobChange(msgspec.Struct, frozen=True, gc=False):
     """A job that is made (old is None), changed, or removed (new is None)."""
 
     old: GovernanceJob | None
@@ -60,7 +60,7 @@ class ObjectChange(msgspec.Struct, frozen=True, gc=False):
         return self.old is not None and self.old.status != self.new.status
 
 
-def check_job(change: JobChange) -> None:
+def check_job(change: GovernanceJobChange) -> None:
     """Raise ILLEGAL_TRANSITION for a change that the lifecycle does not have. A job that stays what
     it is may change in everything else."""
     old, new = change.old, change.new
@@ -113,7 +113,7 @@ show_at = lru_cache(maxsize=4096)(format_instant)
 """An instant as text; those of one batch are mostly the same."""
 
 
-def describe_job(change: JobChange) -> tuple[str | None, str | None]:
+def describe_job(change: GovernanceJobChange) -> tuple[str | None, str | None]:
     """A job before and after a change, in an audit entry: what the change made different."""
     old, new = change.old, change.new
     if old is None or new is None:

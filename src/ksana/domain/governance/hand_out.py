@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.instant import Instant
-from ksana.domain.governance.changes import JobChange, ObjectChange, can_move, show_at
+from ksana.domain.governance.changes import GovernanceJobChange, ObjectChange, can_move, show_at
 from ksana.domain.governance.gates import (
     ALL_OPEN,
     LONG_DEFERRED,
@@ -47,7 +47,7 @@ OUT_OF_BUDGET: Final = {
 """Where an uncertain object goes when its budget is spent (G10)."""
 
 
-class Lease(msgspec.Struct, frozen=True, gc=False):
+class GovernanceLease(msgspec.Struct, frozen=True, gc=False):
     """What a worker gets a job with."""
 
     worker_id: str
@@ -58,7 +58,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 class HandOut(msgspec.Struct, frozen=True, gc=False):
     """What becomes of a job that somebody would take."""
 
-    job: JobChange
+    job: GovernanceJobChange
     governed: ObjectChange | None = None
     gates: dict[str, str] | None = None
     """The gates' states, where one is degraded: shown to the worker."""
@@ -94,7 +94,7 @@ def decide_hand_out(
     governed: GovernedObject | None,
     gates: Sequence[Gate],
     rules: Rules,
-    lease: Lease,
+    lease: GovernanceLease,
     now: Instant,
 ) -> HandOut:
     """Hand a due job out, defer it, or end it."""
@@ -129,8 +129,8 @@ def _shown(verdict: GateVerdict) -> dict[str, str] | None:
 
 
 def _lease(
-    job: GovernanceJob, lease: Lease, counted: ObjectChange | None, now: Instant
-) -> JobChange:
+    job: GovernanceJob, lease: GovernanceLease, counted: ObjectChange | None, now: Instant
+) -> GovernanceJobChange:
     held = msgspec.structs.replace(
         job,
         status="running",
@@ -151,7 +151,7 @@ def _lease(
     if counted is not None:
         data["verify_count"] = counted.new.verify_count
         data["budget_left"] = counted.new.auto_verify_budget
-    return JobChange(
+    return GovernanceJobChange(
         old=job, new=held, event="GOV_JOB_PULLED", reason=DUE, data=data, audit="job.pull"
     )
 
@@ -168,7 +168,7 @@ def _count_verification(job: GovernanceJob, old: GovernedObject, now: Instant) -
     )
 
 
-def _defer(job: GovernanceJob, setting: Gate, now: Instant) -> JobChange:
+def _defer(job: GovernanceJob, setting: Gate, now: Instant) -> GovernanceJobChange:
     deferrals = job.deferrals + 1
     kept = msgspec.structs.replace(
         job,
@@ -179,7 +179,7 @@ def _defer(job: GovernanceJob, setting: Gate, now: Instant) -> JobChange:
         updated_at=now,
     )
     data = {"gate": setting.gate, "scope": setting.scope or None, "deferrals": deferrals}
-    return JobChange(
+    return GovernanceJobChange(
         old=job,
         new=kept,
         event="GOV_JOB_DEFERRED",
@@ -192,7 +192,7 @@ def _defer(job: GovernanceJob, setting: Gate, now: Instant) -> JobChange:
 
 def _end(
     job: GovernanceJob, reason: str, governed: GovernedObject, rules: Rules, now: Instant
-) -> JobChange:
+) -> GovernanceJobChange:
     if reason == VERIFY_LIMIT:
         error = (
             f"the object is ontic_unknowable and was verified {governed.verify_count} times;"
@@ -212,7 +212,7 @@ def _end(
         updated_at=now,
     )
     data = {"attempt": job.attempt, "error": error}
-    return JobChange(
+    return GovernanceJobChange(
         old=job, new=ended, event="GOV_JOB_FAILED", reason=reason, data=data, audit="job.fail"
     )
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from ksana.base.errors import ConflictError, InvalidError, KsanaError
 from ksana.base.instant import SECOND, Instant, Micros, format_instant
-from ksana.domain.governance.changes import JobChange
+from ksana.domain.governance.changes import GovernanceJobChange
 from ksana.domain.governance.hand_out import VERIFY_LIMIT, has_reached_limit
 from ksana.domain.governance.objects import NO_FIELDS, ObjectFields
 from ksana.domain.governance.records import (
@@ -31,7 +31,7 @@ AHEAD_GRACE: Final[Micros] = 5 * SECOND
 """How far a pull's `now` may be ahead of ours (G2)."""
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NewGovernanceJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job to enqueue, checked as far as it can be without the store."""
 
     job_id: str
@@ -60,7 +60,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tells the same ack sent again from another one."""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class AttemptFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A worker's word that its attempt came to nothing."""
 
     job_id: str
@@ -109,7 +109,7 @@ def refuse_limit(
     )
 
 
-def decide_enqueue(new: NewJob, now: Instant) -> JobChange:
+def decide_enqueue(new: NewGovernanceJob, now: Instant) -> GovernanceJobChange:
     """Put a job in the queue."""
     key = new.idempotency_key or default_idempotency_key(new.object_id, new.action, new.run_at)
     job = GovernanceJob(
@@ -130,7 +130,7 @@ def decide_enqueue(new: NewJob, now: Instant) -> JobChange:
         created_at=now,
         updated_at=now,
     )
-    return JobChange(
+    return GovernanceJobChange(
         old=None,
         new=job,
         event="GOV_JOB_ENQUEUED",
@@ -158,14 +158,14 @@ def decide_follow_up(
     urgency: int,
     max_attempts: int,
     now: Instant,
-) -> JobChange | None:
+) -> GovernanceJobChange | None:
     """Bring the object's queued follow-up in line with its `next_action_at`: queue one, move the
     one that waits, or remove it. None if it is as it should be."""
     at, action = governed.next_action_at, governed.next_action
     if at is None or action is None:
         return None if queued is None else remove_follow_up(queued)
     if queued is None:
-        new = NewJob(
+        new = NewGovernanceJob(
             job_id=job_id,
             object_type=governed.object_type,
             object_id=governed.object_id,
@@ -192,7 +192,7 @@ def decide_follow_up(
         reason="FOLLOW_UP_MOVED",
         updated_at=now,
     )
-    return JobChange(
+    return GovernanceJobChange(
         old=queued,
         new=moved,
         event="GOV_JOB_MOVED",
@@ -202,9 +202,9 @@ def decide_follow_up(
     )
 
 
-def remove_follow_up(queued: GovernanceJob) -> JobChange:
+def remove_follow_up(queued: GovernanceJob) -> GovernanceJobChange:
     """Take a queued follow-up out: its object has no next action any more."""
-    return JobChange(
+    return GovernanceJobChange(
         old=queued,
         new=None,
         event="GOV_JOB_REMOVED",
@@ -220,12 +220,12 @@ def _follow_up_key(object_id: str, action: str, at: Instant, job_id: str) -> str
     return f"{default_idempotency_key(object_id, action, at)}:{job_id[-8:]}"
 
 
-def wake(job: GovernanceJob, now: Instant) -> JobChange:
+def wake(job: GovernanceJob, now: Instant) -> GovernanceJobChange:
     """A deferred job waits for its time again: the setting that kept it is not closed any more."""
     woken = msgspec.structs.replace(
         job, lane=QUEUED_LANE, gate_key=None, reason="GATE_OPENED", updated_at=now
     )
-    return JobChange(
+    return GovernanceJobChange(
         old=job,
         new=woken,
         event="GOV_JOB_WOKEN",
@@ -235,7 +235,7 @@ def wake(job: GovernanceJob, now: Instant) -> JobChange:
     )
 
 
-def requeue(job: GovernanceJob, now: Instant, has_follow_up: bool) -> JobChange:
+def requeue(job: GovernanceJob, now: Instant, has_follow_up: bool) -> GovernanceJobChange:
     """A dead letter gets all its attempts again, at once."""
     again = msgspec.structs.replace(
         job,
@@ -248,7 +248,7 @@ def requeue(job: GovernanceJob, now: Instant, has_follow_up: bool) -> JobChange:
         finished_at=None,
         updated_at=now,
     )
-    return JobChange(
+    return GovernanceJobChange(
         old=job,
         new=again,
         event="GOV_JOB_REQUEUED",
@@ -292,8 +292,8 @@ def _lost(job: GovernanceJob, why: str) -> ConflictError:
 
 
 def decide_failure(
-    job: GovernanceJob, failure: Failure, now: Instant, has_follow_up: bool
-) -> JobChange:
+    job: GovernanceJob, failure: AttemptFailure, now: Instant, has_follow_up: bool
+) -> GovernanceJobChange:
     """An attempt failed: queue the job again, or give it up."""
     if failure.is_final:
         return fail_by_rule(job, "ENDED_BY_WORKER", failure.error, now)
@@ -303,7 +303,7 @@ def decide_failure(
     return _end_attempt(job, failure.error, "ATTEMPT_FAILED", run_at, now, has_follow_up)
 
 
-def expire(job: GovernanceJob, now: Instant, has_follow_up: bool) -> JobChange:
+def expire(job: GovernanceJob, now: Instant, has_follow_up: bool) -> GovernanceJobChange:
     """A lease ran out: the attempt counts, and the job is due at once."""
     error = f"the lease of {job.worker_id} ran out"
     return _end_attempt(job, error, "LEASE_EXPIRED", job.run_at, now, has_follow_up)
@@ -316,7 +316,7 @@ def _end_attempt(
     run_at: Instant,
     now: Instant,
     has_follow_up: bool,
-) -> JobChange:
+) -> GovernanceJobChange:
     attempt = job.attempt + 1
     is_dead = attempt >= job.max_attempts
     ended = msgspec.structs.replace(
@@ -348,10 +348,12 @@ def _end_attempt(
         data["run_at"] = format_instant(run_at)
         event, reason = "GOV_JOB_RETRYING", why
     audit = "job.expire" if why == "LEASE_EXPIRED" else "job.fail"
-    return JobChange(old=job, new=ended, event=event, reason=reason, data=data, audit=audit)
+    return GovernanceJobChange(
+        old=job, new=ended, event=event, reason=reason, data=data, audit=audit
+    )
 
 
-def fail_by_rule(job: GovernanceJob, reason: str, error: str, now: Instant) -> JobChange:
+def fail_by_rule(job: GovernanceJob, reason: str, error: str, now: Instant) -> GovernanceJobChange:
     """End a job for good: no retry would help."""
     ended = msgspec.structs.replace(
         job,
@@ -365,7 +367,7 @@ def fail_by_rule(job: GovernanceJob, reason: str, error: str, now: Instant) -> J
         finished_at=now,
         updated_at=now,
     )
-    return JobChange(
+    return GovernanceJobChange(
         old=job,
         new=ended,
         event="GOV_JOB_FAILED",

@@ -1,5 +1,5 @@
-"""Jobs and leases as they are once a change is written, for the answer. Pure, so that no row is read
-twice."""
+"""Jobs and leases as they are once a change is written, for the answer. Pure, so that no row is
+read twice."""
 
 import msgspec
 

@@ -46,8 +46,13 @@ Move = Literal[
 """Which guarded write carries a change: a method of `ports.queue.tables.JobChangeTable`."""
 
 
+LeaseEnd = Literal["RELEASED", "EXPIRED"]
+
+
 class JobChange(msgspec.Struct, frozen=True, gc=False):
-    """One move of one job. What does not belong to the move keeps its default."""
+    """One move of one job. What does not belong to the move keeps its default. What most moves have
+    comes first: the two that every job makes in batches are put together by place, which takes a
+    third of the time."""
 
     move: Move
     seq: int
@@ -56,30 +61,30 @@ class JobChange(msgspec.Struct, frozen=True, gc=False):
     new: str
     events: tuple[EventText, ...] = ()
     position: int | None = None
-    turn: int = 0
-    due_at: Instant = 0
-    next_retry_at: Instant | None = None
-    claim_token: int = 0
-    """A claim's new token, or of a held one the token it must have."""
-    claims: int = 0
-    old_attempts: int = 0
-    attempts: int = 0
-    addon_id: str = ""
     cost_units: int = 0
-    worker_id: str | None = None
-    until: Instant = 0
-    """When the claim, or the lease, runs out."""
     lease_id: str = ""
     lease_token: int = 0
     """A lease's new token, or of an ending one the token it must have."""
-    ttl_sec: float = 0
-    lease_end: Literal["RELEASED", "EXPIRED"] | None = None
+    lease_end: LeaseEnd | None = None
     release_status: str | None = None
     release_digest: str | None = None
     started_at: Instant | None = None
     error: str | None = None
     result_json: str | None = None
     metrics_json: str | None = None
+    due_at: Instant = 0
+    claim_token: int = 0
+    """A claim's new token, or of a held one the token it must have."""
+    claims: int = 0
+    old_attempts: int = 0
+    attempts: int = 0
+    addon_id: str = ""
+    worker_id: str | None = None
+    until: Instant = 0
+    """When the claim, or the lease, runs out."""
+    ttl_sec: float = 0
+    turn: int = 0
+    next_retry_at: Instant | None = None
     progress: float | None = None
     note: str | None = None
     reason: str | None = None
@@ -92,27 +97,27 @@ def submit_job(job: NewJob, now: Instant, turns: Turns) -> Job:
     """A job as it enters: ready, or scheduled if its time is to come."""
     kind, run_at, urgency = job.job_class, job.run_at, URGENCY[job.priority]
     is_ready = run_at is None or run_at <= now
-    return Job(
-        seq=0,
-        job_id=job.job_id,
-        addon_id=kind.addon_id,
-        job_type=kind.job_type,
-        priority=job.priority,
-        cost_units=kind.cost_units,
-        constraints_json=job.constraints_json,
-        payload_json=job.payload_json,
-        state="QUEUED",
-        max_attempts=job.max_attempts,
-        created_at=now,
-        updated_at=now,
-        position=READY if is_ready else SCHEDULED,
-        urgency=urgency,
-        class_id=kind.id,
-        turn=turns.give(urgency, job.fairness_key) if is_ready else 0,
-        due_at=now if is_ready or run_at is None else run_at,
-        run_at=run_at,
-        fairness_key=job.fairness_key,
-        client_request_id=job.client_request_id,
+    return Job(  # by place: one of the three that are made for every job
+        0,
+        job.job_id,
+        kind.addon_id,
+        kind.job_type,
+        job.priority,
+        kind.cost_units,
+        job.constraints_json,
+        job.payload_json,
+        "QUEUED",
+        job.max_attempts,
+        now,
+        now,
+        READY if is_ready else SCHEDULED,
+        urgency,
+        kind.id,
+        turns.give(urgency, job.fairness_key) if is_ready else 0,
+        now if is_ready or run_at is None else run_at,
+        run_at,
+        job.fairness_key,
+        job.client_request_id,
     )
 
 
@@ -136,7 +141,7 @@ def claim_jobs(
     jobs: Sequence[ReadyJob], tokens: Sequence[int], worker_id: str, until: Instant
 ) -> list[JobChange]:
     """Ready jobs become a worker's."""
-    worker_json = events.encode(worker_id)
+    data = events.claim_data(worker_id)
     return [
         JobChange(
             move="claim",
@@ -144,7 +149,7 @@ def claim_jobs(
             job_id=job.job_id,
             old="QUEUED",
             new="CLAIMED",
-            events=(events.claimed(job.job_id, worker_json),),
+            events=(("JOB", job.job_id, "JOB_CLAIMED", data),),
             position=CLAIMED,
             claim_token=token,
             claims=job.claims + 1,
@@ -165,36 +170,49 @@ def start_jobs(
 ) -> list[JobChange]:
     """Ready jobs are claimed and leased in one. Claim and lease have one token: they have one
     holder, and begin together."""
-    worker_json = events.encode(worker_id)
-    claimed, granted, running = events.claimed, events.granted, events.running
-    return [
-        JobChange(
-            move="start",
-            seq=job.seq,
-            job_id=job.job_id,
-            old="QUEUED",
-            new="RUNNING",
-            events=(
-                claimed(job.job_id, worker_json),
-                granted(lease_id, job.job_id, worker_json, job.cost_units),
-                running(job.job_id, lease_id, job.attempts + 1),
-            ),
-            position=RUNNING,
-            due_at=job.due_at,
-            claim_token=token,
-            claims=job.claims + 1,
-            old_attempts=job.attempts,
-            attempts=job.attempts + 1,
-            addon_id=job.addon_id,
-            cost_units=job.cost_units,
-            worker_id=worker_id,
-            until=until,
-            lease_id=lease_id,
-            lease_token=token,
-            ttl_sec=ttl_sec,
+    data, worker_json, granted = (
+        events.claim_data(worker_id),
+        events.encode(worker_id),
+        events.granted,
+    )
+    changes: list[JobChange] = []
+    for job, lease_id, token in zip(jobs, lease_ids, tokens, strict=True):
+        job_id, cost_units, attempts = job.job_id, job.cost_units, job.attempts
+        recorded = (
+            ("JOB", job_id, "JOB_CLAIMED", data),
+            *granted(lease_id, job_id, worker_json, cost_units, attempts + 1),
         )
-        for job, lease_id, token in zip(jobs, lease_ids, tokens, strict=True)
-    ]
+        changes.append(
+            JobChange(  # by place, see there
+                "start",
+                job.seq,
+                job_id,
+                "QUEUED",
+                "RUNNING",
+                recorded,
+                RUNNING,
+                cost_units,
+                lease_id,
+                token,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                job.due_at,
+                token,
+                job.claims + 1,
+                attempts,
+                attempts + 1,
+                job.addon_id,
+                worker_id,
+                until,
+                ttl_sec,
+            )
+        )
+    return changes
 
 
 # What a holder of a claim may do
@@ -209,10 +227,7 @@ def grant_lease(job: Job, lease_id: str, token: int, ttl_sec: float, until: Inst
         job_id=job.job_id,
         old=job.state,
         new="RUNNING",
-        events=(
-            events.granted(lease_id, job.job_id, worker_json, job.cost_units),
-            events.running(job.job_id, lease_id, job.attempts + 1),
-        ),
+        events=events.granted(lease_id, job.job_id, worker_json, job.cost_units, job.attempts + 1),
         position=RUNNING,
         due_at=job.due_at,
         claim_token=job.claim_token,

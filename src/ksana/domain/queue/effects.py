@@ -1,7 +1,7 @@
 """What follows from changes of jobs, whatever moved them: counts, and who is to be woken. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -26,7 +26,7 @@ METRICS = (
 """All that the queue counts over time."""
 
 
-class Counts(msgspec.Struct):
+class FigureChanges(msgspec.Struct):
     """How the figures of the queue change. `waited_since` and `ran_since` tell from when to count
     the wait and the run of each job that started or ended."""
 
@@ -36,38 +36,57 @@ class Counts(msgspec.Struct):
     units: int = 0
     arrivals: int = 0
     """How often something became claimable, or units became free."""
+    ended_leases: int = 0
+    freed_units: int = 0
     expired: int = 0
     ended: Counter[str] = msgspec.field(default_factory=Counter)
     waited_since: Counter[Instant] = msgspec.field(default_factory=Counter)
     ran_since: Counter[Instant] = msgspec.field(default_factory=Counter)
 
 
-def count_changes(changes: Iterable[JobChange], now: Instant) -> Counts:
-    """Add up what these changes do to the figures."""
-    counts = Counts()
-    for change in changes:
-        old, new = change.old, change.new
+Kind = tuple[str, str, str, str | None]
+"""(move, old state, new state, how the lease ended) of a change."""
+
+
+def group_changes(changes: Sequence[JobChange]) -> dict[Kind, Sequence[JobChange]]:
+    """Changes by their kind, in the order of the first of each. A batch is mostly of one."""
+    kinds = [(change.move, change.old, change.new, change.lease_end) for change in changes]
+    if kinds.count(kinds[0]) == len(kinds):
+        return {kinds[0]: changes}
+    groups: dict[Kind, list[JobChange]] = {}
+    for kind, change in zip(kinds, changes, strict=True):
+        groups.setdefault(kind, []).append(change)
+    return dict(groups)
+
+
+def count_changes(groups: Mapping[Kind, Sequence[JobChange]], now: Instant) -> FigureChanges:
+    """Add up what grouped changes do to the figures."""
+    counts = FigureChanges()
+    for (_, old, new, lease_end), changes in groups.items():
+        number = len(changes)
         if old == "QUEUED":
-            counts.queued -= 1
+            counts.queued -= number
         elif old == "RUNNING":
-            counts.running -= 1
+            counts.running -= number
         if new == "QUEUED":
-            counts.queued += 1
-            counts.arrivals += 1
+            counts.queued += number
         elif new == "RUNNING":
-            counts.running += 1
-            counts.leases += 1
-            counts.units += change.cost_units
-            counts.waited_since[change.due_at] += 1
+            counts.running += number
+            counts.leases += number
+            counts.units += sum([change.cost_units for change in changes])
+            counts.waited_since.update([change.due_at for change in changes])
         elif new in ENDED:
-            counts.ended[new] += 1
-            if change.lease_end is not None:
-                counts.ran_since[change.started_at or now] += 1
-                counts.arrivals += 1
-        if change.lease_end is not None:
-            counts.leases -= 1
-            counts.units -= change.cost_units
-            counts.expired += change.lease_end == "EXPIRED"
+            counts.ended[new] += number
+        if new == "QUEUED" or lease_end is not None:
+            counts.arrivals += number
+        if lease_end is not None:
+            counts.ended_leases += number
+            counts.freed_units += sum([change.cost_units for change in changes])
+            counts.expired += number if lease_end == "EXPIRED" else 0
+            if new != "QUEUED":
+                counts.ran_since.update([change.started_at or now for change in changes])
+    counts.leases -= counts.ended_leases
+    counts.units -= counts.freed_units
     return counts
 
 

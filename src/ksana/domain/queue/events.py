@@ -98,6 +98,9 @@ KINDS: Final = (
     ),
 )
 
+_REPORTED: Final = {"PREPARING": "JOB_PREPARING", "LEASE_PENDING": "JOB_LEASE_PENDING"}
+"""The event of a state that a worker reports."""
+
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -111,9 +114,9 @@ def submitted(job_id: str, priority: str, cost_units: int) -> EventText:
     return ("JOB", job_id, "JOB_SUBMITTED", data)
 
 
-def claimed(job_id: str, worker_json: str) -> EventText:
-    """`worker_json` is the worker's name as JSON, made once for a batch."""
-    return ("JOB", job_id, "JOB_CLAIMED", f'{{"worker_id":{worker_json}}}')
+def claim_data(worker_id: str) -> str:
+    """The data of JOB_CLAIMED: the same for all jobs of a claim."""
+    return encode({"worker_id": worker_id})
 
 
 def claim_expired(job_id: str, worker_id: str | None, state: str) -> EventText:
@@ -122,20 +125,23 @@ def claim_expired(job_id: str, worker_id: str | None, state: str) -> EventText:
 
 def reported(job_id: str, state: str, worker_id: str | None, note: str | None) -> EventText:
     data = {"worker_id": worker_id} if note is None else {"worker_id": worker_id, "note": note}
-    return ("JOB", job_id, f"JOB_{state}", encode(data))
+    return ("JOB", job_id, _REPORTED[state], encode(data))
 
 
 def denied(job_id: str, data: dict[str, Any]) -> EventText:
     return ("JOB", job_id, "LEASE_DENIED", encode(data))
 
 
-def granted(lease_id: str, job_id: str, worker_json: str, cost_units: int) -> EventText:
+def granted(
+    lease_id: str, job_id: str, worker_json: str, cost_units: int, attempts: int
+) -> tuple[EventText, EventText]:
+    """A lease, and the job that runs under it. `worker_json` is the worker's name as JSON, made
+    once for a batch."""
     data = f'{{"job_id":"{job_id}","worker_id":{worker_json},"cost_units":{cost_units}}}'
-    return ("LEASE", lease_id, "LEASE_GRANTED", data)
-
-
-def running(job_id: str, lease_id: str, attempts: int) -> EventText:
-    return ("JOB", job_id, "JOB_RUNNING", f'{{"lease_id":"{lease_id}","attempts":{attempts}}}')
+    return (
+        ("LEASE", lease_id, "LEASE_GRANTED", data),
+        ("JOB", job_id, "JOB_RUNNING", f'{{"lease_id":"{lease_id}","attempts":{attempts}}}'),
+    )
 
 
 def cancel_requested(job_id: str, reason: str | None, lease_id: str | None) -> EventText:

@@ -8,10 +8,10 @@ from ksana.base.ids import new_run_uids
 from ksana.base.instant import Micros
 from ksana.domain.governance.acks import decide_ack, is_same_ack
 from ksana.domain.governance.audit import SYSTEM
-from ksana.domain.governance.changes import JobChange, ObjectChange
+from ksana.domain.governance.changes import GovernanceJobChange, ObjectChange
 from ksana.domain.governance.jobs import (
     Ack,
-    Failure,
+    AttemptFailure,
     decide_failure,
     expire,
     refuse_holder,
@@ -43,10 +43,10 @@ class _Ending:
         # The object first: who holds it is the only one to change its follow-up.
         self.objects: dict[str, GovernedObject] = tx.objects.lock(keys) if has_objects else {}
         self.queued = tx.governance.lock_follow_ups(keys)
-        self.jobs: list[JobChange] = []
+        self.jobs: list[GovernanceJobChange] = []
         self.changed: list[ObjectChange] = []
 
-    def note(self, change: JobChange) -> None:
+    def note(self, change: GovernanceJobChange) -> None:
         """Take a change of a job into account."""
         self.jobs.append(change)
         key = change.job.key
@@ -137,7 +137,9 @@ def _expire_late(ending: _Ending, late: Sequence[GovernanceJob], now: int) -> No
         ending.note(expire(job, now, job.key in ending.queued))
 
 
-def fail_jobs(tx: GovernanceTx, failures: Sequence[Failure], rules: Rules, who: Who) -> list[Ended]:
+def fail_jobs(
+    tx: GovernanceTx, failures: Sequence[AttemptFailure], rules: Rules, who: Who
+) -> list[Ended]:
     """End attempts that came to nothing; no job may come twice."""
     now = tx.now
     locked = tx.governance.lock([failure.job_id for failure in failures])

@@ -15,7 +15,7 @@ from ksana.base.ids import new_tokens
 from ksana.base.instant import Instant, Micros
 from ksana.domain.governance.changes import ObjectChange
 from ksana.domain.governance.gates import is_gated
-from ksana.domain.governance.hand_out import HandOut, Lease, decide_hand_out
+from ksana.domain.governance.hand_out import GovernanceLease, HandOut, decide_hand_out
 from ksana.domain.governance.records import (
     VERIFYING,
     Gate,
@@ -96,7 +96,7 @@ def _decide(
     expires_at = now + pull.lease_us
     decided: list[HandOut] = []
     for job, token in zip(jobs, new_tokens(len(jobs)), strict=True):
-        lease = Lease(pull.worker_id, token, expires_at)
+        lease = GovernanceLease(pull.worker_id, token, expires_at)
         one = decide_hand_out(job, objects.get(job.key), gates, rules, lease, now)
         change: ObjectChange | None = one.governed
         if change is not None:  # another job of the same object is judged by what this one left

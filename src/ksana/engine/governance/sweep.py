@@ -29,7 +29,7 @@ POLL: Final[Micros] = SECOND
 """How often leases and gates of other instances are looked for, on a store that is shared."""
 
 
-class Swept(msgspec.Struct, frozen=True):
+class GovernanceSwept(msgspec.Struct, frozen=True):
     """What one sweep did."""
 
     requeued: int
@@ -51,11 +51,11 @@ def wake_deferred(tx: GovernanceTx, limit: int, who: Who | None = None) -> int:
     return woken
 
 
-def sweep(tx: GovernanceTx, limit: int) -> Swept:
+def sweep(tx: GovernanceTx, limit: int) -> GovernanceSwept:
     """Write down everything whose time is over, by the store's clock."""
     expired = expire_leases(tx, limit)
     woken = wake_deferred(tx, limit)
-    return Swept(
+    return GovernanceSwept(
         requeued=sum(job.status == "queued" for job in expired),
         woken=woken,
         is_full=len(expired) == limit or woken == limit,

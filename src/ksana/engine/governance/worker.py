@@ -16,7 +16,7 @@ from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 from ksana.domain.governance.decay import decay, next_decay_at
-from ksana.domain.governance.jobs import Ack, Failure, digest_of
+from ksana.domain.governance.jobs import Ack, AttemptFailure, digest_of
 from ksana.domain.governance.objects import NO_FIELDS, ObjectFields
 from ksana.domain.governance.records import (
     LEASE_US,
@@ -143,7 +143,7 @@ class GovernanceWorker:
             if refusal is None:
                 return
             performed = Performed(error=refusal)
-        failure = Failure(
+        failure = AttemptFailure(
             job_id=job.job_id,
             error=(performed.error or "")[:MAX_ERROR],
             token=job.lease_token,

@@ -10,7 +10,7 @@ import msgspec
 from ksana.domain.governance.acks import MADE_BY_ACK
 from ksana.domain.governance.audit import AuditEntry
 from ksana.domain.governance.changes import (
-    JobChange,
+    GovernanceJobChange,
     ObjectChange,
     check_job,
     check_object,
@@ -41,7 +41,7 @@ class LostRaceError(Exception):
 def write_changes(
     tx: GovernanceTx,
     who: Who,
-    jobs: Sequence[JobChange],
+    jobs: Sequence[GovernanceJobChange],
     objects: Sequence[ObjectChange] = (),
 ) -> None:
     """Write decisions over rows that this transaction holds, in the order they were made. Raise
@@ -60,7 +60,7 @@ def write_changes(
 def record_changes(
     tx: GovernanceTx,
     who: Who,
-    jobs: Sequence[JobChange],
+    jobs: Sequence[GovernanceJobChange],
     objects: Sequence[ObjectChange] = (),
 ) -> None:
     """The events, audit entries and counts of changes that are written."""
@@ -74,7 +74,7 @@ def record_changes(
         tx.governance_figures.count(name, number)
 
 
-def _counted(jobs: Iterable[JobChange]) -> Iterable[str]:
+def _counted(jobs: Iterable[GovernanceJobChange]) -> Iterable[str]:
     return (_COUNTED[change.event] for change in jobs if change.event in _COUNTED)
 
 
@@ -92,7 +92,7 @@ def _write_objects(tx: GovernanceTx, objects: Sequence[ObjectChange]) -> None:
         raise LostRaceError
 
 
-def _net_jobs(jobs: Sequence[JobChange]) -> list[JobWrite]:
+def _net_jobs(jobs: Sequence[GovernanceJobChange]) -> list[JobWrite]:
     """Several changes of one job as one: a follow-up may be made and moved in the same call."""
     net: dict[str, JobWrite] = {}
     for change in jobs:
@@ -102,7 +102,7 @@ def _net_jobs(jobs: Sequence[JobChange]) -> list[JobWrite]:
     return [write for write in net.values() if write != (None, None)]
 
 
-def _record_job(tx: GovernanceTx, who: Who, change: JobChange) -> list[EventText]:
+def _record_job(tx: GovernanceTx, who: Who, change: GovernanceJobChange) -> list[EventText]:
     job = change.job
     before, after = describe_job(change)
     tx.audit.append(

@@ -12,7 +12,7 @@ from ksana.domain.histogram import bucket_counts
 from ksana.domain.lifecycle import JOB, LEASE
 from ksana.domain.queue import events
 from ksana.domain.queue.changes import JobChange
-from ksana.domain.queue.effects import count_changes
+from ksana.domain.queue.effects import FigureChanges, count_changes, group_changes
 from ksana.domain.queue.jobs import CLAIM_HELD, Job
 from ksana.ports.queue.tables import QueueTx
 
@@ -47,38 +47,36 @@ def write_changes(tx: QueueTx, changes: Sequence[JobChange]) -> bool:
     stays."""
     if not changes:
         return True
-    _check(changes)
-    moves: dict[str, list[JobChange]] = {}
-    for change in changes:
-        moves.setdefault(change.move, []).append(change)
-    ended = [change for change in changes if change.lease_end is not None]
-    if tx.leases.end(ended) != len(ended):
-        return False
-    for move, alike in moves.items():
+    groups = group_changes(changes)
+    for (move, old, new, lease_end), alike in groups.items():
+        _check(old, new, lease_end)
+        if lease_end is not None:
+            end = tx.leases.release if lease_end == "RELEASED" else tx.leases.expire
+            if end(alike) != len(alike):
+                return False
         if getattr(tx.job_changes, move)(alike) != len(alike):
             return False
-    tx.leases.insert([change for change in changes if change.new == "RUNNING"])
+        if new == "RUNNING":
+            tx.leases.insert(alike)
+        if move == "cancel" and old in CLAIM_HELD:
+            for change in alike:
+                tx.capacity.drop_reserve(change.job_id)
     tx.events.append_texts(chain.from_iterable([change.events for change in changes]))
-    for change in moves.get("cancel", ()):
-        if change.old in CLAIM_HELD:
-            tx.capacity.drop_reserve(change.job_id)
-    _count(tx, changes, ended)
+    _count(tx, count_changes(groups, tx.now))
     return True
 
 
-def _check(changes: Sequence[JobChange]) -> None:
-    for old, new in {(change.old, change.new) for change in changes}:
-        if old != new:
-            JOB.require(old, new)
-        elif old in JOB.final:
-            raise JOB.refuse(old, new)
-    for end in {change.lease_end for change in changes if change.lease_end is not None}:
-        LEASE.require("ACTIVE", end)
+def _check(old: str, new: str, lease_end: str | None) -> None:
+    if old != new:
+        JOB.require(old, new)
+    elif old in JOB.final:
+        raise JOB.refuse(old, new)
+    if lease_end is not None:
+        LEASE.require("ACTIVE", lease_end)
 
 
-def _count(tx: QueueTx, changes: Sequence[JobChange], ended: Sequence[JobChange]) -> None:
+def _count(tx: QueueTx, counts: FigureChanges) -> None:
     now, series = tx.now, tx.series
-    counts = count_changes(changes, now)
     tx.gauges.add(counts.queued, counts.running, counts.arrivals)
     for metric, count in (
         ("queue.queued", counts.queued),
@@ -94,5 +92,5 @@ def _count(tx: QueueTx, changes: Sequence[JobChange], ended: Sequence[JobChange]
         series.observe("queue.wait", bucket_counts(now, counts.waited_since))
     if counts.ran_since:
         series.observe("queue.run", bucket_counts(now, counts.ran_since))
-    if ended:
-        tx.capacity.free(sum([change.cost_units for change in ended]), len(ended))
+    if counts.ended_leases:
+        tx.capacity.free(counts.freed_units, counts.ended_leases)

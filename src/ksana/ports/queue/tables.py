@@ -250,9 +250,14 @@ class LeaseTable(Protocol):
         when they were locked."""
         ...
 
-    def end(self, changes: Sequence[JobChange]) -> int:
-        """Leases become RELEASED or EXPIRED with these changes. Guard: active, and this token.
-        Whether they lasted was found when they were locked."""
+    def release(self, changes: Sequence[JobChange]) -> int:
+        """Leases become RELEASED with these changes. Guard: active, and this token. That they
+        lasted was found when they were locked."""
+        ...
+
+    def expire(self, changes: Sequence[JobChange]) -> int:
+        """Leases become EXPIRED with these changes. Guard: active, and this token. That they ran
+        out was found when they were locked."""
         ...
 
 

@@ -10,11 +10,11 @@ from ksana.domain.governance.audit import (
     GENESIS,
     PURGED,
     Anchor,
+    AuditFinding,
     AuditRow,
     ChainCheck,
     ChainHead,
     Expectations,
-    Finding,
     anchor_body,
     body_of,
     verify_anchors,
@@ -44,7 +44,7 @@ class AuditReport(msgspec.Struct, frozen=True):
     anchors: int
     last_anchor: str | None
     """The hash of the newest anchor: noted elsewhere, it proves later that nothing was cut off."""
-    findings: list[Finding]
+    findings: list[AuditFinding]
 
     @property
     def ok(self) -> bool:
@@ -83,7 +83,7 @@ class AuditService:
         anchors = [anchor async for anchor in self._anchors()]
         heads = await self._read_heads()
         expected = Expectations(anchors)
-        findings: list[Finding] = []
+        findings: list[AuditFinding] = []
         purged: dict[int, tuple[int, str]] = {}
         count = 0
         for head in _with_anchored(heads, expected):
@@ -96,7 +96,7 @@ class AuditService:
         findings += verify_purges(heads, purged)
         if known_anchor is not None and known_anchor not in {anchor.hash for anchor in anchors}:
             findings.append(
-                Finding(
+                AuditFinding(
                     kind="CUT",
                     chain=ANCHOR_CHAIN,
                     seq=0,
@@ -113,9 +113,9 @@ class AuditService:
 
     async def _verify_chain(
         self, head: ChainHead, expected: Expectations, purged: dict[int, tuple[int, str]]
-    ) -> tuple[list[Finding], int]:
+    ) -> tuple[list[AuditFinding], int]:
         check = ChainCheck(head, expected.of(head.chain))
-        findings: list[Finding] = []
+        findings: list[AuditFinding] = []
         async for rows in self._pages(head):
             findings += check.feed(rows)
             for row in rows:

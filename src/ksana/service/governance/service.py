@@ -10,7 +10,7 @@ from ksana.base.clock import Clock
 from ksana.base.errors import InvalidError, KsanaError, UnavailableError
 from ksana.base.instant import Instant, Micros, format_instant
 from ksana.domain.governance.gates import EVERYTHING
-from ksana.domain.governance.jobs import AHEAD_GRACE, Ack, Failure, NewJob
+from ksana.domain.governance.jobs import AHEAD_GRACE, Ack, AttemptFailure, NewGovernanceJob
 from ksana.domain.governance.objects import ObjectFields
 from ksana.domain.governance.records import (
     GATES,
@@ -82,7 +82,7 @@ class GovernanceService:
         """An id for a job to be."""
         return new_job_ids(self._clock.now(), 1)[0]
 
-    async def enqueue(self, new: NewJob, who: Who) -> Enqueued:
+    async def enqueue(self, new: NewGovernanceJob, who: Who) -> Enqueued:
         """Put a job in the queue, once for each idempotency key."""
         made = await self._store.transact(enqueue_job, new, self.rules, who)
         if isinstance(made, KsanaError):
@@ -148,7 +148,7 @@ class GovernanceService:
         self.waiting.notify_all()
         return ended
 
-    async def fail(self, failure: Failure, who: Who) -> GovernanceJob:
+    async def fail(self, failure: AttemptFailure, who: Who) -> GovernanceJob:
         """End one attempt. Raise LEASE_LOST when it is not, or no longer, the caller's."""
         ended = await self._transact(fail_jobs, [failure], self.rules, who)
         self.waiting.notify_all()

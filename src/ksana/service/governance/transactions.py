@@ -7,9 +7,9 @@ import msgspec
 
 from ksana.base.errors import ConflictError, KsanaError, NotFoundError
 from ksana.domain.governance.audit import AuditEntry
-from ksana.domain.governance.changes import JobChange, ObjectChange
+from ksana.domain.governance.changes import GovernanceJobChange, ObjectChange
 from ksana.domain.governance.jobs import (
-    NewJob,
+    NewGovernanceJob,
     decide_enqueue,
     decide_follow_up,
     refuse_limit,
@@ -46,7 +46,9 @@ class Enqueued(msgspec.Struct, frozen=True):
     is_duplicate: bool
 
 
-def enqueue_job(tx: GovernanceTx, new: NewJob, rules: Rules, who: Who) -> Enqueued | KsanaError:
+def enqueue_job(
+    tx: GovernanceTx, new: NewGovernanceJob, rules: Rules, who: Who
+) -> Enqueued | KsanaError:
     """Put a job in the queue unless one has its idempotency key. A refusal by the object's limit is
     recorded, so it is answered and not raised."""
     change = decide_enqueue(new, tx.now)
@@ -69,7 +71,7 @@ def enqueue_job(tx: GovernanceTx, new: NewJob, rules: Rules, who: Who) -> Enqueu
     return Enqueued(job=change.job, is_duplicate=False)
 
 
-def _record_refusal(tx: GovernanceTx, new: NewJob, limit: ConflictError) -> None:
+def _record_refusal(tx: GovernanceTx, new: NewGovernanceJob, limit: ConflictError) -> None:
     current: dict[str, Any] = limit.extra["current"]
     tx.events.append(
         "OBJECT",
@@ -109,7 +111,7 @@ def _requeue(tx: GovernanceTx, jobs: Sequence[GovernanceJob], who: Who) -> list[
     if not jobs:
         return []
     taken = set(tx.governance.lock_follow_ups([job.key for job in jobs]))
-    changes: list[JobChange] = []
+    changes: list[GovernanceJobChange] = []
     for job in jobs:
         change = requeue(job, tx.now, job.key in taken)
         if change.job.follow_key is not None:
@@ -144,7 +146,7 @@ def put_object(
     return change.new, old is None
 
 
-def _follow(tx: GovernanceTx, change: ObjectChange, rules: Rules) -> list[JobChange]:
+def _follow(tx: GovernanceTx, change: ObjectChange, rules: Rules) -> list[GovernanceJobChange]:
     """The change of the queued follow-up, where the next action changed."""
     old, new = change.old, change.new
     if old is not None and (old.next_action_at, old.next_action) == (

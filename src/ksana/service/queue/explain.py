@@ -35,10 +35,10 @@ class JobExplanation(msgspec.Struct, frozen=True):
 class QueueExplainer:
     """Answers why."""
 
-    def __init__(self, store: Store, limits: Limits, classes: JobClassCache) -> None:
+    def __init__(self, store: Store, limits: Limits, classes: JobClassCache | None = None) -> None:
         self._store = store
         self._limits = limits
-        self._classes = classes
+        self._classes = classes or JobClassCache()
 
     async def explain(self, job_id: str) -> JobExplanation:
         """Explain one job. Which workers there are is known from the claims of this instance."""

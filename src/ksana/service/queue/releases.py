@@ -6,11 +6,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from ksana.base.errors import KsanaError, NotFoundError
-from ksana.domain.leases import ANYBODY, Proof
 from ksana.domain.queue.after_change import ended_job
-from ksana.domain.queue.attempt_ends import Said, after_release, end_attempt
+from ksana.domain.queue.attempt_ends import Release, after_release, end_attempt
 from ksana.domain.queue.changes import JobChange
-from ksana.domain.queue.jobs import LeasedJob, LeaseWithJob, release_digest
+from ksana.domain.queue.jobs import LeasedJob, LeaseWithJob
 from ksana.domain.queue.turns import Turns
 from ksana.engine.queue.leasing import expire_leases, write_held
 from ksana.ports.queue.tables import QueueTx
@@ -20,30 +19,6 @@ from ksana.service.queue.leases import (
     lease_with_job,
     refuse_other_lease,
 )
-
-
-class Release(msgspec.Struct, frozen=True, gc=False):
-    """A worker's last word on its attempt."""
-
-    lease_id: str
-    status: str
-    job_id: str | None = None
-    proof: Proof = ANYBODY
-    result_json: str | None = None
-    error: str | None = None
-    metrics_json: str | None = None
-    may_retry: bool = True
-    """Whether another attempt may help."""
-
-    def digest(self) -> str:
-        """What it says, in a few characters."""
-        return release_digest(
-            self.status,
-            self.result_json or "",
-            self.error,
-            self.metrics_json or "",
-            self.may_retry,
-        )
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
@@ -153,8 +128,8 @@ def _end(tx: QueueTx, fresh: dict[str, tuple[Release, LeaseWithJob, str]]) -> di
         lease_id: end_attempt(
             held,
             after_release(held, item.status, item.may_retry),
-            Said(item.status, digest, item.error, item.result_json, item.metrics_json),
-            "RELEASED",
+            item,
+            digest,
             now,
             turns,
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -10,9 +10,10 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
 from ksana.base.ids import new_ordered_uuid, new_ordered_uuids
-from ksana.base.instant import DAY, MILLISECOND, SECOND, Instant, Micros
+from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.changes import SCHEDULED, JobChange
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.effects import wake_after
@@ -23,23 +24,22 @@ from ksana.engine.queue.leasing import Leasing
 from ksana.ports.queue.tables import JobFilter, QueueTx
 from ksana.ports.store import Event, Store
 from ksana.service.core.batching import Batcher
+from ksana.service.core.idempotency import IdempotentRequest, once_only
 from ksana.service.queue import jobs as job_transactions
 from ksana.service.queue import leases as lease_transactions
 from ksana.service.queue import releases as release_transactions
 from ksana.service.queue.claims import NOTHING, Claim, Claimed, JobClassCache, claim_jobs
 from ksana.service.queue.jobs import Report, not_found
 from ksana.service.queue.leases import Heartbeat, LeaseAnswer, LeaseDenied, LeaseRequest
-from ksana.service.queue.releases import Release, Released
+from ksana.service.queue.releases import Released
 
 MAX_BATCH: Final = 1000
 MAX_ITEMS: Final = 500
 MAX_EVENTS: Final = 10_000
-IDEMPOTENCY_TTL: Final[Micros] = DAY
 AT_ONCE: Final = 4
 """Claims of those who wait that try at the same time, on a shared store."""
 BUSY_PAUSE: Final = (4 * MILLISECOND, 16 * MILLISECOND)
 """How long a claim that waits anyway stands back when another has the capacity; from … to."""
-_SCOPE: Final = "queue.submit"
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class QueueService:
             return (await self._submit([job], is_batch=False))[0]
         if job.job_class.cost_units > self.limits.total:
             self._check_costs([job])
-        return await self._intake.put(job)
+        return await self._intake.add(job)
 
     async def submit_batch(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Enter jobs, all or none."""
@@ -95,16 +95,13 @@ class QueueService:
                     )
         return await self._submit(jobs, is_batch=True)
 
-    async def submit_once(
-        self, job: NewJob, key: str, body: bytes, render: Callable[[Job], bytes]
-    ) -> bytes:
-        """Enter one job under an Idempotency-Key: the first answer again for a day."""
+    async def submit_once(self, job: NewJob, request: IdempotentRequest) -> Job:
+        """Enter one job under an Idempotency-Key. Raise ReplayedAnswer for a repeat."""
         self._check_costs([job])
-        classes = self._new_classes([job])
-        answer, made = await self._store.transact(_submit_once, job, classes, key, body, render)
-        if made is not None:
-            self._notify_submitted([job], [made])
-        return answer
+        work = once_only(_submit_one, request)
+        made = await self._store.transact(work, job, self._new_classes([job]))
+        self._notify_submitted([job], [made])
+        return made
 
     async def _submit(self, jobs: Sequence[NewJob], is_batch: bool) -> list[Job]:
         self._check_costs(jobs)
@@ -284,26 +281,8 @@ def read_events(tx: QueueTx, job_id: str) -> list[Event]:
     return sorted(events, key=lambda event: event.id)
 
 
-def _submit_once(
-    tx: QueueTx,
-    job: NewJob,
-    classes: Sequence[JobClass],
-    key: str,
-    body: bytes,
-    render: Callable[[Job], bytes],
-) -> tuple[bytes, Job | None]:
-    remembered: str | None = tx.idempotency.find_answer(_SCOPE, key, body)
-    if remembered is not None:
-        return remembered.encode(), None
-    made = job_transactions.submit_jobs(tx, [job], classes, False)[0]
-    answer = render(made)
-    if not tx.idempotency.remember(_SCOPE, key, body, answer.decode(), IDEMPOTENCY_TTL):
-        # The same key came in by another instance at this very moment; ours is undone and the
-        # caller asks again.
-        raise ConflictError(
-            "a request with this Idempotency-Key is under way", code="DUPLICATE_REQUEST"
-        )
-    return answer, made
+def _submit_one(tx: QueueTx, job: NewJob, classes: Sequence[JobClass]) -> Job:
+    return job_transactions.submit_jobs(tx, [job], classes, False)[0]
 
 
 def _or_raise(answer: LeaseAnswer) -> LeasedJob:

@@ -129,7 +129,8 @@ class CoordinationSettings(msgspec.Struct, frozen=True):
         str,
         About(
             text(pattern=r"[A-Za-z0-9._:-]{1,100}", allowed="1 to 100 letters, digits or ._:-"),
-            "The name of this process; each start adds its process id and chance. auto takes the host's name.",
+            "The name of this process; each start adds its process id and a random part. "
+            "auto takes the host's name.",
             ("KSANA_INSTANCE_ID",),
         ),
     ] = "auto"
@@ -183,7 +184,8 @@ class TracingSettings(msgspec.Struct, frozen=True):
         str,
         About(
             ENDPOINT_URL,
-            "Where OpenTelemetry spans go, over HTTP, such as http://collector:4318; if unset, none do.",
+            "Where OpenTelemetry spans go, over HTTP, such as http://collector:4318; "
+            "if unset, none do.",
             ("OTEL_EXPORTER_OTLP_ENDPOINT",),
         ),
     ] = ""

@@ -87,6 +87,13 @@ class TaskSettings(msgspec.Struct, frozen=True):
             "Whether a call of unknown outcome is sent again.",
         ),
     ] = "at_least_once"
+    plain_http: Annotated[
+        Literal["own", "libcurl"],
+        About(
+            choice("own", "libcurl"),
+            "What calls http:// targets: our own client, or libcurl as for https://.",
+        ),
+    ] = "own"
     dst_gap: Annotated[
         Literal["debian", "next", "skip", "shift"],
         About(

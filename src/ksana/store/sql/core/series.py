@@ -1,7 +1,7 @@
 """Counts over time. Minutes are counted in `rollups`, with what they count; a chore moves those
 that are over into `queue_hours`, an hour in one row. A count stands in one of the two, never in
-both: they are read in one snapshot and moved in one transaction, so it does not matter when the chore
-comes, or that a late commit counts in a minute long over.
+both: they are read in one snapshot and moved in one transaction, so it does not matter when the
+chore comes, or that a late commit counts in a minute long over.
 """
 
 from collections.abc import Mapping, Sequence

@@ -129,19 +129,26 @@ class Macros:
         name, argument = match[1], match[2]
         if name == "where":  # a partial index, where the database has such a thing
             return f"WHERE {argument}" if self._keeps_where else ""
+        if name == "widen":  # a text column that may hold more: its table, name and type
+            return self._words[name].format(*argument.split())
         return self._words[name].format(argument or "")
 
 
 def load_statements(macros: Macros) -> dict[str, Statement]:
-    """Read every statement of the packages beside this one, as `<file>.<name>`. A surface's
+    """Compile every statement of the packages beside this one, by its full name."""
+    return {
+        name: Statement(name, text, filters, macros) for name, text, filters in read_statements()
+    }
+
+
+def read_statements() -> list[tuple[str, str, dict[str, str]]]:
+    """Every statement as it is written: `<file>.<name>`, its text, its filters. A surface's
     statements lie in its own package."""
-    found: dict[str, Statement] = {}
-    for file in list_statement_files():
-        group = file.name.removesuffix(".sql")
-        for name, text, filters in _split(file.read_text("utf-8")):
-            full_name = f"{group}.{name}"
-            found[full_name] = Statement(full_name, text, filters, macros)
-    return found
+    return [
+        (f"{file.name.removesuffix('.sql')}.{name}", text, filters)
+        for file in list_statement_files()
+        for name, text, filters in _split(file.read_text("utf-8"))
+    ]
 
 
 def _split(source: str) -> Iterable[tuple[str, str, dict[str, str]]]:

@@ -22,14 +22,12 @@ class SqlJobChanges:
         return count
 
     def promote(self, changes: Sequence[JobChange]) -> int:
-        columns = ("position", "turn", "seq")
-        rows = [(one.position, one.turn, one.seq) for one in changes]
+        columns = ("turn", "seq")
+        rows = [(one.turn, one.seq) for one in changes]
         return self._run("queue.promote_job", columns, rows)
 
     def claim(self, changes: Sequence[JobChange]) -> int:
         columns = (
-            "position",
-            "new_state",
             "worker_id",
             "claim_token",
             "claims",
@@ -40,8 +38,6 @@ class SqlJobChanges:
         now = self._now
         rows = [
             (
-                one.position,
-                one.new,
                 one.worker_id,
                 one.claim_token,
                 one.claims,
@@ -55,8 +51,6 @@ class SqlJobChanges:
 
     def start(self, changes: Sequence[JobChange]) -> int:
         columns = (
-            "position",
-            "new_state",
             "worker_id",
             "claim_token",
             "claims",
@@ -69,8 +63,6 @@ class SqlJobChanges:
         now = self._now
         rows = [
             (
-                one.position,
-                one.new,
                 one.worker_id,
                 one.claim_token,
                 one.claims,
@@ -86,8 +78,6 @@ class SqlJobChanges:
 
     def grant(self, changes: Sequence[JobChange]) -> int:
         columns = (
-            "position",
-            "new_state",
             "lease_id",
             "attempts",
             "now_at",
@@ -97,8 +87,6 @@ class SqlJobChanges:
         )
         rows = [
             (
-                one.position,
-                one.new,
                 one.lease_id,
                 one.attempts,
                 self._now,
@@ -112,8 +100,6 @@ class SqlJobChanges:
 
     def deny(self, changes: Sequence[JobChange]) -> int:
         columns = (
-            "position",
-            "new_state",
             "next_retry_at",
             "until",
             "now_at",
@@ -122,8 +108,6 @@ class SqlJobChanges:
         )
         rows = [
             (
-                one.position,
-                one.new,
                 one.next_retry_at,
                 one.until,
                 self._now,
@@ -163,10 +147,8 @@ class SqlJobChanges:
         return self._run("queue.report_job", columns, rows)
 
     def cancel(self, changes: Sequence[JobChange]) -> int:
-        columns = ("new_state", "final_status", "reason", "now_at", "seq", "old_state")
-        rows = [
-            (one.new, FINAL_OF[one.new], one.reason, self._now, one.seq, one.old) for one in changes
-        ]
+        columns = ("reason", "now_at", "seq", "old_state")
+        rows = [(one.reason, self._now, one.seq, one.old) for one in changes]
         return self._run("queue.cancel_job", columns, rows)
 
     def finish(self, changes: Sequence[JobChange]) -> int:
@@ -199,7 +181,6 @@ class SqlJobChanges:
     def requeue(self, changes: Sequence[JobChange]) -> int:
         columns = (
             "position",
-            "new_state",
             "turn",
             "due_at",
             "next_retry_at",
@@ -212,7 +193,6 @@ class SqlJobChanges:
         rows = [
             (
                 one.position,
-                one.new,
                 one.turn,
                 one.due_at,
                 one.next_retry_at,
@@ -227,11 +207,8 @@ class SqlJobChanges:
         return self._run("queue.requeue_job", columns, rows)
 
     def take_back(self, changes: Sequence[JobChange]) -> int:
-        columns = ("position", "new_state", "turn", "now_at", "seq", "claim_token")
-        rows = [
-            (one.position, one.new, one.turn, self._now, one.seq, one.claim_token)
-            for one in changes
-        ]
+        columns = ("turn", "now_at", "seq", "claim_token")
+        rows = [(one.turn, self._now, one.seq, one.claim_token) for one in changes]
         return self._run("queue.take_back_job", columns, rows)
 
     def note_running(

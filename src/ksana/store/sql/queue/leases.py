@@ -83,18 +83,16 @@ class SqlLeases:
         ]
         return self._session.run_rows("queue.extend_lease", columns, rows)
 
-    def end(self, changes: Sequence[JobChange]) -> int:
-        columns = ("new_state", "now_at", "status", "digest", "lease_id", "lease_token")
+    def release(self, changes: Sequence[JobChange]) -> int:
+        columns = ("now_at", "status", "digest", "lease_id", "lease_token")
         now = self._now
         rows = [
-            (
-                one.lease_end,
-                now,
-                one.release_status,
-                one.release_digest,
-                one.lease_id,
-                one.lease_token,
-            )
+            (now, one.release_status, one.release_digest, one.lease_id, one.lease_token)
             for one in changes
         ]
-        return self._session.run_rows("queue.end_lease", columns, rows)
+        return self._session.run_rows("queue.release_lease", columns, rows)
+
+    def expire(self, changes: Sequence[JobChange]) -> int:
+        columns = ("now_at", "lease_id", "lease_token")
+        rows = [(self._now, one.lease_id, one.lease_token) for one in changes]
+        return self._session.run_rows("queue.expire_lease", columns, rows)

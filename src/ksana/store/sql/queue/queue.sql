@@ -173,30 +173,30 @@ SELECT COUNT(*) FROM (
 
 -- name: promote_job
 -- A scheduled job gets its turn. Guard: still scheduled.
-UPDATE scheduler_job_runs SET lane = :position, turn = :turn WHERE seq = :seq AND lane = 0
+UPDATE scheduler_job_runs SET lane = 1, turn = :turn WHERE seq = :seq AND lane = 0
 
 -- name: claim_job
 -- Guard: still ready.
-UPDATE scheduler_job_runs SET lane = :position, state = :new_state, claimed_by = :worker_id, claim_token = :claim_token,
+UPDATE scheduler_job_runs SET lane = 2, state = 'CLAIMED', claimed_by = :worker_id, claim_token = :claim_token,
   claims = :claims, claim_expires_at = :until, updated_at = :now_at, progress = NULL, note = NULL
 WHERE seq = :seq AND lane = 1
 
 -- name: start_job
 -- Claim and lease in one. Guard: still ready, with so many attempts made.
-UPDATE scheduler_job_runs SET lane = :position, state = :new_state, claimed_by = :worker_id, claim_token = :claim_token,
+UPDATE scheduler_job_runs SET lane = 4, state = 'RUNNING', claimed_by = :worker_id, claim_token = :claim_token,
   claims = :claims, lease_id = :lease_id, attempts = :attempts, started_at = :now_at, updated_at = :now_at,
   next_retry_at = NULL, progress = NULL, note = NULL
 WHERE seq = :seq AND lane = 1 AND attempts = :old_attempts
 
 -- name: grant_job
 -- A claimed job runs. Guard: claimed under this token, the claim lasts by the store's clock, with so many attempts made.
-UPDATE scheduler_job_runs SET lane = :position, state = :new_state, lease_id = :lease_id, attempts = :attempts,
+UPDATE scheduler_job_runs SET lane = 4, state = 'RUNNING', lease_id = :lease_id, attempts = :attempts,
   claim_expires_at = NULL, pending_at = NULL, next_retry_at = NULL, started_at = :now_at, updated_at = :now_at
 WHERE seq = :seq AND lane IN (2, 3) AND claim_token = :claim_token AND attempts = :old_attempts AND claim_expires_at > {now}
 
 -- name: deny_job
 -- A refused request waits with its claim kept. Guard: claimed under this token, and the claim lasts by the store's clock.
-UPDATE scheduler_job_runs SET lane = :position, state = :new_state, next_retry_at = :next_retry_at, claim_expires_at = :until,
+UPDATE scheduler_job_runs SET lane = 3, state = 'LEASE_PENDING', next_retry_at = :next_retry_at, claim_expires_at = :until,
   pending_at = COALESCE(pending_at, :now_at), updated_at = :now_at
 WHERE seq = :seq AND lane IN (2, 3) AND claim_token = :claim_token AND claim_expires_at > {now}
 
@@ -213,7 +213,7 @@ WHERE job_id = :job_id AND lane = 4 AND lease_id = :lease_id
 
 -- name: cancel_job
 -- Guard: that state, and not running.
-UPDATE scheduler_job_runs SET lane = NULL, state = :new_state, final_status = :final_status, cancel_requested = 1,
+UPDATE scheduler_job_runs SET lane = NULL, state = 'CANCELED', final_status = 'CANCELED', cancel_requested = 1,
   cancel_reason = :reason, claim_expires_at = NULL, pending_at = NULL, next_retry_at = NULL, finished_at = :now_at,
   updated_at = :now_at
 WHERE seq = :seq AND lane < 4 AND state = :old_state
@@ -231,14 +231,14 @@ WHERE seq = :seq AND lane = 4 AND lease_id = :lease_id
 
 -- name: requeue_job
 -- Another attempt. Guard: running under this very lease.
-UPDATE scheduler_job_runs SET lane = :position, state = :new_state, claimed_by = NULL, claim_token = 0, lease_id = NULL,
+UPDATE scheduler_job_runs SET lane = :position, state = 'QUEUED', claimed_by = NULL, claim_token = 0, lease_id = NULL,
   turn = :turn, due_at = :due_at, next_retry_at = :next_retry_at, error_text = :error_text, result_json = NULL,
   metrics_json = :metrics_json, progress = NULL, note = NULL, updated_at = :now_at
 WHERE seq = :seq AND lane = 4 AND lease_id = :lease_id
 
 -- name: take_back_job
 -- Back to its place. Guard: claimed under this token. That the claim ran out was found when it was locked.
-UPDATE scheduler_job_runs SET lane = :position, state = :new_state, claimed_by = NULL, claim_token = 0,
+UPDATE scheduler_job_runs SET lane = 1, state = 'QUEUED', claimed_by = NULL, claim_token = 0,
   claim_expires_at = NULL, pending_at = NULL, next_retry_at = NULL, turn = :turn, progress = NULL, note = NULL,
   updated_at = :now_at
 WHERE seq = :seq AND lane IN (2, 3) AND claim_token = :claim_token
@@ -295,9 +295,14 @@ WHERE state = 'ACTIVE' AND expires_at <= {now} ORDER BY expires_at LIMIT :limit 
 UPDATE scheduler_lease_runs SET last_heartbeat_at = :now_at, expires_at = :expires_at, ttl_sec = :ttl_sec
 WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
 
--- name: end_lease
--- Released or expired. Guard: active, under this token. Whether it lasted was found when it was locked.
-UPDATE scheduler_lease_runs SET state = :new_state, released_at = :now_at, release_status = :status, release_digest = :digest
+-- name: release_lease
+-- Guard: active, under this token. That it lasted was found when it was locked.
+UPDATE scheduler_lease_runs SET state = 'RELEASED', released_at = :now_at, release_status = :status, release_digest = :digest
+WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
+
+-- name: expire_lease
+-- Guard: active, under this token. That it ran out was found when it was locked.
+UPDATE scheduler_lease_runs SET state = 'EXPIRED', released_at = :now_at
 WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
 
 -- name: sum_active
