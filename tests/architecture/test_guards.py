@@ -11,16 +11,26 @@ from ksana.store.sql.core.migrate import list_migrations
 from ksana.store.sql.core.statements import read_statements
 from tests.ground.guards import Change, list_changes, list_guards, split_outside_brackets
 
+OBJECT = Lifecycle(
+    "OBJECT",
+    initial=lifecycle.MEMORY.states | lifecycle.EXPERIENCE.states | lifecycle.COGNITION.states,
+    final=frozenset(),
+    moves=lifecycle.MEMORY.moves + lifecycle.EXPERIENCE.moves + lifecycle.COGNITION.moves,
+)
+"""Objects of every type lie in one table, each type with its own moves."""
+
 STATES: dict[str, tuple[str, Lifecycle]] = {
     "tasks": ("status", lifecycle.TASK),
     "task_runs": ("status", lifecycle.RUN),
     "scheduler_job_runs": ("state", lifecycle.JOB),
     "scheduler_lease_runs": ("state", lifecycle.LEASE),
+    "governance_jobs": ("status", lifecycle.GOV_JOB),
+    "governance_objects": ("status", OBJECT),
 }
 """The column of each table that holds an entity's state."""
 
-WITHOUT_LIFECYCLE = {"async_callbacks"}
-"""Tables whose `status` is written once and never moves."""
+WITHOUT_LIFECYCLE = {"async_callbacks", "governance_gates"}
+"""Tables whose `status` is written once and never moves, or may become anything at any time."""
 
 POSITIONS = {0: {"QUEUED"}, 1: {"QUEUED"}, 2: {"CLAIMED", "PREPARING"}, 3: {"LEASE_PENDING"}}
 POSITIONS[4] = {"RUNNING"}

@@ -1,0 +1,1 @@
+"""Governance, pure: objects that fall due, who may be handed their jobs, and what is recorded."""

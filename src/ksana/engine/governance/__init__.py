@@ -1,0 +1,1 @@
+"""Moving parts of governance: hand-outs and ends as transactions, and the loops beside them."""

@@ -1,0 +1,1 @@
+"""What governance needs of a store."""

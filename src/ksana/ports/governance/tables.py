@@ -1,0 +1,273 @@
+"""The tables of governance as a transaction function sees them: `tx.governance`, `tx.objects`,
+`tx.gates`, `tx.audit`. The store is told values and guards them; it decides nothing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from ksana.base.instant import Instant
+from ksana.domain.governance.audit import Anchor, AuditEntry, AuditRow, ChainHead
+from ksana.domain.governance.records import Gate, GovernanceJob, GovernedObject
+from ksana.ports.store import Tx
+
+Order = Literal["run_at", "priority"]
+
+
+class LockedJob(GovernanceJob, frozen=True, array_like=True, gc=False):
+    """A job held by this transaction, and whether its lease is over by the store's clock."""
+
+    is_expired: int = 0
+
+
+class Wanted(msgspec.Struct, frozen=True, gc=False):
+    """What a pull takes."""
+
+    now: Instant
+    limit: int
+    order: Order = "run_at"
+    actions: tuple[str, ...] = ()
+    object_types: tuple[str, ...] = ()
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether it takes only some kinds of jobs."""
+        return bool(self.actions or self.object_types)
+
+
+class GovernanceJobFilter(msgspec.Struct, frozen=True, gc=False):
+    """Which jobs to list; None matches all."""
+
+    status: str | None = None
+    object_type: str | None = None
+    object_id: str | None = None
+    action: str | None = None
+    worker_id: str | None = None
+    run_after: Instant | None = None
+    run_before: Instant | None = None
+
+
+class AuditFilter(msgspec.Struct, frozen=True, gc=False):
+    """Which audit entries to list; None matches all."""
+
+    event_type: str | None = None
+    actor: str | None = None
+    object_type: str | None = None
+    object_id: str | None = None
+    job_id: str | None = None
+    since: Instant | None = None
+    until: Instant | None = None
+
+
+class DueFigures(msgspec.Struct, frozen=True, gc=False):
+    """What waits at this moment."""
+
+    due: int
+    oldest_due_at: Instant | None
+    running: int
+    deferred: int
+    dead_letters: int
+
+
+class Removal(msgspec.Struct, frozen=True, gc=False):
+    """Entries that were removed at the beginning of a chain: up to where, and the last one's hash.
+    Chain -1 is that of the anchors."""
+
+    chain: int
+    seq: int
+    hash: str
+    count: int
+
+
+AuditPlace = tuple[Instant, int, int]
+"""Where a page of the audit ends: (time, chain, place)."""
+
+JobWrite = tuple[GovernanceJob | None, GovernanceJob | None]
+"""(old, new): None for old is a new job, None for new a removed one."""
+
+
+class GovernanceJobs(Protocol):
+    """`governance_jobs`."""
+
+    def insert_once(self, job: GovernanceJob) -> bool:
+        """Enter a job; False if one of its object type has its idempotency key."""
+        ...
+
+    def write(self, changes: Sequence[JobWrite]) -> None:
+        """Write changes of jobs that this transaction has locked. Guard: the status and the lease
+        token each had. Raise RuntimeError if a guard fails: then it was not locked."""
+        ...
+
+    def take_due(self, wanted: Wanted) -> list[GovernanceJob]:
+        """Lock queued jobs that are due, in order, passing over those that others have locked. An
+        index range: jobs that are not due, not wanted or not queued cost nothing."""
+        ...
+
+    def lock(self, job_ids: Sequence[str]) -> dict[str, LockedJob]:
+        """Lock jobs, waiting for others who have them."""
+        ...
+
+    def lock_expired(self, limit: int) -> list[GovernanceJob]:
+        """Lock running jobs whose lease is over by the store's clock, the oldest first."""
+        ...
+
+    def lock_deferred(self, gate_key: str, limit: int) -> list[GovernanceJob]:
+        """Lock jobs that wait for a setting of a gate, the oldest first."""
+        ...
+
+    def has_deferred(self, gate_key: str) -> bool:
+        """Whether a job waits for a setting of a gate."""
+        ...
+
+    def lock_follow_ups(self, object_keys: Sequence[str]) -> dict[str, GovernanceJob]:
+        """Lock the queued follow-up of each object that has one."""
+        ...
+
+    def find(self, job_id: str) -> GovernanceJob | None:
+        """One job."""
+        ...
+
+    def find_by_key(self, object_type: str, idempotency_key: str) -> GovernanceJob | None:
+        """The job with an idempotency key."""
+        ...
+
+    def list_jobs(
+        self, wanted: GovernanceJobFilter, before: int | None, limit: int
+    ) -> list[GovernanceJob]:
+        """Jobs, newest first, with a lower number than `before`."""
+        ...
+
+    def next_due(self) -> tuple[Instant | None, Instant | None]:
+        """When the next queued job is due, and when the next lease ends."""
+        ...
+
+    def purge(self, before: Instant, limit: int) -> int:
+        """Remove jobs that ended before; never dead letters."""
+        ...
+
+
+class GovernanceFigures(Protocol):
+    """Counts of governance."""
+
+    def read(self) -> DueFigures:
+        """What waits now. Counting stops at a million."""
+        ...
+
+    def count(self, name: str, number: int) -> None:
+        """Add to the count of this minute."""
+        ...
+
+    def sum_since(self, since: Instant) -> Mapping[str, int]:
+        """Every count since then, by name."""
+        ...
+
+
+class Objects(Protocol):
+    """`governance_objects`."""
+
+    def find(self, object_key: str) -> GovernedObject | None:
+        """One object."""
+        ...
+
+    def read(self, object_keys: Sequence[str]) -> dict[str, GovernedObject]:
+        """Objects by their keys; those that nobody registered are not there."""
+        ...
+
+    def lock(self, object_keys: Sequence[str]) -> dict[str, GovernedObject]:
+        """The same, held. Who holds an object is the only one to change its follow-up."""
+        ...
+
+    def insert_if_new(self, objects: Sequence[GovernedObject]) -> int:
+        """Enter objects; answer how many were new. Waits for others who enter the same."""
+        ...
+
+    def update_if_unchanged(self, changes: Sequence[tuple[GovernedObject, GovernedObject]]) -> int:
+        """Write (old, new); answer how many still had the old one's version and status."""
+        ...
+
+
+class Gates(Protocol):
+    """`governance_gates`: at most one row for each gate and scope."""
+
+    def list_gates(self) -> list[Gate]:
+        """Every setting."""
+        ...
+
+    def lock_gates(self) -> list[Gate]:
+        """The same, and nobody sets a gate until this transaction is over."""
+        ...
+
+    def set_gate(self, gate: Gate) -> None:
+        """Write one setting."""
+        ...
+
+
+class AuditLog(Protocol):
+    """`audit_events`, `audit_chains`, `audit_anchors`.
+
+    Entries are gathered and written at the end of the transaction, hashed onto a chain that this
+    transaction has taken for itself: two writers never wait for one chain, and what is rolled back
+    leaves no gap.
+    """
+
+    def append(self, entry: AuditEntry) -> str:
+        """Record at `tx.now`; answer the entry's id."""
+        ...
+
+    def find(self, entry_id: str) -> AuditRow | None:
+        """One entry."""
+        ...
+
+    def list_entries(
+        self, wanted: AuditFilter, before: AuditPlace | None, limit: int
+    ) -> list[AuditRow]:
+        """Entries, newest first, before a place."""
+        ...
+
+    def list_chain(self, chain: int, after: int, until: int, limit: int) -> list[AuditRow]:
+        """The entries of a chain with places in (after, until], in order."""
+        ...
+
+    def list_heads(self) -> list[ChainHead]:
+        """Every chain that has entries."""
+        ...
+
+    def list_anchors(self, after: int, limit: int) -> list[Anchor]:
+        """Anchors with a greater number, in order."""
+        ...
+
+    def add_anchor(self, anchor: Anchor) -> bool:
+        """Write an anchor; False if another took its number."""
+        ...
+
+    def latest_anchor(self) -> Anchor | None:
+        """The newest anchor."""
+        ...
+
+    def purge(self, before: Instant, limit: int) -> list[Removal]:
+        """Remove entries at the beginning of chains, and anchors, that are older than `before`;
+        answer what was removed. A newer entry keeps all that come after it."""
+        ...
+
+    def mark(self) -> int:
+        """A number that changes with every entry."""
+        ...
+
+
+class GovernanceTx(Tx, Protocol):
+    """A transaction with the tables of governance."""
+
+    @property
+    def governance(self) -> GovernanceJobs: ...
+
+    @property
+    def governance_figures(self) -> GovernanceFigures: ...
+
+    @property
+    def objects(self) -> Objects: ...
+
+    @property
+    def gates(self) -> Gates: ...
+
+    @property
+    def audit(self) -> AuditLog: ...

@@ -1,0 +1,1 @@
+"""Governance as callers use it."""

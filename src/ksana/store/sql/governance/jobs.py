@@ -1,0 +1,328 @@
+"""Governance jobs in SQL. What a pull reads is an index range: by second and priority for pulls
+that take anything, by class for those that take only some kinds or ask for priority first."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ksana.base.instant import SECOND, Instant
+from ksana.domain.governance.records import (
+    ACTIONS,
+    OBJECT_TYPES,
+    PRIORITIES,
+    GovernanceJob,
+    class_of,
+)
+from ksana.ports.governance.tables import GovernanceJobFilter, JobWrite, LockedJob, Wanted
+from ksana.store.sql.core.session import Row, Session
+
+_NEW: Final = (
+    "job_id",
+    "object_type",
+    "object_id",
+    "action",
+    "urgency",
+    "run_at",
+    "attempt",
+    "max_attempts",
+    "idempotency_key",
+    "status",
+    "last_error",
+    "lane",
+    "reason",
+    "created_at",
+    "updated_at",
+    "lease_token",
+    "deferrals",
+    "follow_key",
+    "is_follow_up",
+    "due_sec",
+    "class_no",
+)
+_LEASE: Final = (
+    "status",
+    "reason",
+    "worker_id",
+    "lease_token",
+    "lease_expires_at",
+    "updated_at",
+    "seq",
+)
+_END: Final = (
+    "status",
+    "reason",
+    "last_error",
+    "finished_at",
+    "updated_at",
+    "audit_event_id",
+    "next_action_at",
+    "follow_up_id",
+    "ack_digest",
+    "seq",
+    "old_token",
+)
+_CHANGE: Final = (
+    "action",
+    "run_at",
+    "attempt",
+    "idempotency_key",
+    "status",
+    "last_error",
+    "lane",
+    "reason",
+    "updated_at",
+    "finished_at",
+    "worker_id",
+    "lease_token",
+    "lease_expires_at",
+    "deferrals",
+    "gate_key",
+    "follow_key",
+    "due_sec",
+    "class_no",
+    "seq",
+    "old_status",
+    "old_token",
+)
+
+_PURGE_WINDOWS: Final = 20
+"""Windows of old rows one purge looks through: dead letters stay and must not stop it."""
+
+
+class SqlGovernanceJobs:
+    """`governance_jobs`."""
+
+    def __init__(self, session: Session, tx: Any) -> None:
+        self._session = session
+        self._now: Instant = tx.now
+
+    def insert_once(self, job: GovernanceJob) -> bool:
+        return self._session.run_rows("governance.insert_job_once", _NEW, [_new_row(job)]) == 1
+
+    def write(self, changes: Sequence[JobWrite]) -> None:
+        made: list[Row] = []
+        leased: list[Row] = []
+        ended: list[Row] = []
+        changed: list[Row] = []
+        removed: list[Row] = []
+        for old, new in changes:
+            if old is None:
+                assert new is not None
+                made.append(_new_row(new))
+            elif new is None:
+                removed.append((old.seq,))
+            elif old.status == "queued" and new.status == "running":
+                leased.append(_lease_row(new))
+            elif old.status == "running" and new.status in ("succeeded", "failed"):
+                ended.append(_end_row(old, new))
+            else:
+                changed.append(_change_row(old, new))
+        # Rows that leave a unique key go before rows that take it.
+        run = self._session.run_rows
+        done = run("governance.delete_job", ("seq",), removed)
+        done += run("governance.end_job", _END, ended)
+        done += run("governance.lease_job", _LEASE, leased)
+        done += run("governance.change_job", _CHANGE, changed)
+        run("governance.insert_job", _NEW, made)
+        if done != len(changes) - len(made):
+            raise RuntimeError("a governance job was changed that this transaction does not hold")
+
+    def take_due(self, wanted: Wanted) -> list[GovernanceJob]:
+        if wanted.limit <= 0:
+            return []
+        if not wanted.is_filtered and wanted.order == "run_at":
+            return self._session.all_as(
+                GovernanceJob,
+                "governance.take_due",
+                sec=wanted.now // SECOND,
+                now_at=wanted.now,
+                limit=wanted.limit,
+            )
+        return self._take_classes(wanted)
+
+    def _take_classes(self, wanted: Wanted) -> list[GovernanceJob]:
+        """Look at the first places of each class, then take as many of each as are in front."""
+        is_urgent_first = wanted.order == "priority"
+        heads: list[tuple[int, int, int, int]] = []
+        for urgency in range(len(PRIORITIES)):
+            for class_no in _classes(wanted, urgency):
+                rows = self._session.all(
+                    "governance.peek_class",
+                    class_no=class_no,
+                    sec=wanted.now // SECOND,
+                    limit=wanted.limit,
+                )
+                heads += [(due_sec, urgency, seq, class_no) for due_sec, seq in rows]
+            if is_urgent_first and len(heads) >= wanted.limit:
+                break
+        heads.sort(key=lambda head: (head[1], head[0], head[2]) if is_urgent_first else head)
+        counts = Counter(head[3] for head in heads[: wanted.limit])
+        jobs: list[GovernanceJob] = []
+        for class_no, count in sorted(counts.items()):
+            jobs += self._session.all_as(
+                GovernanceJob,
+                "governance.take_class",
+                class_no=class_no,
+                sec=wanted.now // SECOND,
+                now_at=wanted.now,
+                limit=count,
+            )
+        by_time = [(job.run_at // SECOND, job.urgency, job.seq) for job in jobs]
+        order = sorted(
+            range(len(jobs)),
+            key=lambda at: (by_time[at][1], by_time[at]) if is_urgent_first else (0, by_time[at]),
+        )
+        return [jobs[at] for at in order]
+
+    def lock(self, job_ids: Sequence[str]) -> dict[str, LockedJob]:
+        jobs = self._session.all_as(LockedJob, "governance.lock_jobs", ids=list(job_ids))
+        return {job.job_id: job for job in jobs}
+
+    def lock_expired(self, limit: int) -> list[GovernanceJob]:
+        return self._session.all_as(
+            GovernanceJob, "governance.lock_expired", now_at=self._now, limit=limit
+        )
+
+    def lock_deferred(self, gate_key: str, limit: int) -> list[GovernanceJob]:
+        return self._session.all_as(
+            GovernanceJob, "governance.lock_deferred", gate_key=gate_key, limit=limit
+        )
+
+    def has_deferred(self, gate_key: str) -> bool:
+        return self._session.one("governance.first_deferred", gate_key=gate_key) is not None
+
+    def lock_follow_ups(self, object_keys: Sequence[str]) -> dict[str, GovernanceJob]:
+        if not object_keys:
+            return {}
+        jobs = self._session.all_as(
+            GovernanceJob, "governance.lock_follow_ups", keys=list(object_keys)
+        )
+        return {job.follow_key: job for job in jobs if job.follow_key is not None}
+
+    def find(self, job_id: str) -> GovernanceJob | None:
+        row = self._session.one("governance.find_job", job_id=job_id)
+        return None if row is None else GovernanceJob(*row)
+
+    def find_by_key(self, object_type: str, idempotency_key: str) -> GovernanceJob | None:
+        row = self._session.one(
+            "governance.find_job_by_key",
+            idempotency_key=idempotency_key,
+            object_type=object_type,
+        )
+        return None if row is None else GovernanceJob(*row)
+
+    def list_jobs(
+        self, wanted: GovernanceJobFilter, before: int | None, limit: int
+    ) -> list[GovernanceJob]:
+        filters = {**msgspec.structs.asdict(wanted), "before": before}
+        rows = self._session.filtered("governance.list_jobs", filters, limit=limit)
+        return [GovernanceJob(*row) for row in rows]
+
+    def next_due(self) -> tuple[Instant | None, Instant | None]:
+        due = self._session.one("governance.next_due")
+        lease = self._session.one("governance.next_lease")
+        return (None if due is None else due[0], None if lease is None else lease[0])
+
+    def purge(self, before: Instant, limit: int) -> int:
+        after = 0
+        for _ in range(_PURGE_WINDOWS):
+            rows = self._session.all(
+                "governance.list_finished", before=before, after=after, limit=limit
+            )
+            removed = self._session.run_rows(
+                "governance.delete_finished", ("seq",), [(row[0],) for row in rows]
+            )
+            if removed or len(rows) < limit:
+                return removed
+            after = rows[-1][1]
+        return 0
+
+
+def _classes(wanted: Wanted, urgency: int) -> list[int]:
+    return [
+        class_of(object_type, action, urgency)
+        for object_type in wanted.object_types or OBJECT_TYPES
+        for action in wanted.actions or ACTIONS
+    ]
+
+
+def _new_row(job: GovernanceJob) -> Row:
+    return (
+        job.job_id,
+        job.object_type,
+        job.object_id,
+        job.action,
+        job.urgency,
+        job.run_at,
+        job.attempt,
+        job.max_attempts,
+        job.idempotency_key,
+        job.status,
+        job.last_error,
+        job.lane,
+        job.reason,
+        job.created_at,
+        job.updated_at,
+        job.lease_token,
+        job.deferrals,
+        job.follow_key,
+        job.is_follow_up,
+        job.run_at // SECOND,
+        class_of(job.object_type, job.action, job.urgency),
+    )
+
+
+def _lease_row(job: GovernanceJob) -> Row:
+    return (
+        job.status,
+        job.reason,
+        job.worker_id,
+        job.lease_token,
+        job.lease_expires_at,
+        job.updated_at,
+        job.seq,
+    )
+
+
+def _end_row(old: GovernanceJob, job: GovernanceJob) -> Row:
+    return (
+        job.status,
+        job.reason,
+        job.last_error,
+        job.finished_at,
+        job.updated_at,
+        job.audit_event_id,
+        job.next_action_at,
+        job.follow_up_id,
+        job.ack_digest,
+        job.seq,
+        old.lease_token,
+    )
+
+
+def _change_row(old: GovernanceJob, job: GovernanceJob) -> Row:
+    return (
+        job.action,
+        job.run_at,
+        job.attempt,
+        job.idempotency_key,
+        job.status,
+        job.last_error,
+        job.lane,
+        job.reason,
+        job.updated_at,
+        job.finished_at,
+        job.worker_id,
+        job.lease_token,
+        job.lease_expires_at,
+        job.deferrals,
+        job.gate_key,
+        job.follow_key,
+        job.run_at // SECOND,
+        class_of(job.object_type, job.action, job.urgency),
+        job.seq,
+        old.status,
+        old.lease_token,
+    )

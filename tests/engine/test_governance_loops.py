@@ -1,0 +1,160 @@
+"""Governance's loops on the virtual clock: expiry, gates, the built-in worker, anchors."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ksana.base.clock import VirtualClock
+from ksana.base.instant import DAY, HOUR
+from ksana.domain.governance.decay import FLOOR
+from ksana.domain.governance.objects import ObjectFields
+from ksana.domain.governance.records import GovernanceJob, GovernedObject
+from ksana.engine.governance.anchoring import EVERY, AuditAnchors
+from ksana.engine.governance.webhook import read_reply
+from ksana.engine.governance.worker import GovernanceWorker, Performed
+from ksana.ports.caller import Reply, Timing
+from ksana.store.sql import open_store
+from tests.ground.governance import SECOND, Governing
+
+
+@pytest.fixture
+async def governing(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[Governing]:
+    store = await open_store(f"sqlite:///{tmp_path / 'ksana.db'}", clock, inline=True)
+    yield Governing(store, clock)
+    await store.close()
+
+
+async def run_beside(run: Callable[[], Awaitable[None]], clock: VirtualClock, span: int) -> None:
+    """Let a loop run for a while."""
+    loop = asyncio.ensure_future(run())
+    await clock.advance(span)
+    loop.cancel()
+    await asyncio.gather(loop, return_exceptions=True)
+
+
+@pytest.mark.spec("G5")
+async def test_the_sweep_wakes_at_the_end_of_a_lease_and_not_before(
+    governing: Governing, clock: VirtualClock
+) -> None:
+    loop = asyncio.ensure_future(governing.service.sweep.pump.run())
+    await governing.enqueue()
+    await clock.settle()
+    (job,) = await governing.pull(lease_us=10 * SECOND)
+    await clock.advance(9 * SECOND)
+    assert (await governing.job(job)).status == "running"
+    await clock.advance(SECOND + 1)
+    back = await governing.job(job)
+    assert (back.status, back.attempt) == ("queued", 1)
+    loop.cancel()
+    await asyncio.gather(loop, return_exceptions=True)
+
+
+@pytest.mark.spec("G13")
+async def test_the_built_in_worker_fades_weights_until_the_floor(
+    governing: Governing, clock: VirtualClock
+) -> None:
+    await governing.put(
+        "m1",
+        status="active",
+        half_life_us=4 * HOUR,
+        next_action_at=clock.now() + HOUR,
+        next_action="decay",
+    )
+    worker = GovernanceWorker(governing.store, clock, governing.service.rules, HOUR // 12)
+    await run_beside(worker.pump.run, clock, 4 * HOUR + HOUR // 12)
+    half = await governing.object()
+    assert half.weight == pytest.approx(FLOOR + (1 - FLOOR) / 2, abs=0.01)
+    await run_beside(worker.pump.run, clock, 10 * DAY)
+    gone = await governing.object()
+    assert gone.weight == pytest.approx(FLOOR, abs=1e-5)
+    assert gone.next_action_at is None
+    await governing.assert_audit_is_whole()
+
+
+@pytest.mark.spec("G13")
+async def test_the_built_in_worker_archives_or_ends_what_it_may_not(
+    governing: Governing, clock: VirtualClock
+) -> None:
+    for object_id, status in (("old", "stale"), ("young", "active")):
+        await governing.put(object_id, status=status)
+        await governing.enqueue(object_id, action="archive")
+    worker = GovernanceWorker(governing.store, clock, governing.service.rules, 5 * SECOND)
+    await run_beside(worker.pump.run, clock, SECOND)
+    assert (await governing.object("old")).status == "archived"
+    assert (await governing.object("young")).status == "active"
+
+
+@pytest.mark.spec("G13")
+async def test_the_built_in_worker_has_others_verify(
+    governing: Governing, clock: VirtualClock
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    async def perform(job: GovernanceJob, governed: GovernedObject | None) -> Performed:
+        asked.append((job.object_id, None if governed is None else governed.status))
+        if job.object_id == "bad":
+            raise RuntimeError("no evidence")
+        if job.object_id == "slow":
+            await clock.sleep_until(clock.now() + DAY)
+        return Performed(next_action_at=clock.now() + DAY, fields=ObjectFields(status="verified"))
+
+    await governing.put("good", status="candidate")
+    jobs = {
+        name: await governing.enqueue(name, action="verify") for name in ("good", "bad", "slow")
+    }
+    worker = GovernanceWorker(governing.store, clock, governing.service.rules, 5 * SECOND, perform)
+    await run_beside(worker.pump.run, clock, 90 * SECOND)
+    assert sorted(asked)[:3] == [("bad", None), ("good", "candidate"), ("slow", None)]
+    good = await governing.object("good")
+    assert (good.status, good.next_action) == ("verified", "verify")
+    for name, error in (("bad", "RuntimeError: no evidence"), ("slow", "not done within 60 s")):
+        failed = await governing.job(jobs[name])
+        assert (failed.status, failed.attempt, failed.last_error) == ("queued", 1, error)
+
+
+@pytest.mark.spec("G13")
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        (Reply(kind="answered", timing=Timing(), status=204), None),
+        (Reply(kind="answered", timing=Timing(), status=200, body=b'{"result":"no"}'), "no"),
+        (Reply(kind="answered", timing=Timing(), status=500), "the webhook answered 500"),
+        (Reply(kind="timeout", timing=Timing(), error="too slow"), "too slow"),
+    ],
+)
+def test_what_a_webhook_answers_is_what_became_of_the_job(reply: Reply, error: str | None) -> None:
+    assert read_reply(reply).error == error
+
+
+@pytest.mark.spec("G13")
+def test_a_webhook_may_change_the_object_and_plan_the_next_action() -> None:
+    body = msgspec.json.encode(
+        {
+            "result": "succeeded",
+            "next_action_at": "2026-02-01T00:00:00Z",
+            "next_action": "decay",
+            "object": {"status": "active", "colour": "red"},
+        }
+    )
+    read = read_reply(Reply(kind="answered", timing=Timing(), status=200, body=body))
+    assert (read.error, read.next_action, read.fields.status) == (None, "decay", "active")
+    assert read.next_action_at == 1_769_904_000_000_000
+    broken = read_reply(Reply(kind="answered", timing=Timing(), status=200, body=b"<html>"))
+    assert broken.error is not None
+
+
+@pytest.mark.spec("G12")
+async def test_anchors_are_written_only_when_there_is_news(
+    governing: Governing, clock: VirtualClock
+) -> None:
+    anchors = AuditAnchors(governing.store, clock, "me")
+    await governing.enqueue()
+    await run_beside(anchors.pump.run, clock, 3 * EVERY + SECOND)
+    report = await governing.audit.verify()
+    assert (report.ok, report.anchors) == (True, 1)
+    await governing.enqueue("m2")
+    await run_beside(anchors.pump.run, clock, EVERY + SECOND)
+    assert (await governing.audit.verify()).anchors == 2

@@ -1,0 +1,175 @@
+"""Hash chains: whatever is done to a row is found, and named."""
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ksana.domain.governance.audit import (
+    GENESIS,
+    Anchor,
+    AuditEntry,
+    AuditFinding,
+    AuditRow,
+    ChainCheck,
+    ChainHead,
+    Expectations,
+    anchor_body,
+    body_of,
+    encode_heads,
+    entry_id,
+    hash_of,
+    place_of,
+    verify_anchors,
+    verify_purges,
+)
+
+NOW = 1_770_000_000_000_000
+
+
+def a_chain(count: int, chain: int = 3) -> list[AuditRow]:
+    rows: list[AuditRow] = []
+    prev = GENESIS
+    for seq in range(1, count + 1):
+        entry = AuditEntry(
+            event_type="job.ack",
+            actor="w1",
+            object_type="memory",
+            object_id=f"m{seq}",
+            before='{"status":"running"}',
+            after='{"status":"succeeded","weight":0.1}',
+            job_id=f"job_{seq}",
+        )
+        row_id = entry_id(chain, seq)
+        digest = hash_of(prev, body_of(row_id, entry, NOW + seq))
+        rows.append(
+            AuditRow(
+                chain=chain,
+                seq=seq,
+                id=row_id,
+                timestamp=NOW + seq,
+                prev_hash=prev,
+                hash=digest,
+                **msgspec.structs.asdict(entry),
+            )
+        )
+        prev = digest
+    return rows
+
+
+def head_of(rows: list[AuditRow]) -> ChainHead:
+    return ChainHead(chain=rows[-1].chain, seq=rows[-1].seq, hash=rows[-1].hash)
+
+
+def check(
+    rows: list[AuditRow], head: ChainHead, anchors: tuple[Anchor, ...] = ()
+) -> list[AuditFinding]:
+    checked = ChainCheck(head, Expectations(anchors).of(head.chain))
+    return [*checked.feed(rows), *checked.finish()]
+
+
+def an_anchor(*heads: ChainHead, number: int = 1, prev: str = GENESIS) -> Anchor:
+    text = encode_heads(heads)
+    digest = hash_of(prev, anchor_body(number, NOW, text))
+    return Anchor(number=number, at=NOW, heads=text, prev_hash=prev, hash=digest)
+
+
+@pytest.mark.spec("G12")
+def test_a_whole_chain_verifies() -> None:
+    rows = a_chain(20)
+    assert check(rows, head_of(rows), (an_anchor(head_of(rows[:7])),)) == []
+
+
+MEMBERS = ("actor", "object_id", "before", "after", "reason", "job_id", "event_type", "timestamp")
+
+
+@pytest.mark.spec("G12")
+@given(place=st.integers(0, 9), member=st.sampled_from(MEMBERS))
+def test_any_altered_member_is_found_and_its_row_named(place: int, member: str) -> None:
+    rows = a_chain(10)
+    forged = 1 if member == "timestamp" else '"forged"'
+    altered = msgspec.structs.replace(rows[place], **{member: forged})
+    found = check([*rows[:place], altered, *rows[place + 1 :]], head_of(rows))
+    assert [(one.kind, one.seq) for one in found] == [("ALTERED", place + 1)]
+
+
+@pytest.mark.spec("G12")
+@given(place=st.integers(0, 9))
+def test_a_missing_row_is_found_and_named(place: int) -> None:
+    rows = a_chain(10)
+    found = check([*rows[:place], *rows[place + 1 :]], head_of(rows))
+    assert [one.seq for one in found] == [place + 1]
+    assert found[0].kind == ("MISSING" if place < 9 else "CUT")
+
+
+@pytest.mark.spec("G12")
+@given(places=st.lists(st.integers(0, 9), min_size=2, max_size=2, unique=True))
+def test_rows_that_changed_places_are_found_and_named(places: list[int]) -> None:
+    rows = a_chain(10)
+    one, other = places
+    swapped = list(rows)
+    swapped[one] = msgspec.structs.replace(rows[other], seq=one + 1)
+    swapped[other] = msgspec.structs.replace(rows[one], seq=other + 1)
+    found = {
+        finding.seq for finding in check(swapped, head_of(rows)) if finding.kind == "REORDERED"
+    }
+    assert found == {one + 1, other + 1}
+
+
+@pytest.mark.spec("G12")
+def test_a_chain_forged_from_a_row_on_contradicts_the_anchor() -> None:
+    rows = a_chain(10)
+    anchors = (an_anchor(head_of(rows)),)
+    forged = a_chain(10)
+    prev = forged[4].hash
+    for at in range(5, 10):
+        row = msgspec.structs.replace(forged[at], actor="mallory", prev_hash=prev)
+        prev = hash_of(prev, body_of(row.id, row, row.timestamp))
+        forged[at] = msgspec.structs.replace(row, hash=prev)
+    assert check(forged, head_of(forged)) == []
+    found = check(forged, head_of(forged), anchors)
+    assert [(one.kind, one.seq) for one in found] == [("ANCHOR", 10)]
+
+
+@pytest.mark.spec("G12")
+def test_an_end_that_was_cut_off_with_its_record_contradicts_the_anchor() -> None:
+    rows = a_chain(10)
+    anchors = (an_anchor(head_of(rows[:8])),)
+    found = check(rows[:6], head_of(rows[:6]), anchors)
+    assert [(one.kind, one.seq) for one in found] == [("CUT", 8)]
+
+
+@pytest.mark.spec("G12")
+def test_anchors_are_a_chain_themselves() -> None:
+    rows = a_chain(10)
+    first = an_anchor(head_of(rows[:3]))
+    second = an_anchor(head_of(rows[:6]), number=2, prev=first.hash)
+    third = an_anchor(head_of(rows), number=3, prev=second.hash)
+    whole = [first, second, third]
+    assert list(verify_anchors(whole, (0, GENESIS))) == []
+    assert [one.seq for one in verify_anchors([first, third], (0, GENESIS))] == [2]
+    altered = msgspec.structs.replace(second, heads="[]")
+    assert [one.seq for one in verify_anchors([first, altered, third], (0, GENESIS))] == [2]
+    assert list(verify_anchors([second, third], (1, first.hash))) == []
+
+
+@pytest.mark.spec("G12")
+def test_a_removed_beginning_verifies_only_where_an_entry_tells_of_it() -> None:
+    rows = a_chain(10)
+    head = ChainHead(chain=3, seq=10, hash=rows[-1].hash, base_seq=4, base_hash=rows[3].hash)
+    assert check(rows[4:], head) == []
+    assert list(verify_purges([head], {3: (4, rows[3].hash)})) == []
+    assert [one.kind for one in verify_purges([head], {})] == ["PURGE"]
+    assert [one.kind for one in verify_purges([head], {3: (3, rows[2].hash)})] == ["PURGE"]
+
+
+@pytest.mark.spec("G12")
+def test_an_id_says_where_it_was_written() -> None:
+    chance = random.Random(1)
+    for _ in range(100):
+        chain, seq = chance.randrange(64), chance.randrange(1, 2**40)
+        assert place_of(entry_id(chain, seq)) == (chain, seq)
+    assert place_of("aud_789") is None
+    assert place_of("aud_zzzz000000000001") is None
