@@ -1,5 +1,5 @@
-"""Every guard of the queue's writes, one at a time, on every SQL store: a row that differs from what
-a write expects in one thing alone is left as it is."""
+"""Every guard of the queue's writes, one at a time, on every SQL store: a row that differs from
+what a write expects in one thing alone is left as it is."""
 
 from typing import Any
 
