@@ -114,7 +114,7 @@ def end_attempt(
         data += f',"next_retry_time":"{format_instant(retry_at)}"'
     if status in ALERTING:
         data += ',"alert":true'
-    # By position, in the order of the fields: one for every call, and names cost 1 µs more.
+    # By position, in the order of the fields: one for every call, and names cost 0.9 µs more.
     return RunChange(
         run.run_id,
         task.id,
