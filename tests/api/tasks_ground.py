@@ -31,6 +31,9 @@ class SilentHints:
     def due(self, at: Instant | None) -> None:
         pass
 
+    def made(self, tasks: object) -> None:
+        pass
+
     def ready(self, host: str) -> None:
         pass
 

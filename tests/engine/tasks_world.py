@@ -3,7 +3,7 @@ engine, a scripted caller."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,9 @@ class World:
     # the services' hints
     def due(self, at: Instant | None) -> None:
         self.firing.hint(at)
+
+    def made(self, tasks: Sequence[Task]) -> None:
+        self.firing.cache.add(tasks)
 
     def ready(self, host: str) -> None:
         self.delivery.ready(host)

@@ -112,7 +112,7 @@ async def test_unfinished_runs_at_the_old_end_stay_and_slow_nothing_down(world: 
     await world.clock.advance(KEEP + MINUTE)
     retention = make_retention(world)
     now = world.clock.now()
-    assert await retention.step() == now + retention_loop.BREATH, (
+    assert await retention.step() == now + retention_loop.PAUSE, (
         "a whole batch went: more may follow"
     )
     assert retention.removed == {"runs": BATCH}

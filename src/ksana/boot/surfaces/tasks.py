@@ -1,6 +1,6 @@
 """The tasks surface (T and C), put together: services, engine, routes, metrics."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from prometheus_client import Histogram
@@ -19,6 +19,7 @@ from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings, TimerSettings
 from ksana.boot.surface import CoreServices, Surface
+from ksana.domain.tasks.records import Task
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.tasks.claimed_run import AttemptOver
@@ -139,6 +140,9 @@ class _Hints:
 
     def due(self, at: Instant | None) -> None:
         self._firing.hint(at)
+
+    def made(self, tasks: Sequence[Task]) -> None:
+        self._firing.cache.add(tasks)
 
     def ready(self, host: str) -> None:
         self._delivery.ready(host)

@@ -2,7 +2,8 @@
 compare-and-set on (task, version, slot), runs, next slots and events written together.
 
 The index on `fire_at` is the heap and the pump is the one timer: memory and the cost of a firing do
-not depend on how many tasks wait.
+not depend on how many tasks wait. Tasks made or fired lately are in a cache by version, and only
+where they stand is read when they are due.
 
 A run for which a worker and a slot at its host are free is written RUNNING and claimed by us at
 once; the rest are written ready, for any instance to take. Nothing fires early: what is due is
@@ -24,8 +25,9 @@ from ksana.engine.core.clock_watch import proven_skew
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.host_limits import SlotBudget
 from ksana.engine.tasks.run_writer import write_misfire, write_runs
+from ksana.engine.tasks.task_cache import TaskCache
 from ksana.ports.store import Store
-from ksana.ports.tasks.tables import Advance, TasksTx
+from ksana.ports.tasks.tables import Advance, FindTask, TasksTx, find_no_task
 
 _NO_COUNTS: Final = Counts()
 
@@ -58,6 +60,8 @@ class Fired(msgspec.Struct):
     now: Instant
     watermark: int = 0
     """The watermark that was written with them; 0 if none of them is sent soon."""
+    due: list[Task] = []
+    """The tasks that were due, as they were read."""
 
 
 class FiringEngine:
@@ -85,6 +89,7 @@ class FiringEngine:
         self._next_at: Instant | None = None
         self._stopped = False
         self._is_busy = False
+        self.cache = TaskCache()
         self.pump = Pump("firing", clock, self._step, poll_us, min_interval_us=MIN_INTERVAL)
 
     def hint(self, at: Instant | None) -> None:
@@ -103,7 +108,10 @@ class FiringEngine:
         began, began_at = self._clock.monotonic(), self._clock.now()
         self._next_at = None
         limit = self._batch_limit if self._is_busy else min(FIRST_BATCH, self._batch_limit)
-        fired = await self._store.transact(fire_due, self._instance_id, limit, self._slot_budget())
+        fired = await self._store.transact(
+            fire_due, self._instance_id, limit, self._slot_budget(), self.cache.find
+        )
+        self.cache.add(self.cache.misses(fired.due))
         self._is_busy = fired.is_full
         if fired.claimed or fired.ready_hosts:
             self._deliver(fired.claimed, fired.ready_hosts, fired.watermark)
@@ -127,11 +135,13 @@ def _earlier(one: Instant | None, other: Instant | None) -> Instant | None:
     return min(one, other)
 
 
-def fire_due(tx: TasksTx, instance_id: str, limit: int, budget: SlotBudget) -> Fired:
-    """Fire everything that is due, up to `limit` tasks."""
+def fire_due(
+    tx: TasksTx, instance_id: str, limit: int, budget: SlotBudget, find: FindTask = find_no_task
+) -> Fired:
+    """Fire everything that is due, up to `limit` tasks. `find` knows tasks by id and version."""
     budget = budget.copy()  # the function may be run again
-    due = tx.tasks.list_due(tx.now, limit)
-    fired = Fired([], set(), None, len(due) == limit, [], len(due), tx.now)
+    due = tx.tasks.list_due(tx.now, limit, find)
+    fired = Fired([], set(), None, len(due) == limit, [], len(due), tx.now, due=due)
     if due:
         outages = tx.instances.list_outages(min(task.next_slot_at or tx.now for task in due))
         counts = tx.runs.count_open(

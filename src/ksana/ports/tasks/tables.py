@@ -1,7 +1,7 @@
 """What a store keeps for tasks (T and C): definitions, and where their schedules stand. Guards are
 in the names; the conformance suite holds every store to it. Runs are in `runs.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -20,6 +20,15 @@ class Advance(msgspec.Struct, frozen=True, gc=False):
     fire_at: Instant | None
     started: int
     last_status: str
+
+
+FindTask = Callable[[int, int], Task | None]
+"""Finds a task by its id and version, if it is known."""
+
+
+def find_no_task(task_id: int, version: int) -> Task | None:
+    """Knows none."""
+    return None
 
 
 class Tasks(Protocol):
@@ -86,9 +95,10 @@ class Tasks(Protocol):
         """How many living tasks meet the same conditions, by status."""
         ...
 
-    def list_due(self, now: Instant, limit: int) -> list[Task]:
+    def list_due(self, now: Instant, limit: int, find: FindTask = find_no_task) -> list[Task]:
         """Armed tasks whose fire_at has come, earliest first, locked; rows another instance is at
-        are left out."""
+        are left out. Of a task that `find` knows with the version it has now only where it stands
+        is read."""
         ...
 
     def next_fire_at(self) -> Instant | None:

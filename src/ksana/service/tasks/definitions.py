@@ -42,6 +42,10 @@ class Hints(Protocol):
         """A task may be due earlier than known."""
         ...
 
+    def made(self, tasks: Sequence[Task]) -> None:
+        """These tasks are committed as they are here."""
+        ...
+
     def ready(self, host: str) -> None:
         """A run of this host is about to start."""
         ...
@@ -82,6 +86,7 @@ class TaskService:
         return _create_many(tx, news, self._once_grace_us)
 
     def _announce(self, _: Sequence[NewTask], tasks: Sequence[Task]) -> None:
+        self._hints.made(tasks)
         self._hints.due(
             min([task.fire_at for task in tasks if task.fire_at is not None], default=None)
         )

@@ -9,7 +9,7 @@ import msgspec
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.schedule import Cron, Schedule
 from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Task
-from ksana.ports.tasks.tables import Advance
+from ksana.ports.tasks.tables import Advance, FindTask, find_no_task
 from ksana.store.sql.core.session import Row, Session
 
 _encode = msgspec.json.Encoder().encode
@@ -64,6 +64,19 @@ TaskRow: Final = msgspec.defstruct(
     "TaskRow", [(f"column{n}", Any) for n in range(33)], array_like=True, gc=False
 )
 """The columns every task statement selects, for reading many rows in one step."""
+
+
+class DueRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Where a due task stands."""
+
+    id: int
+    version: int
+    next_slot_at: Instant
+    fire_at: Instant
+    runs_fired: int
+    last_run_at: Instant | None
+    last_status: str
+    last_error: str
 
 
 class SqlTasks:
@@ -156,8 +169,19 @@ class SqlTasks:
         rows = self._session.filtered("tasks.count_by_status", filters)
         return {str(row[0]): int(row[1]) for row in rows}
 
-    def list_due(self, now: Instant, limit: int) -> list[Task]:
-        return list_tasks_as(self._session, "tasks.list_due", now=now, limit=limit)
+    def list_due(self, now: Instant, limit: int, find: FindTask = find_no_task) -> list[Task]:
+        rows = self._session.all_as(DueRow, "tasks.list_due", now=now, limit=limit)
+        # Each is looked up once: what is known may change meanwhile.
+        known = [find(row.id, row.version) for row in rows]
+        missing = [row.id for row, task in zip(rows, known, strict=True) if task is None]
+        read = {}
+        if missing:
+            found = list_tasks_as(self._session, "tasks.list_of", ids=missing)
+            read = {task.id: task for task in found}
+        return [
+            read[row.id] if task is None else _where_it_stands(task, row)
+            for row, task in zip(rows, known, strict=True)
+        ]
 
     def next_fire_at(self) -> Instant | None:
         row = self._session.one("tasks.next_fire_at")
@@ -183,6 +207,27 @@ def list_tasks_as(session: Session, name: str, **params: Any) -> list[Task]:
     """Read the tasks a statement selects."""
     rows = session.all_as(TaskRow, name, **params)
     return [read_task(msgspec.structs.astuple(row)) for row in rows]
+
+
+def _where_it_stands(task: Task, row: DueRow) -> Task:
+    # By position, in the order of the fields: there is one for every firing.
+    return Task(
+        task.id,
+        task.job_id,
+        task.dialect,
+        task.definition,
+        task.status,
+        task.version,
+        task.created_at,
+        task.updated_at,
+        task.is_deleted,
+        row.next_slot_at,
+        row.fire_at,
+        row.runs_fired,
+        row.last_run_at,
+        row.last_status,
+        row.last_error,
+    )
 
 
 def _new_row(task: Task) -> Row:

@@ -70,11 +70,8 @@ FROM tasks WHERE deleted = 0 AND id > :after {filters}
 ORDER BY id LIMIT :limit OFFSET :skip
 
 -- name: list_due
--- What is due, earliest first; rows another instance is at are left to it.
-SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
-  body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
-  callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
-  fire_at, runs_fired, last_run_at, last_status, last_error
+-- Where each task stands that is due, earliest first; rows another instance is at are left to it.
+SELECT id, version, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error
 FROM tasks WHERE fire_at <= :now
 ORDER BY fire_at LIMIT :limit {skip_locked}
 

@@ -1,0 +1,58 @@
+"""Tasks in the cache of firing: a change made by anybody binds at once, and it is bounded."""
+
+import msgspec
+import pytest
+
+from ksana.base.instant import SECOND
+from ksana.domain.tasks.records import Task
+from ksana.engine.tasks.task_cache import TaskCache
+from ksana.service.tasks.definitions import TaskService
+from tests.api.tasks_ground import SilentHints
+from tests.engine.tasks_world import World, every, once, task_of
+
+
+def urls(world: World) -> list[str]:
+    return [sent.request.url for sent in world.caller.sent]
+
+
+@pytest.mark.spec("X4")
+@pytest.mark.parametrize("dialect", ["T", "C"])
+async def test_a_change_made_elsewhere_binds_the_next_slot(world: World, dialect: str) -> None:
+    task = await world.add(task_of(every(world, 10), url="http://old.test/"), dialect=dialect)
+    await world.clock.advance(25 * SECOND)
+    elsewhere = TaskService(
+        world.store, world.clock, SilentHints(), SECOND
+    )  # another instance: nobody tells us
+
+    def move(old: Task, _: int) -> object:
+        return msgspec.structs.replace(old.definition, target_url="http://new.test/")
+
+    await elsewhere.change(task.id, move)  # type: ignore[arg-type]
+    await world.clock.advance(10 * SECOND)
+    await elsewhere.set_enabled(task.id, False)
+    await world.clock.advance(30 * SECOND)
+    await elsewhere.set_enabled(task.id, True)
+    await world.clock.advance(10 * SECOND)
+    await elsewhere.delete(task.id)
+    await world.clock.advance(30 * SECOND)
+    assert urls(world) == [
+        "http://old.test/",
+        "http://old.test/",
+        "http://new.test/",
+        "http://new.test/",
+    ]
+
+
+async def test_no_more_tasks_are_remembered_than_the_limit_and_all_of_them_fire(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.firing, "cache", TaskCache(most=3))
+    at = world.clock.now() + 10 * SECOND
+    for number in range(8):
+        await world.add(
+            task_of(once(at), name=f"t{number}", url=f"http://h{number}.test/"), dialect="T"
+        )
+    assert len(world.firing.cache) == 3
+    await world.clock.advance(20 * SECOND)
+    assert sorted(urls(world)) == [f"http://h{number}.test/" for number in range(8)]
+    assert len(world.firing.cache) == 3
