@@ -119,6 +119,7 @@ WORDS: Final[dict[str, str]] = {**RECORDED, **PRESENT}
 
 EVENTS: Final[dict[str, str]] = {
     "TASK_CREATED": "the task was made",
+    "TASK_IMPORTED": "the task came from a JSON file",
     "TASK_CHANGED": "the task was changed",
     "TASK_ENABLED": "the task was enabled",
     "TASK_DISABLED": "the task was disabled",
