@@ -5,7 +5,7 @@ python -m bench.governance [--jobs 40000] [--few 1000] [--many 1000000]
 [--only drain|million|decay] [--store sqlite|postgres]
 
 drain    pull + ack-batch of 100 through the API of the real server, a few workers at once, until
-         all jobs are done. Each object is made by its ack. The audit is verified afterwards.
+         all jobs are done. The objects are registered. The audit is verified afterwards.
 million  100 due jobs pulled through the service beside `many` objects that are due later ÷ beside
          `few`, in turns; the medians.
 decay    the 99th of 100 pulls by time while the built-in worker fades `many` objects ÷ without it.
@@ -55,8 +55,11 @@ _encode = msgspec.json.Encoder().encode
 # Filling
 
 
-def fill(tx: Any, first: int, count: int, run_at: int, action: str, has_objects: bool) -> None:
-    """Jobs as they lie in the store, and their objects where wanted."""
+def fill(
+    tx: Any, first: int, count: int, run_at: int, action: str, has_objects: bool, is_planned: bool
+) -> None:
+    """Jobs as they lie in the store, and their objects where wanted; with `is_planned` each job is
+    its object's next action."""
     jobs: list[GovernanceJob] = []
     objects = []
     for number, job_id in enumerate(new_job_ids(tx.now, count), first):
@@ -75,8 +78,8 @@ def fill(tx: Any, first: int, count: int, run_at: int, action: str, has_objects:
                 msgspec.structs.replace(
                     governed,
                     half_life_us=DAY,
-                    next_action=action,
-                    next_action_at=run_at + number,
+                    next_action=action if is_planned else None,
+                    next_action_at=run_at + number if is_planned else None,
                     decayed_at=tx.now - HOUR,
                 )
             )
@@ -85,11 +88,18 @@ def fill(tx: Any, first: int, count: int, run_at: int, action: str, has_objects:
 
 
 async def fill_store(
-    store: SqlStore, count: int, run_at: int, action: str, has_objects: bool, first: int = 0
+    store: SqlStore,
+    count: int,
+    run_at: int,
+    action: str,
+    has_objects: bool,
+    first: int = 0,
+    *,
+    is_planned: bool = True,
 ) -> None:
     for start in range(first, first + count, 5_000):
         size = min(5_000, first + count - start)
-        await store.transact(fill, start, size, run_at, action, has_objects)
+        await store.transact(fill, start, size, run_at, action, has_objects, is_planned)
 
 
 # Through the API
@@ -162,7 +172,8 @@ def served(kind: str, folder: Path, jobs: int) -> Iterator[tuple[str, int, int]]
 
 async def _fill_url(url: str, jobs: int) -> None:
     store = await open_store(url, SystemClock(), durability="strict")
-    await fill_store(store, jobs, SystemClock().now() - HOUR, "decay", has_objects=False)
+    due_at = SystemClock().now() - HOUR
+    await fill_store(store, jobs, due_at, "decay", has_objects=True, is_planned=False)
     await store.close()
 
 

@@ -61,6 +61,11 @@ SELECTIONS = {
         "tests/api/test_queue_tokens.py",
         "tests/properties/test_queue_model.py",
     ),
+    "governance": (
+        "tests/conformance/store/test_governance_guards.py",
+        "tests/conformance/store/test_governance_store.py",
+        "tests/conformance/store/test_governance_audit.py",
+    ),
 }
 """Tests that should notice, by package; what does not exist is passed over."""
 

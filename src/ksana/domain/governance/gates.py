@@ -30,6 +30,8 @@ _SCOPES: Final = frozenset(
     }
 )
 
+GATED_TIER: Final = "high"
+"""The gates have a say about objects of this tier of risk."""
 LONG_DEFERRED: Final = 10
 """Deferrals after which a job that still waits raises an alert."""
 
@@ -72,7 +74,7 @@ def covers(scope: str, object_type: str, action: str) -> bool:
 def is_gated(governed: GovernedObject | None) -> bool:
     """Whether the gates have a say about an object's jobs. An object nobody registered is of low
     risk."""
-    return governed is not None and governed.risk_tier == "high"
+    return governed is not None and governed.risk_tier == GATED_TIER
 
 
 def read_gates(settings: Iterable[Gate], object_type: str, action: str) -> GateVerdict:

@@ -14,7 +14,7 @@ import msgspec
 from ksana.base.ids import new_tokens
 from ksana.base.instant import Instant, Micros
 from ksana.domain.governance.changes import ObjectChange
-from ksana.domain.governance.gates import is_gated
+from ksana.domain.governance.gates import GATED_TIER, is_gated
 from ksana.domain.governance.hand_out import GovernanceLease, HandOut, decide_hand_out
 from ksana.domain.governance.records import (
     VERIFYING,
@@ -87,8 +87,8 @@ def _decide(
     objects: dict[str, GovernedObject] = {}
     if counted:
         objects = tx.objects.lock(list(counted))
-    if others:
-        objects |= tx.objects.read(list(others))
+    if others:  # of these only the gates want to know anything
+        objects |= tx.objects.read_of_tier(list(others), GATED_TIER)
     gates: Sequence[Gate] = ()
     if any(is_gated(governed) for governed in objects.values()):
         gates = tx.gates.lock_gates()

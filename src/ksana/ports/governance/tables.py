@@ -173,8 +173,12 @@ class Objects(Protocol):
         """Objects by their keys; those that nobody registered are not there."""
         ...
 
+    def read_of_tier(self, object_keys: Sequence[str], risk_tier: str) -> dict[str, GovernedObject]:
+        """Those among them of one tier of risk."""
+        ...
+
     def lock(self, object_keys: Sequence[str]) -> dict[str, GovernedObject]:
-        """The same, held. Who holds an object is the only one to change its follow-up."""
+        """Objects by their keys, held. Only who holds an object changes its follow-up."""
         ...
 
     def insert_if_new(self, objects: Sequence[GovernedObject]) -> int:

@@ -30,14 +30,20 @@ class SqlObjects:
     def read(self, object_keys: Sequence[str]) -> dict[str, GovernedObject]:
         return self._by_key("objects.read_objects", object_keys)
 
+    def read_of_tier(self, object_keys: Sequence[str], risk_tier: str) -> dict[str, GovernedObject]:
+        return self._by_key("objects.read_objects_of_tier", object_keys, risk_tier=risk_tier)
+
     def lock(self, object_keys: Sequence[str]) -> dict[str, GovernedObject]:
         return self._by_key("objects.lock_objects", sorted(object_keys))
 
-    def _by_key(self, statement: str, keys: Sequence[str]) -> dict[str, GovernedObject]:
+    def _by_key(
+        self, statement: str, keys: Sequence[str], **more: str
+    ) -> dict[str, GovernedObject]:
         if not keys:
             return {}
         # Row by row: a number with a fraction read as JSON text would lose digits.
-        found = [GovernedObject(*row) for row in self._session.all(statement, keys=list(keys))]
+        rows = self._session.all(statement, keys=list(keys), **more)
+        found = [GovernedObject(*row) for row in rows]
         return {governed.key: governed for governed in found}
 
     def insert_if_new(self, objects: Sequence[GovernedObject]) -> int:

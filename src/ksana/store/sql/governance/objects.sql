@@ -14,6 +14,13 @@ SELECT object_type, object_id, status, epistemic_state, unknown_type, risk_tier,
   last_reinforced_at, decayed_at, evidence_refs, data, version, created_at, updated_at
 FROM governance_objects WHERE object_key {in keys}
 
+-- name: read_objects_of_tier
+-- Those among them of one tier of risk.
+SELECT object_type, object_id, status, epistemic_state, unknown_type, risk_tier, impact_tier, auto_verify_budget, verify_count,
+  uncertainty_ttl_us, review_due_at, expires_at, next_action_at, next_action, weight, half_life_us, reinforcement_count,
+  last_reinforced_at, decayed_at, evidence_refs, data, version, created_at, updated_at
+FROM governance_objects WHERE object_key {in keys} AND risk_tier = :risk_tier
+
 -- name: lock_objects
 -- The same, held.
 SELECT object_type, object_id, status, epistemic_state, unknown_type, risk_tier, impact_tier, auto_verify_budget, verify_count,
