@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Raw, Struct, field
 
-from ksana.domain.nodes.records import JobError, empty_object
+from ksana.domain.nodes.records import JobError, empty_object, no_data
 
 MAX_FRAME: Final = 1024 * 1024
 """Bytes of one frame, in either direction."""
@@ -104,7 +104,7 @@ class NodeJobResult(Struct, frozen=True, tag_field="type", tag="job_result"):
     job_id: Name
     attempt_id: Attempt
     success: bool
-    data: Raw | None = None
+    data: Raw = field(default_factory=no_data)
     error: JobError | None = None
 
 
@@ -244,7 +244,7 @@ class SessionResult(Struct, frozen=True, tag_field="type", tag="job_result"):
     attempt_id: int
     success: bool
     request_id: str = ""
-    data: Raw | None = None
+    data: Raw = field(default_factory=no_data)
     error: JobError | None = None
 
 

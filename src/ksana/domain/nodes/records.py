@@ -25,6 +25,11 @@ def empty_object() -> msgspec.Raw:
     return msgspec.Raw(b"{}")
 
 
+def no_data() -> msgspec.Raw:
+    """`null` as raw JSON: raw JSON cannot be told from None where it is read."""
+    return msgspec.Raw(b"null")
+
+
 class InstanceInfo(msgspec.Struct, frozen=True):
     """One server process as its peers see it."""
 
@@ -87,7 +92,7 @@ class JobOutcome(msgspec.Struct, frozen=True):
     """How a node job ended."""
 
     success: bool
-    data: msgspec.Raw | None = None
+    data: msgspec.Raw = msgspec.field(default_factory=no_data)
     error: JobError | None = None
     finished_at: Instant = 0
 
