@@ -3,12 +3,12 @@
 import pytest
 
 from ksana.domain.lifecycle import NODE_JOB
-from ksana.domain.nodes.moves import MOVES, JobChange, Moved, attempt_after, judge
+from ksana.domain.nodes.moves import MOVES, Moved, NodeJobChange, attempt_after, judge
 from ksana.domain.nodes.records import STATES
 
 
-def change(name: str, attempt: int = 1, node_id: str = "") -> JobChange:
-    return JobChange(name=name, attempt=attempt, node_id=node_id, keep_us=1)  # type: ignore[arg-type]
+def change(name: str, attempt: int = 1, node_id: str = "") -> NodeJobChange:
+    return NodeJobChange(name=name, attempt=attempt, node_id=node_id, keep_us=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.spec("N7")

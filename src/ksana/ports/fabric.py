@@ -29,7 +29,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from ksana.base.instant import Instant, Micros
-from ksana.domain.nodes.moves import JobChange, Moved
+from ksana.domain.nodes.moves import Moved, NodeJobChange
 from ksana.domain.nodes.records import (
     Binding,
     InstanceInfo,
@@ -96,7 +96,7 @@ SendResult = Literal["sent", "full", "gone"]
 inbox, because its instance never opened it, or it was drained after its death."""
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class InboxEntry(msgspec.Struct, frozen=True):
     """A message as it is read. `id` is good for `done` only."""
 
     id: str
@@ -140,7 +140,7 @@ class Inbox(Protocol):
         above nine tenths of `maxlen` it is refused instead."""
         ...
 
-    async def read(self, count: int, block_us: Micros) -> list[Delivery]:
+    async def read(self, count: int, block_us: Micros) -> list[InboxEntry]:
         """Take up to `count` messages of ours, waiting for the first up to `block_us`. Messages
         that were handed to us and lost on the way (a broken connection) come again first. An inbox
         that was lost is opened again. One reader at a time."""
@@ -151,7 +151,7 @@ class Inbox(Protocol):
         `instance_id` names the inbox of a dead instance that we drain."""
         ...
 
-    async def reclaim(self, min_idle_us: Micros, count: int) -> list[Delivery]:
+    async def reclaim(self, min_idle_us: Micros, count: int) -> list[InboxEntry]:
         """Take our messages again that were handed out and then left alone for so long."""
         ...
 
@@ -166,7 +166,7 @@ class Inbox(Protocol):
         drains it. Whoever drains repeats this to keep the right; it runs out after `ttl_us`."""
         ...
 
-    async def drain(self, instance_id: str, count: int) -> list[Delivery] | None:
+    async def drain(self, instance_id: str, count: int) -> list[InboxEntry] | None:
         """Take messages of an inbox that we drain, pending ones first, then unread. What was taken
         and is not done comes again, so call it when the last ones are done; one that has been
         handed out `dlq_max_deliveries` times goes to the dead letters instead. None: we are not the
@@ -320,13 +320,13 @@ class NodeJobs(Protocol):
     """The records of node jobs and their moves (N7)."""
 
     async def create(
-        self, request: JobRequest, home: str, keep_us: Micros, dispatch: JobChange | None = None
+        self, request: JobRequest, home: str, keep_us: Micros, dispatch: NodeJobChange | None = None
     ) -> Created:
         """Write a new job, CREATED with attempt 1; with `dispatch` it is DISPATCHED in the same
         step. A job of that id that is there already is left alone, and answered with its state."""
         ...
 
-    async def move(self, job_id: str, change: JobChange) -> Moved:
+    async def move(self, job_id: str, change: NodeJobChange) -> Moved:
         """Move a job as `domain.nodes.moves.judge` says, in one step with its guards."""
         ...
 

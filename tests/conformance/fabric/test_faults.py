@@ -14,13 +14,13 @@ from ksana.base.errors import DependencyDownError
 from ksana.base.instant import SECOND
 from ksana.domain.nodes.records import Binding
 from ksana.fabric.redis.fabric import RedisFabric
-from ksana.fabric.redis.keys import Keys, slot_of
+from ksana.fabric.redis.keys import RedisKeys, slot_of
 from tests.conformance.fabric.world import LONG, World, a_job, an_instance, change, eventually
 from tests.ground.child import wait_for
 from tests.ground.redis import ClusterNode, Redis, RedisCluster
 from tests.ground.server import obtain
 
-KEYS = Keys("test")
+KEYS = RedisKeys("test")
 NODES = 6
 
 

@@ -5,18 +5,18 @@ import asyncio
 import pytest
 
 from ksana.base.instant import SECOND
-from ksana.ports.fabric import Delivery, Fabric, InboxSettings
+from ksana.ports.fabric import Fabric, InboxEntry, InboxSettings
 from tests.conformance.fabric.world import LONG, SHORT, World, eventually
 
 
-def bodies(deliveries: list[Delivery] | None) -> list[bytes]:
+def bodies(deliveries: list[InboxEntry] | None) -> list[bytes]:
     assert deliveries is not None
     return [delivery.body for delivery in deliveries]
 
 
-async def read_all(fabric: Fabric, count: int) -> list[Delivery]:
+async def read_all(fabric: Fabric, count: int) -> list[InboxEntry]:
     """Read until so many came."""
-    found: list[Delivery] = []
+    found: list[InboxEntry] = []
     async with asyncio.timeout(20):
         while len(found) < count:
             found += await fabric.inbox.read(64, SECOND)
@@ -215,7 +215,7 @@ async def test_messages_from_many_senders_each_come_once(world: World) -> None:
         assert await sender.inbox.send("one", b"%d" % number) == "sent"
 
     sending = asyncio.gather(*(send(n) for n in range(400)))
-    found: list[Delivery] = []
+    found: list[InboxEntry] = []
     async with asyncio.timeout(30):
         while len(found) < 400:
             part = await fabric.inbox.read(50, SECOND)

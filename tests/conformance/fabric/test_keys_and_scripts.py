@@ -1,4 +1,4 @@
-"""Keys as the contract spells them, scripts that a Cluster can route (F46)."""
+"""RedisKeys as the contract spells them, scripts that a Cluster can route (F46)."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from ksana.domain.nodes.records import Binding
 from ksana.domain.nodes.storm import StormLimits
 from ksana.fabric.redis import scripts
 from ksana.fabric.redis.fabric import RedisFabric
-from ksana.fabric.redis.keys import Keys, slot_of
+from ksana.fabric.redis.keys import RedisKeys, slot_of
 from ksana.fabric.redis.router import Router
 from tests.conformance.fabric.world import LONG, a_job, a_node, an_instance, change
 from tests.ground.redis import Redis
@@ -25,7 +25,7 @@ ids = st.text(
 
 @pytest.mark.spec("N1", "N2", "N6", "N7", "N8", "N9", "N10")
 def test_keys_are_those_of_the_contract() -> None:
-    keys = Keys("p")
+    keys = RedisKeys("p")
     assert keys.presence("i") == "p:schedulers:presence:i"
     assert keys.owner("node", "n") == "p:nodes:owner:{node:n}"
     assert keys.owner("session", "s") == "p:sessions:owner:{session:s}"
@@ -44,7 +44,7 @@ def test_keys_are_those_of_the_contract() -> None:
 @pytest.mark.spec("N13")
 @given(ids)
 def test_keys_that_belong_together_lie_in_one_slot_whatever_the_id(name: str) -> None:
-    keys = Keys("p")
+    keys = RedisKeys("p")
     for group in (
         (keys.inbox(name), keys.dlq(name), keys.drainer(name)),
         (keys.reserved(name), keys.away(name), keys.away_marks(name), keys.drain(name)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from ksana.base.clock import SystemClock
 from ksana.base.instant import SECOND, Micros
-from ksana.domain.nodes.moves import JobChange, MoveName
+from ksana.domain.nodes.moves import MoveName, NodeJobChange
 from ksana.domain.nodes.records import InstanceInfo, JobRequest, NodeRecord
 from ksana.fabric.memory.fabric import MemoryFabric
 from ksana.fabric.memory.hub import MemoryHub
@@ -85,8 +85,8 @@ def an_instance(fabric: Fabric) -> InstanceInfo:
     return InstanceInfo(instance_id=fabric.instance_id, host="h")
 
 
-def change(name: MoveName, attempt: int = 1, node_id: str = "", **members: Any) -> JobChange:
-    return JobChange(
+def change(name: MoveName, attempt: int = 1, node_id: str = "", **members: Any) -> NodeJobChange:
+    return NodeJobChange(
         name=name,
         attempt=attempt,
         node_id=node_id,

@@ -50,7 +50,7 @@ def _read_moves() -> dict[MoveName, JobMove]:
 MOVES: Final = _read_moves()
 
 
-class JobChange(msgspec.Struct, frozen=True):
+class NodeJobChange(msgspec.Struct, frozen=True):
     """A move with everything it writes. Made by the home instance or by the node's instance."""
 
     name: MoveName
@@ -78,7 +78,7 @@ class Moved(msgspec.Struct, frozen=True):
         return self.result in ("moved", "repeat")
 
 
-def judge(state: str, attempt: int, node_id: str, change: JobChange) -> MoveResult:
+def judge(state: str, attempt: int, node_id: str, change: NodeJobChange) -> MoveResult:
     """Decide whether a change happens to a job that stands so."""
     move = MOVES[change.name]
     if attempt != change.attempt:
@@ -91,6 +91,6 @@ def judge(state: str, attempt: int, node_id: str, change: JobChange) -> MoveResu
     return "repeat" if state in move.repeats else "illegal"
 
 
-def attempt_after(change: JobChange) -> int:
+def attempt_after(change: NodeJobChange) -> int:
     """The attempt of the job once the change happened."""
     return change.attempt + 1 if change.name == "again" else change.attempt

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ksana.base.instant import Micros
 from ksana.fabric.memory.hub import Entry, Letter, Mailbox, MemoryHub
-from ksana.ports.fabric import DeadLetter, Delivery, InboxSettings, InboxState, SendResult
+from ksana.ports.fabric import DeadLetter, InboxEntry, InboxSettings, InboxState, SendResult
 
 
 class MemoryInbox:
@@ -29,7 +29,7 @@ class MemoryInbox:
         put(self._hub, mailbox, body)
         return "sent"
 
-    async def read(self, count: int, block_us: Micros) -> list[Delivery]:
+    async def read(self, count: int, block_us: Micros) -> list[InboxEntry]:
         clock = self._hub.clock
         until = clock.now() + block_us
         while True:
@@ -48,7 +48,7 @@ class MemoryInbox:
             return 0
         return sum(1 for entry_id in ids if mailbox.entries.pop(entry_id, None) is not None)
 
-    async def reclaim(self, min_idle_us: Micros, count: int) -> list[Delivery]:
+    async def reclaim(self, min_idle_us: Micros, count: int) -> list[InboxEntry]:
         idle_since = self._hub.clock.monotonic() - min_idle_us
         found = [
             entry
@@ -71,7 +71,7 @@ class MemoryInbox:
         self._hub.drainers.put(instance_id, self._instance_id, ttl_us)
         return True
 
-    async def drain(self, instance_id: str, count: int) -> list[Delivery] | None:
+    async def drain(self, instance_id: str, count: int) -> list[InboxEntry] | None:
         if self._hub.drainers.get(instance_id) != self._instance_id:
             return None
         mailbox = self._hub.mailboxes.get(instance_id)
@@ -124,13 +124,14 @@ class MemoryInbox:
     def _own(self) -> Mailbox:
         return self._hub.mailboxes.setdefault(self._instance_id, Mailbox())
 
-    def _hand_out(self, entries: list[Entry]) -> list[Delivery]:
+    def _hand_out(self, entries: list[Entry]) -> list[InboxEntry]:
         now = self._hub.clock.monotonic()
         for entry in entries:
             entry.deliveries += 1
             entry.handed_mono = now
         return [
-            Delivery(id=entry.id, body=entry.body, deliveries=entry.deliveries) for entry in entries
+            InboxEntry(id=entry.id, body=entry.body, deliveries=entry.deliveries)
+            for entry in entries
         ]
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from ksana.base.instant import Micros
 from ksana.domain.lifecycle import NODE_JOB
-from ksana.domain.nodes.moves import MOVES, JobChange, Moved, attempt_after, judge
+from ksana.domain.nodes.moves import MOVES, Moved, NodeJobChange, attempt_after, judge
 from ksana.domain.nodes.records import Binding, JobProgress, JobRequest, NodeJob
 from ksana.fabric.memory.hub import MemoryHub
 from ksana.ports.fabric import Created
@@ -51,7 +51,7 @@ class MemoryJobs:
         self._instance_id = instance_id
 
     async def create(
-        self, request: JobRequest, home: str, keep_us: Micros, dispatch: JobChange | None = None
+        self, request: JobRequest, home: str, keep_us: Micros, dispatch: NodeJobChange | None = None
     ) -> Created:
         job_id = request.job_id
         found = self._hub.jobs.get(job_id)
@@ -64,7 +64,7 @@ class MemoryJobs:
         self._hub.homed.setdefault(home, {})[job_id] = None
         return Created(is_new=True, state=job.state, attempt=job.attempt)
 
-    async def move(self, job_id: str, change: JobChange) -> Moved:
+    async def move(self, job_id: str, change: NodeJobChange) -> Moved:
         job = self._hub.jobs.get(job_id)
         if job is None:
             return Moved(result="missing")
@@ -98,7 +98,7 @@ class MemoryJobs:
             self._hub.homed.pop(instance_id, None)
 
 
-def _apply(job: NodeJob, change: JobChange) -> NodeJob:
+def _apply(job: NodeJob, change: NodeJobChange) -> NodeJob:
     move = MOVES[change.name]
     NODE_JOB.require(job.state, move.target)
     node_id = job.node_id

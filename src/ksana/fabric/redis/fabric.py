@@ -6,7 +6,7 @@ from ksana.fabric.redis.address import read_url
 from ksana.fabric.redis.inbox import RedisDeadLetters, RedisInbox
 from ksana.fabric.redis.instances import RedisOwners, RedisPresence
 from ksana.fabric.redis.jobs import RedisJobs, RedisRequests
-from ksana.fabric.redis.keys import Keys
+from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.nodes import RedisMarks, RedisReservations, RedisSnapshots
 from ksana.fabric.redis.router import Router
 from ksana.fabric.redis.signals import RedisSignals
@@ -29,7 +29,7 @@ class RedisFabric:
     ) -> None:
         settings = settings or InboxSettings()
         self._router = router = Router(read_url(url))
-        keys = Keys(key_prefix)
+        keys = RedisKeys(key_prefix)
         self.instance_id = instance_id
         self.presence = RedisPresence(router, keys, instance_id)
         self.owners = RedisOwners(router, keys, instance_id)

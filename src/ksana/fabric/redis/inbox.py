@@ -6,11 +6,11 @@ from typing import Any, Final
 from ksana.base.instant import MILLISECOND, Instant, Micros
 from ksana.fabric.redis import scripts
 from ksana.fabric.redis.instances import to_ms
-from ksana.fabric.redis.keys import Keys
+from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.link import Word
 from ksana.fabric.redis.reader import BlockingReader, read_entries
 from ksana.fabric.redis.router import Router
-from ksana.ports.fabric import DeadLetter, Delivery, InboxSettings, InboxState, SendResult
+from ksana.ports.fabric import DeadLetter, InboxEntry, InboxSettings, InboxState, SendResult
 
 _SEND: Final[dict[int, SendResult]] = {1: "sent", 0: "full", -1: "gone"}
 _IDS_AT_ONCE: Final = 500
@@ -23,7 +23,7 @@ class RedisInbox:
     """See `ports.fabric.Inbox`."""
 
     def __init__(
-        self, router: Router, keys: Keys, instance_id: str, settings: InboxSettings
+        self, router: Router, keys: RedisKeys, instance_id: str, settings: InboxSettings
     ) -> None:
         self._router = router
         self._keys = keys
@@ -52,7 +52,7 @@ class RedisInbox:
             self._router.count("inbox_send", "refused")
         return _SEND[answer]
 
-    async def read(self, count: int, block_us: Micros) -> list[Delivery]:
+    async def read(self, count: int, block_us: Micros) -> list[InboxEntry]:
         found = await self._reader.read(count, to_ms(block_us))
         if found is None:  # lost: wiped, or drained while we seemed dead
             await self.open()
@@ -71,11 +71,11 @@ class RedisInbox:
             self._reader.forget(ids)
         return count
 
-    async def reclaim(self, min_idle_us: Micros, count: int) -> list[Delivery]:
+    async def reclaim(self, min_idle_us: Micros, count: int) -> list[InboxEntry]:
         arguments = (self._settings.group, self._instance_id, max(0, min_idle_us // 1000), count)
         found = await self._router.call("inbox_reclaim", self._reclaim, (self._own,), arguments)
         return [
-            Delivery(id=entry[0].decode(), body=entry[1][1], deliveries=int(entry[2]))
+            InboxEntry(id=entry[0].decode(), body=entry[1][1], deliveries=int(entry[2]))
             for entry in found
             if entry[1]
         ]
@@ -92,7 +92,7 @@ class RedisInbox:
         )
         return holder.decode() == self._instance_id
 
-    async def drain(self, instance_id: str, count: int) -> list[Delivery] | None:
+    async def drain(self, instance_id: str, count: int) -> list[InboxEntry] | None:
         if self._settings.dlq_enabled:
             await self._bury_in(instance_id, 0)
         touched = (self._keys.inbox(instance_id), self._keys.drainer(instance_id))
@@ -159,7 +159,7 @@ class RedisInbox:
 class RedisDeadLetters:
     """See `ports.fabric.DeadLetters`."""
 
-    def __init__(self, router: Router, keys: Keys, settings: InboxSettings) -> None:
+    def __init__(self, router: Router, keys: RedisKeys, settings: InboxSettings) -> None:
         self._router = router
         self._keys = keys
         self._group = settings.group

@@ -7,7 +7,7 @@ import msgspec
 from ksana.base.instant import MILLISECOND, Micros
 from ksana.domain.nodes.records import InstanceInfo, OwnerKind
 from ksana.fabric.redis import scripts
-from ksana.fabric.redis.keys import Keys
+from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.router import Router
 
 _info = msgspec.json.Decoder(InstanceInfo)
@@ -21,7 +21,7 @@ def to_ms(span_us: Micros) -> int:
 class RedisPresence:
     """See `ports.fabric.Presence`."""
 
-    def __init__(self, router: Router, keys: Keys, instance_id: str) -> None:
+    def __init__(self, router: Router, keys: RedisKeys, instance_id: str) -> None:
         self._router = router
         self._keys = keys
         self._instance_id = instance_id
@@ -71,7 +71,7 @@ class RedisPresence:
 class RedisOwners:
     """See `ports.fabric.Owners`."""
 
-    def __init__(self, router: Router, keys: Keys, instance_id: str) -> None:
+    def __init__(self, router: Router, keys: RedisKeys, instance_id: str) -> None:
         self._router = router
         self._keys = keys
         self._instance_id = instance_id

@@ -7,7 +7,14 @@ from typing import Final
 import msgspec
 
 from ksana.base.instant import MILLISECOND, Micros
-from ksana.domain.nodes.moves import MOVES, JobChange, Moved, MoveName, MoveResult, attempt_after
+from ksana.domain.nodes.moves import (
+    MOVES,
+    Moved,
+    MoveName,
+    MoveResult,
+    NodeJobChange,
+    attempt_after,
+)
 from ksana.domain.nodes.records import (
     ENDED,
     Binding,
@@ -19,7 +26,7 @@ from ksana.domain.nodes.records import (
 )
 from ksana.fabric.redis import scripts
 from ksana.fabric.redis.instances import to_ms
-from ksana.fabric.redis.keys import Keys
+from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.link import Word
 from ksana.fabric.redis.router import Router
 from ksana.ports.fabric import Created
@@ -45,7 +52,7 @@ _ENDED: Final = _marked(ENDED)
 class RedisRequests:
     """See `ports.fabric.RequestBindings`."""
 
-    def __init__(self, router: Router, keys: Keys, instance_id: str) -> None:
+    def __init__(self, router: Router, keys: RedisKeys, instance_id: str) -> None:
         self._router = router
         self._keys = keys
         self._instance_id = instance_id
@@ -82,7 +89,7 @@ class RedisRequests:
 class RedisJobs:
     """See `ports.fabric.NodeJobs`. A job is a hash, so that a script can compare its members."""
 
-    def __init__(self, router: Router, keys: Keys, instance_id: str) -> None:
+    def __init__(self, router: Router, keys: RedisKeys, instance_id: str) -> None:
         self._router = router
         self._keys = keys
         self._instance_id = instance_id
@@ -91,7 +98,7 @@ class RedisJobs:
         self._adopt = scripts.load("job_adopt")
 
     async def create(
-        self, request: JobRequest, home: str, keep_us: Micros, dispatch: JobChange | None = None
+        self, request: JobRequest, home: str, keep_us: Micros, dispatch: NodeJobChange | None = None
     ) -> Created:
         fields: list[Word] = ["request", msgspec.json.encode(request), "home", home]
         if dispatch is None:
@@ -107,7 +114,7 @@ class RedisJobs:
             self._router.count("job_create", "refused")
         return Created(is_new=bool(is_new), state=state.decode(), attempt=int(attempt))
 
-    async def move(self, job_id: str, change: JobChange) -> Moved:
+    async def move(self, job_id: str, change: NodeJobChange) -> Moved:
         name: MoveName = change.name
         arguments = (
             change.attempt,
@@ -168,7 +175,7 @@ class RedisJobs:
             await self._router.run("homed", key, "ZREM", key, *job_ids)
 
 
-def _written(change: JobChange) -> list[Word]:
+def _written(change: NodeJobChange) -> list[Word]:
     """The fields that a change writes."""
     fields: list[Word] = [
         "state",

@@ -39,7 +39,7 @@ def slot_of(key: str) -> int:
     return key_slot(key.encode())
 
 
-class Keys:
+class RedisKeys:
     """The keys of one installation, under its prefix."""
 
     def __init__(self, prefix: str) -> None:

@@ -10,7 +10,7 @@ from ksana.domain.nodes.records import NodeRecord
 from ksana.domain.nodes.storm import MarkResult, StormLimits
 from ksana.fabric.redis import scripts
 from ksana.fabric.redis.instances import to_ms
-from ksana.fabric.redis.keys import Keys
+from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.link import Command
 from ksana.fabric.redis.router import Router
 from ksana.ports.fabric import NodeChanges, ReserveResult
@@ -37,7 +37,7 @@ class RedisSnapshots:
     sees the node. A mark is the server's time of the last reading.
     """
 
-    def __init__(self, router: Router, keys: Keys) -> None:
+    def __init__(self, router: Router, keys: RedisKeys) -> None:
         self._router = router
         self._keys = keys
         self._touch = scripts.load("touch_members")
@@ -101,7 +101,7 @@ class RedisSnapshots:
 class RedisReservations:
     """See `ports.fabric.Reservations`."""
 
-    def __init__(self, router: Router, keys: Keys) -> None:
+    def __init__(self, router: Router, keys: RedisKeys) -> None:
         self._router = router
         self._keys = keys
         self._reserve = scripts.load("slot_reserve")
@@ -131,7 +131,7 @@ class RedisReservations:
 class RedisMarks:
     """See `ports.fabric.NodeMarks`."""
 
-    def __init__(self, router: Router, keys: Keys) -> None:
+    def __init__(self, router: Router, keys: RedisKeys) -> None:
         self._router = router
         self._keys = keys
         self._mark = scripts.load("model_away")

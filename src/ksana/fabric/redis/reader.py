@@ -17,7 +17,7 @@ from ksana.base.errors import DependencyDownError
 from ksana.fabric.redis.address import CONNECT_WITHIN_SEC
 from ksana.fabric.redis.link import disconnect
 from ksana.fabric.redis.router import Router
-from ksana.ports.fabric import Delivery
+from ksana.ports.fabric import InboxEntry
 
 _SILENT_AFTER_SEC: Final = 3.0
 """How much longer than its block a read may take before the connection counts as dead."""
@@ -47,7 +47,7 @@ class BlockingReader:
         if connection is not None:
             await disconnect(connection)
 
-    async def read(self, count: int, block_ms: int) -> list[Delivery] | None:
+    async def read(self, count: int, block_ms: int) -> list[InboxEntry] | None:
         """Read messages; None if the stream or its group does not exist. Raise DependencyDownError
         when the server does not answer."""
         try:
@@ -74,7 +74,7 @@ class BlockingReader:
             raise
         return None if fresh is None else self._hand_out(fresh)
 
-    async def _ask(self, count: int, block_ms: int | None) -> list[Delivery] | None:
+    async def _ask(self, count: int, block_ms: int | None) -> list[InboxEntry] | None:
         """One XREADGROUP: of what is new, or (without a block) of what was handed to us before."""
         words: list[str | int] = ["XREADGROUP", "GROUP", self._group, self._consumer]
         words += ["COUNT", count]
@@ -103,15 +103,15 @@ class BlockingReader:
                 await self._connection.connect()  # type: ignore[no-untyped-call]
         return self._connection
 
-    def _hand_out(self, entries: list[Delivery]) -> list[Delivery]:
+    def _hand_out(self, entries: list[InboxEntry]) -> list[InboxEntry]:
         self._handed.update(entry.id for entry in entries)
         return entries
 
 
-def read_entries(found: Sequence[Any]) -> list[Delivery]:
+def read_entries(found: Sequence[Any]) -> list[InboxEntry]:
     """Messages of a stream. One that was deleted while it was pending has no fields."""
     return [
-        Delivery(id=entry[0].decode(), body=entry[1][1])
+        InboxEntry(id=entry[0].decode(), body=entry[1][1])
         for entry in found
         if entry is not None and entry[1]
     ]

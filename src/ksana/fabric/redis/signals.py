@@ -9,7 +9,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from ksana.base.errors import UnavailableError
-from ksana.fabric.redis.keys import Keys
+from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.link import disconnect
 from ksana.fabric.redis.router import Router
 
@@ -24,7 +24,7 @@ _AGAIN_AFTER_SEC: Final = 1.0
 class RedisSignals:
     """See `ports.fabric.Signals`."""
 
-    def __init__(self, router: Router, keys: Keys, instance_id: str) -> None:
+    def __init__(self, router: Router, keys: RedisKeys, instance_id: str) -> None:
         self._router = router
         self._channel = keys.signals
         self._instance_id = instance_id
