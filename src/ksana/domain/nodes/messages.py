@@ -32,6 +32,15 @@ class Withdraw(Struct, frozen=True, tag_field="kind", tag="withdraw"):
     reason: str = ""
 
 
+class Rehome(Struct, frozen=True, tag_field="kind", tag="rehome"):
+    """An attempt on your node has another home instance: the former one is dead."""
+
+    node_id: str
+    job_id: str
+    attempt: int
+    home: str
+
+
 class Progressed(Struct, frozen=True, tag_field="kind", tag="progressed"):
     """To the home instance: an attempt was acknowledged or started."""
 
@@ -98,7 +107,17 @@ class Drain(Struct, frozen=True, tag_field="kind", tag="drain"):
 
 
 Message = (
-    Assign | Withdraw | Progressed | Failed | Finished | Push | Cancel | Probe | ProbeAnswer | Drain
+    Assign
+    | Withdraw
+    | Rehome
+    | Progressed
+    | Failed
+    | Finished
+    | Push
+    | Cancel
+    | Probe
+    | ProbeAnswer
+    | Drain
 )
 
 _encoder: Final = msgspec.json.Encoder()

@@ -41,8 +41,9 @@ class InstanceInfo(msgspec.Struct, frozen=True):
     sessions: int = 0
 
 
-class NodeRecord(msgspec.Struct, frozen=True):
-    """A connected node as every instance sees it."""
+class NodeRecord(msgspec.Struct):
+    """A connected node as every instance sees it. Not frozen: a view counts `running` on between
+    two readings."""
 
     node_id: str
     instance_id: str
