@@ -18,7 +18,7 @@ from ksana.engine.nodes.peers import GOING_DOWN
 from ksana.engine.nodes.placing import Placing
 from ksana.engine.nodes.recorder import EventRecorder
 from ksana.engine.nodes.registration import Registration
-from ksana.engine.nodes.results import ResultWriter, result_frame
+from ksana.engine.nodes.results import ResultWriter
 from ksana.engine.nodes.sessions import Sessions
 from ksana.engine.nodes.settings import NodeSettings
 from ksana.engine.nodes.upkeep import Upkeep
@@ -168,12 +168,10 @@ class NodesEngine:
                 self.view.count(message.node_id, -1)
             await self.home.deliver(request, message.attempt, message.node_id, message.outcome)
             return
-        if self.fabric.is_shared:
-            # Not ours (any more): told before, or read from the inbox of a dead instance.
-            record = await self.fabric.jobs.find(request.job_id)
-            if record is not None and record.home != self.fabric.instance_id:
-                frame = result_frame(request, message.attempt, message.outcome)
-                await self.sessions.push(request.session_id, frame, keep=True)
+        # Not ours (any more): told before, or read from the inbox of a dead instance.
+        record = await self.fabric.jobs.find(request.job_id)
+        if record is not None and record.home != self.fabric.instance_id:
+            await self.home.deliver(request, message.attempt, message.node_id, message.outcome)
 
     async def _on_cancel(self, message: Cancel) -> None:
         await self.cancel_here(message.job_id, message.reason)

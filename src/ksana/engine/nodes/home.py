@@ -27,7 +27,7 @@ from ksana.domain.nodes.attempts import (
 )
 from ksana.domain.nodes.choice import Wanted
 from ksana.domain.nodes.frames import JobUpdate
-from ksana.domain.nodes.messages import Assign, Message, Withdraw
+from ksana.domain.nodes.messages import Assign, Withdraw
 from ksana.domain.nodes.moves import Moved, MoveName, NodeJobChange
 from ksana.domain.nodes.records import (
     JobError,
@@ -41,7 +41,7 @@ from ksana.domain.nodes.waiting import WaitingJob
 from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.job_notes import JobNotes
-from ksana.engine.nodes.job_watch import HomeJob, JobWatch, times_of
+from ksana.engine.nodes.job_watch import HomeJob, JobWatch, RecentIds, times_of
 from ksana.engine.nodes.placing import Placing
 from ksana.engine.nodes.results import ResultWriter, result_frame
 from ksana.engine.nodes.sessions import Sessions
@@ -49,6 +49,7 @@ from ksana.engine.nodes.settings import NodeSettings
 from ksana.ports.fabric import Fabric
 
 NO_NODE: Final = "NO_AVAILABLE_NODE"
+
 _LOOK_AGAIN: Final = SECOND
 
 _log = structlog.get_logger("ksana.nodes")
@@ -85,15 +86,15 @@ class HomeJobs:
         self._background = background
         self._settings = settings
         self.jobs: dict[str, HomeJob] = {}
+        self._told = RecentIds()
         self.watch = JobWatch(clock, background, self)
         fabric.signals.subscribe("nodes.free", lambda _: self.watch.offer.signal())
 
     # ---- a new job ----
 
     async def submit(self, request: JobRequest, announce: Callable[[str], None]) -> str:
-        """Take a new job: sent to a node at once, or in line if it may wait. `announce` is called
-        with the state before anything can happen to the job. Answers the state. Raise
-        NoNodeError."""
+        """Take a new job: to a node at once, or in line if it may wait. `announce` is called with
+        the state before anything can happen to it. Answers the state. Raise NoNodeError."""
         now = self._clock.now()
         job = HomeJob(request, now + request.wait_us)
         choice = await self._placing.reserve(request, ())
@@ -167,7 +168,7 @@ class HomeJobs:
         )
 
     async def _assign(self, job: HomeJob) -> None:
-        """Send the attempt to the node's instance, and watch its deadline."""
+        """Send the attempt to its node."""
         request, attempt = job.request, job.attempt
         deadline_at = result_deadline(
             self._settings.limits, job.times.dispatched_at, request.timeout_us
@@ -207,10 +208,8 @@ class HomeJobs:
         error = job.progress.last_error or JobError(code=NO_NODE, message="no node is free")
         await self.end(job, JobOutcome(success=False, error=error))
 
-    # ---- another node ----
-
     async def place_waiting(self, job_id: str) -> bool:
-        """Send a job that waits to a node, if there is one for it. True too if it has ended."""
+        """Send a job that waits to a node, if one is free. True too if it has ended."""
         job = self.jobs.get(job_id)
         if job is None or job.node_id:
             self.watch.line.remove(job_id)
@@ -237,8 +236,7 @@ class HomeJobs:
         job = self.jobs.get(job_id)
         if job is None or job.attempt != attempt or not job.node_id:
             return
-        limits, timeout_us = self._settings.limits, job.request.timeout_us
-        at, kind = next_deadline(limits, job.times, timeout_us)
+        at, kind = next_deadline(self._settings.limits, job.times, job.request.timeout_us)
         if at <= self._clock.now():
             # If the fabric is away the attempt stands, and is looked at again.
             self.watch.arm(job_id, attempt, self._clock.now() + _LOOK_AGAIN)
@@ -331,8 +329,10 @@ class HomeJobs:
     async def deliver(
         self, request: JobRequest, attempt: int, node_id: str, outcome: JobOutcome
     ) -> None:
-        """The outcome is recorded: tell the session, and forget the job."""
+        """The outcome is recorded: tell the session, once, and forget the job."""
         self.jobs.pop(request.job_id, None)
+        if not self._told.add(request.job_id):
+            return
         self.watch.line.remove(request.job_id)
         self._notes.finished(request.job_id, attempt, node_id, outcome)
         frame = result_frame(request, attempt, outcome)
@@ -354,9 +354,8 @@ class HomeJobs:
             )
         elif record.home != self._fabric.instance_id:
             self.jobs.pop(job_id, None)  # another instance is in charge of it by now
-            self.watch.line.remove(job_id)
         else:
-            _log.warning("a job did not move", job_id=job_id, result=moved.result, at=moved.state)
+            _log.warning("a job did not move", job_id=job_id, result=moved.result)
 
     def _let_go(self, job: HomeJob, reason: str) -> None:
         """Give the slot back, and tell the node that nobody waits for it."""
@@ -367,11 +366,8 @@ class HomeJobs:
                 attempt=job.attempt,
                 reason=reason,
             )
-            self._background.spawn(self._withdraw(job.instance_id, message))
+            self._background.spawn(self._courier.tell(job.instance_id, message))
             self._background.spawn(self._placing.release(job.node_id, job.request.job_id))
-
-    async def _withdraw(self, instance_id: str, message: Message) -> None:
-        await self._courier.tell(instance_id, message)
 
     def _change(
         self,
@@ -399,5 +395,5 @@ class HomeJobs:
     def _life(self, job: HomeJob) -> int:
         """How long the record must live while the job has not ended."""
         limits = self._settings.limits
-        each_us = limits.result_us if job.request.timeout_us is None else job.request.timeout_us
+        each_us = job.request.timeout_us or limits.result_us
         return job.request.wait_us + limits.attempts * each_us + self._settings.keep_us

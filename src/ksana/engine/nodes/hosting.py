@@ -55,6 +55,8 @@ class Hosting:
         self._background = background
         self._settings = settings
         self.nodes: dict[str, HostedNode] = {}
+        self.coming: set[str] = set()
+        """Ids that are being registered."""
         self.changed: set[str] = set()
         """Nodes whose snapshot is to be written again."""
         self.stale = 0
@@ -94,8 +96,15 @@ class Hosting:
         hosted.assigned.clear()
 
     async def _withdraw_node(self, node_id: str) -> None:
+        """Give up the id of a node that left, unless it is back already: then the owner key is that
+        of the new socket."""
+        if node_id in self.coming or node_id in self.nodes:
+            return
         await self._fabric.owners.drop_if_ours("node", node_id)
-        await self._fabric.snapshots.withdraw([node_id])
+        if node_id not in self.coming and node_id not in self.nodes:
+            await self._fabric.snapshots.withdraw([node_id])
+        if node_id in self.nodes:
+            self.changed.add(node_id)  # it came back meanwhile: write it again
 
     def heartbeat(self, hosted: HostedNode, frame: frames.NodeHeartbeat) -> None:
         """A node tells how it fares."""

@@ -38,6 +38,23 @@ class HomeJob:
         self.is_moving = False
 
 
+class RecentIds:
+    """The last few thousand ids: what is told twice is noticed."""
+
+    def __init__(self, most: int = 20_000) -> None:
+        self._ids: dict[str, None] = {}
+        self._most = most
+
+    def add(self, one: str) -> bool:
+        """Note an id; False if it is known."""
+        if one in self._ids:
+            return False
+        self._ids[one] = None
+        if len(self._ids) > self._most:
+            del self._ids[next(iter(self._ids))]
+        return True
+
+
 def times_of(record: NodeJob, now: Instant) -> AttemptTimes:
     """What a record says about the stages of its attempt. When it was acknowledged or started is
     not recorded: now is as good, and never too early."""

@@ -43,7 +43,6 @@ class Registration:
         self._recorder = recorder
         self._background = background
         self._settings = settings
-        self._coming: set[str] = set()
         self._asked: dict[str, asyncio.Event] = {}
         self._alive: dict[str, bool] = {}
         courier.on(Probe, self._on_probe)
@@ -53,15 +52,16 @@ class Registration:
     async def register(self, frame: NodeRegister, peer: Peer) -> HostedNode:
         """Let a node in. Raise 409 NODE_ID_CONFLICT if a live one has its id."""
         node_id = frame.node_id or f"node-{new_uid()[:16]}"
-        if node_id in self._coming:
+        coming = self._hosting.coming
+        if node_id in coming:
             raise self._conflict(node_id, self._fabric.instance_id)
-        self._coming.add(node_id)
+        coming.add(node_id)
         try:
             is_replaced = await self._take(node_id)
             record = await self._make_record(node_id, frame)
             hosted = self._hosting.enter(record, peer)
         finally:
-            self._coming.discard(node_id)
+            coming.discard(node_id)
         data = {
             "instance": self._fabric.instance_id,
             "slots": record.slots,

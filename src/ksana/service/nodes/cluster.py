@@ -33,6 +33,11 @@ class ClusterService:
         self._engine = engine
         self._fabric = engine.fabric
 
+    @property
+    def instance_id(self) -> str:
+        """Which instance answers."""
+        return self._fabric.instance_id
+
     def list_nodes(self, after: str, limit: int) -> list[NodeRecord]:
         """Nodes of all instances by id, from the view of this one."""
         found = sorted(

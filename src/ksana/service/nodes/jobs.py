@@ -18,7 +18,7 @@ _LOCK_US: Final[Micros] = 10 * SECOND
 _RECORD_WITHIN_US: Final[Micros] = SECOND
 _LOOK_EVERY_US: Final[Micros] = 20 * MILLISECOND
 
-Announce = Callable[[JobCreated], None]
+Announce = Callable[[JobCreated], object]
 
 
 class NodeJobService:
@@ -89,17 +89,22 @@ class NodeJobService:
             self._engine.background.spawn(self._unbind(bound_as, request.job_id))
             raise
 
-    async def get_job(self, job_id: str, caller: str = "") -> NodeJob:
+    async def get_job(self, job_id: str) -> NodeJob:
         """Find a job. Raise 404."""
         job = await self._fabric.jobs.find(job_id)
-        if job is None or job.request.caller != caller:
+        if job is None:
             raise NotFoundError(f"there is no node job {job_id[:64]!r}, or it was forgotten")
         return job
 
-    async def cancel_job(self, job_id: str, caller: str = "", reason: str = "") -> NodeJob:
-        """End a job. Raise 404, or 409 ILLEGAL_TRANSITION if it has ended."""
+    async def cancel_job(
+        self, job_id: str, session_id: str | None = None, reason: str = ""
+    ) -> NodeJob:
+        """End a job. A session may end its own only. Raise 404, or 409 ILLEGAL_TRANSITION if it
+        has ended."""
         self.check_served()
-        job = await self.get_job(job_id, caller)
+        job = await self.get_job(job_id)
+        if session_id is not None and job.request.session_id != session_id:
+            raise NotFoundError(f"this session has no job {job_id[:64]!r}")
         if job.has_ended:
             raise NODE_JOB.refuse(job.state, "FINISHED")
         if not await self._engine.cancel_here(job_id, reason):
@@ -110,7 +115,7 @@ class NodeJobService:
             message = Cancel(job_id=job_id, reason=reason)
             if await self._engine.courier.tell(job.home, message) != "sent":
                 raise DependencyDownError("the instance in charge of the job cannot be reached")
-        return await self.get_job(job_id, caller)
+        return await self.get_job(job_id)
 
     async def _submit(self, request: JobRequest, announce: Announce) -> JobCreated:
         made: list[JobCreated] = []
