@@ -5,12 +5,17 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
+from ksana.api.core.auth import Authenticator
 from ksana.api.core.routing import Call
+from ksana.api.core.services import Services
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, RateLimitedError, UnavailableError
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.engine.core.pump import Pump
 from ksana.engine.nodes.peers import REVOKED, Peer
+
+SCOPE: Final = "nodes:write"
+"""What a key must be allowed to open a socket."""
 
 CHECK_EVERY: Final[Micros] = 3 * SECOND
 MOST_SOCKETS: Final = 20_000
@@ -18,6 +23,20 @@ MOST_SOCKETS: Final = 20_000
 
 Judge = Callable[[Call], Awaitable[None]]
 """Raises 401 or 403 if the call would not be let in now."""
+
+
+def judge_by_key(services: Services) -> Judge:
+    """Judge a socket by the key that it came with."""
+    authenticator = Authenticator(services)
+
+    async def judge(call: Call) -> None:
+        headers: dict[bytes, bytes] = {}
+        for name in ("authorization", "x-api-key"):
+            if (value := call.header(name)) is not None:
+                headers[name.encode()] = value.encode("latin-1")
+        await authenticator.admit(headers, SCOPE)
+
+    return judge
 
 
 class KeyWatch:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ksana.api.core.routing import Answer, AnyRoute, Call, Route, SocketRoute
-from ksana.api.nodes.key_watch import KeyWatch
+from ksana.api.nodes.key_watch import SCOPE, KeyWatch
 from ksana.api.nodes.node_socket import NodeSocket
 from ksana.api.nodes.session_socket import SessionSocket
 from ksana.api.nodes.shapes import (
@@ -36,8 +36,8 @@ def routes(engine: NodesEngine, service: NodeJobService, keys: KeyWatch) -> list
     """All of them."""
     node, session = NodeSocket(engine, service, keys), SessionSocket(engine, service, keys)
     return [
-        SocketRoute("/ws/node", node.serve, scope="nodes:write", summary="Connect a node"),
-        SocketRoute("/ws/session", session.serve, scope="nodes:write", summary="Ask for jobs"),
+        SocketRoute("/ws/node", node.serve, scope=SCOPE, summary="Connect a node"),
+        SocketRoute("/ws/session", session.serve, scope=SCOPE, summary="Ask for jobs"),
         *_job_routes(service),
         *_cluster_routes(ClusterService(engine)),
     ]
