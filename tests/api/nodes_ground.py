@@ -16,7 +16,7 @@ from ksana.api.nodes.routes import routes
 from ksana.domain.nodes.records import InstanceInfo
 from ksana.engine.core.supervisor import Loop, Supervisor
 from ksana.engine.nodes.engine import NodesEngine
-from ksana.engine.nodes.settings import NodeSettings
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.fabric.memory.fabric import MemoryFabric
 from ksana.service.nodes.jobs import NodeJobService
 from tests.api.ground import CoreServices, open_house
@@ -92,7 +92,7 @@ class Wire:
 
 @contextlib.asynccontextmanager
 async def nodes_server(
-    tmp_path: Path, settings: NodeSettings | None = None
+    tmp_path: Path, settings: NodeParameters | None = None
 ) -> AsyncIterator[NodesServer]:
     async with open_house(tmp_path) as core:
         fabric = MemoryFabric("here", core.clock)

@@ -11,10 +11,10 @@ from ksana.domain.nodes import frames
 from ksana.domain.nodes.attempts import AttemptLimits
 from ksana.domain.nodes.records import InstanceInfo
 from ksana.engine.nodes.home import NoNodeError
-from ksana.engine.nodes.settings import NodeSettings
+from ksana.engine.nodes.parameters import NodeParameters
 from tests.nodes.world import NodeTalker, World, until
 
-FAST = NodeSettings(
+FAST = NodeParameters(
     refresh_us=100 * MILLISECOND,
     progress_us=10 * MILLISECOND,
     probe_us=300 * MILLISECOND,
@@ -22,7 +22,7 @@ FAST = NodeSettings(
         ack_us=300 * MILLISECOND, start_us=300 * MILLISECOND, result_us=600 * MILLISECOND
     ),
 )
-SLOW = NodeSettings(refresh_us=100 * MILLISECOND, progress_us=10 * MILLISECOND)
+SLOW = NodeParameters(refresh_us=100 * MILLISECOND, progress_us=10 * MILLISECOND)
 
 
 @pytest.mark.spec("N3", "N4", "N7")
@@ -376,7 +376,7 @@ async def test_a_result_waits_for_a_session_that_comes_back_elsewhere(world: Wor
 
 @pytest.mark.spec("N3")
 async def test_a_silent_socket_is_pinged_and_then_closed(world: World) -> None:
-    settings = NodeSettings(
+    settings = NodeParameters(
         heartbeat_us=200 * MILLISECOND, dead_after_us=1500 * MILLISECOND, refresh_us=SECOND
     )
     one = await world.start("one", settings)
@@ -388,7 +388,7 @@ async def test_a_silent_socket_is_pinged_and_then_closed(world: World) -> None:
 
 @pytest.mark.spec("N1", "N9", "N12")
 async def test_what_a_dead_instance_left_is_taken_over(world: World) -> None:
-    brief = NodeSettings(
+    brief = NodeParameters(
         refresh_us=100 * MILLISECOND,
         progress_us=10 * MILLISECOND,
         presence_ttl_us=1500 * MILLISECOND,

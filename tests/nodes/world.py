@@ -17,8 +17,8 @@ from ksana.domain.nodes.records import InstanceInfo, JobError
 from ksana.engine.core.supervisor import Supervisor
 from ksana.engine.nodes.assignments import HostedNode
 from ksana.engine.nodes.engine import NodesEngine
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.peers import Peer
-from ksana.engine.nodes.settings import NodeSettings
 from ksana.fabric.memory.fabric import MemoryFabric
 from ksana.fabric.memory.hub import MemoryHub
 from ksana.fabric.redis.fabric import RedisFabric
@@ -91,8 +91,8 @@ class World:
         self._hub = MemoryHub(self.clock)
         self.instances: list[Instance] = []
 
-    async def start(self, name: str, settings: NodeSettings | None = None) -> "Instance":
-        settings = settings or NodeSettings()
+    async def start(self, name: str, settings: NodeParameters | None = None) -> "Instance":
+        settings = settings or NodeParameters()
         fabric: Fabric
         if self._url is None:
             fabric = MemoryFabric(name, self.clock, settings.inbox, self._hub)
@@ -111,7 +111,7 @@ class World:
 class Instance:
     """One engine with its loops."""
 
-    def __init__(self, fabric: Fabric, clock: Clock, settings: NodeSettings) -> None:
+    def __init__(self, fabric: Fabric, clock: Clock, settings: NodeParameters) -> None:
         self.fabric = fabric
         self.clock = clock
         self.store = QuietStore()

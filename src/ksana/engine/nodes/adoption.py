@@ -15,8 +15,8 @@ from ksana.domain.nodes.records import NodeJob
 from ksana.engine.core.pump import Pump
 from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.home import HomeJobs
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.results import ResultWriter
-from ksana.engine.nodes.settings import NodeSettings
 from ksana.engine.nodes.view import NodeView
 from ksana.ports.fabric import Fabric
 
@@ -38,7 +38,7 @@ class Adoption:
         home: HomeJobs,
         results: ResultWriter,
         view: NodeView,
-        settings: NodeSettings,
+        settings: NodeParameters,
     ) -> None:
         self._fabric = fabric
         self._clock = clock

@@ -17,7 +17,7 @@ from ksana.base.errors import UnavailableError
 from ksana.base.instant import MILLISECOND, Instant
 from ksana.domain.nodes.messages import Message, decode_message, encode_message
 from ksana.engine.core.pump import AGAIN, Pump
-from ksana.engine.nodes.settings import NodeSettings
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.ports.fabric import Fabric, InboxEntry, SendResult
 
 Handler = Callable[[Any], Awaitable[None]]
@@ -31,7 +31,7 @@ _log = structlog.get_logger("ksana.nodes")
 class Courier:
     """The way of messages to and from this instance."""
 
-    def __init__(self, fabric: Fabric, clock: Clock, settings: NodeSettings) -> None:
+    def __init__(self, fabric: Fabric, clock: Clock, settings: NodeParameters) -> None:
         self._fabric = fabric
         self._clock = clock
         self._settings = settings

@@ -14,13 +14,13 @@ from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.home import HomeJobs
 from ksana.engine.nodes.hosting import Hosting
 from ksana.engine.nodes.job_notes import JobNotes
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.peers import GOING_DOWN
 from ksana.engine.nodes.placing import Placing
 from ksana.engine.nodes.recorder import EventRecorder
 from ksana.engine.nodes.registration import Registration
 from ksana.engine.nodes.results import ResultWriter
 from ksana.engine.nodes.sessions import Sessions
-from ksana.engine.nodes.settings import NodeSettings
 from ksana.engine.nodes.upkeep import Upkeep
 from ksana.engine.nodes.view import NodeView
 from ksana.ports.fabric import Fabric
@@ -44,9 +44,9 @@ class NodesEngine:
         store: Store,
         clock: Clock,
         info: InstanceInfo,
-        settings: NodeSettings | None = None,
+        settings: NodeParameters | None = None,
     ) -> None:
-        settings = settings or NodeSettings()
+        settings = settings or NodeParameters()
         self.settings = settings
         self.fabric = fabric
         self.clock = clock

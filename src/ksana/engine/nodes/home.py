@@ -42,10 +42,10 @@ from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.job_notes import JobNotes
 from ksana.engine.nodes.job_watch import HomeJob, JobWatch, RecentIds, times_of
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.placing import Placing
 from ksana.engine.nodes.results import ResultWriter, result_frame
 from ksana.engine.nodes.sessions import Sessions
-from ksana.engine.nodes.settings import NodeSettings
 from ksana.ports.fabric import Fabric
 
 NO_NODE: Final = "NO_AVAILABLE_NODE"
@@ -74,7 +74,7 @@ class HomeJobs:
         results: ResultWriter,
         notes: JobNotes,
         background: Background,
-        settings: NodeSettings,
+        settings: NodeParameters,
     ) -> None:
         self._fabric = fabric
         self._clock = clock

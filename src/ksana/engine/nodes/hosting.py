@@ -22,10 +22,10 @@ from ksana.engine.core.pump import Pump
 from ksana.engine.nodes.assignments import Assignment, HostedNode
 from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.courier import Courier
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.peers import Peer
 from ksana.engine.nodes.recorder import EventRecorder
 from ksana.engine.nodes.results import ResultWriter
-from ksana.engine.nodes.settings import NodeSettings
 from ksana.engine.nodes.view import NodeView
 from ksana.ports.fabric import Fabric
 
@@ -44,7 +44,7 @@ class Hosting:
         recorder: EventRecorder,
         results: ResultWriter,
         background: Background,
-        settings: NodeSettings,
+        settings: NodeParameters,
     ) -> None:
         self._fabric = fabric
         self._clock = clock

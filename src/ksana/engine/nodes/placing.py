@@ -8,7 +8,7 @@ from ksana.base.instant import SECOND, Micros
 from ksana.domain.nodes.attempts import reservation_life
 from ksana.domain.nodes.choice import Choice, Wanted
 from ksana.domain.nodes.records import JobRequest, NodeRecord
-from ksana.engine.nodes.settings import NodeSettings
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.view import NodeView
 from ksana.ports.fabric import Fabric, ReserveResult
 
@@ -23,7 +23,7 @@ class Placing:
     """Reserves slots."""
 
     def __init__(
-        self, fabric: Fabric, clock: Clock, view: NodeView, settings: NodeSettings
+        self, fabric: Fabric, clock: Clock, view: NodeView, settings: NodeParameters
     ) -> None:
         self._fabric = fabric
         self._clock = clock

@@ -17,9 +17,9 @@ from ksana.engine.nodes.assignments import HostedNode
 from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.hosting import Hosting
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.peers import REPLACED, SILENT, Peer
 from ksana.engine.nodes.recorder import EventRecorder
-from ksana.engine.nodes.settings import NodeSettings
 from ksana.ports.fabric import Fabric
 
 
@@ -34,7 +34,7 @@ class Registration:
         hosting: Hosting,
         recorder: EventRecorder,
         background: Background,
-        settings: NodeSettings,
+        settings: NodeParameters,
     ) -> None:
         self._fabric = fabric
         self._clock = clock

@@ -18,9 +18,9 @@ from ksana.domain.nodes.records import JobError, JobOutcome, JobRequest
 from ksana.engine.nodes.assignments import Assignment
 from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.courier import Courier
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.recorder import EventRecorder
 from ksana.engine.nodes.sessions import Sessions
-from ksana.engine.nodes.settings import NodeSettings
 from ksana.ports.fabric import Fabric
 
 _AGAIN_US: Final = 250 * MILLISECOND
@@ -53,7 +53,7 @@ class ResultWriter:
         sessions: Sessions,
         recorder: EventRecorder,
         background: Background,
-        settings: NodeSettings,
+        settings: NodeParameters,
     ) -> None:
         self._fabric = fabric
         self._clock = clock

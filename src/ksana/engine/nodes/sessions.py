@@ -10,8 +10,8 @@ from ksana.base.instant import Micros
 from ksana.domain.nodes.frames import encode
 from ksana.domain.nodes.messages import Push
 from ksana.engine.nodes.courier import Courier
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.peers import REPLACED, Peer
-from ksana.engine.nodes.settings import NodeSettings
 from ksana.ports.fabric import Fabric
 
 _MOST_KEPT: Final = 1_000
@@ -22,7 +22,7 @@ class Sessions:
     """Who asks, and how it is answered."""
 
     def __init__(
-        self, fabric: Fabric, clock: Clock, courier: Courier, settings: NodeSettings
+        self, fabric: Fabric, clock: Clock, courier: Courier, settings: NodeParameters
     ) -> None:
         self._fabric = fabric
         self._clock = clock

@@ -13,9 +13,9 @@ from ksana.domain.nodes.records import InstanceInfo, OwnerKind
 from ksana.engine.core.pump import Pump
 from ksana.engine.nodes.home import HomeJobs
 from ksana.engine.nodes.hosting import Hosting
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.peers import LOST_OWNER, SILENT, Peer
 from ksana.engine.nodes.sessions import Sessions
-from ksana.engine.nodes.settings import NodeSettings
 from ksana.engine.nodes.view import NodeView
 from ksana.ports.fabric import Fabric
 
@@ -42,7 +42,7 @@ class Upkeep:
         sessions: Sessions,
         home: HomeJobs,
         view: NodeView,
-        settings: NodeSettings,
+        settings: NodeParameters,
     ) -> None:
         self._fabric = fabric
         self._clock = clock

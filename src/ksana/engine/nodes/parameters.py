@@ -8,7 +8,7 @@ from ksana.domain.nodes.storm import StormLimits
 from ksana.ports.fabric import InboxSettings
 
 
-class NodeSettings(msgspec.Struct, frozen=True):
+class NodeParameters(msgspec.Struct, frozen=True):
     """N1–N15 in numbers."""
 
     owner_ttl_us: Micros = 45 * SECOND
