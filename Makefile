@@ -3,11 +3,11 @@ SHELL := bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 ARGS ?=
-# Two workers: the tests also start databases. `make test TEST_WORKERS=8 ARGS='-k lane'` on a big machine.
+# Two workers: the tests also start databases. `make test TEST_WORKERS=8 ARGS='-k queue'` on a big machine.
 TEST_WORKERS ?= 2
 PYTEST = $(BIN)/pytest -q -n $(TEST_WORKERS) --timeout 120
 
-.PHONY: help setup run test dev servers check lint types imports pytest bench torture docs conformance format ci
+.PHONY: help setup run test quick dev servers check lint types imports pytest bench torture docs walks conformance format dist ci
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,15 +46,24 @@ imports: dev ## Check the direction of imports
 pytest: dev servers
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) -m "not slow" $(ARGS)
 
+quick: dev ## The tests that need no server: a minute, on any machine
+	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) -m "not slow" tests/unit tests/architecture tests/engine tests/api $(ARGS)
+
 torture: dev servers ## The slow tests, and the properties with many more examples
 	@HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout 1800 -m slow $(ARGS)
 	@if [ -d tests/properties ]; then HYPOTHESIS_PROFILE=torture $(PYTEST) --timeout 1800 tests/properties; fi
 
-bench: dev servers ## Measure; each figure as a ratio to its floor (ARGS='lane')
+bench: dev servers ## Measure; each figure as a ratio to its floor (ARGS='commit_queue')
 	@$(BIN)/python -m bench $(ARGS)
 
-docs: dev ## Write the generated pages anew: settings, commands, endpoints, diagrams
+docs: dev ## Write the generated pages anew: settings, commands, endpoints, events, diagrams
 	@$(BIN)/python -m tests.ground.pages
+
+dist: dev ## Build the wheels and the source archive into dist/
+	@scripts/dist
+
+walks: dev ## Take the walks of docs/internals/tour.md anew from a running server
+	@$(BIN)/python -W ignore -m tests.ground.walks
 
 conformance: dev ## Which tests prove which item of the contract (ARGS='--require X --names')
 	@$(BIN)/python -m tests.ground.conformance $(ARGS)

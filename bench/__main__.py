@@ -44,7 +44,8 @@ def choose(words: list[str]) -> list[str]:
     unknown = [word for word in words if word not in GROUPS and word not in list_all()]
     if unknown:
         sys.exit(
-            f"no benchmark is called {', '.join(unknown)}: there are {', '.join(sorted({*GROUPS, *list_all()}))}"
+            f"no benchmark is called {', '.join(unknown)}: "
+            f"there are {', '.join(sorted({*GROUPS, *list_all()}))}"
         )
     if not words:
         return list_names()

@@ -20,7 +20,10 @@ from typing import Any
 
 CONNECTIONS = 32
 GOAL = 0.6
-BODY = b'{"job_type":"render","priority":5,"payload":{"frame":17,"scene":"harbour"},"name":"a small job"}'
+BODY = (
+    b'{"job_type":"render","priority":5,'
+    b'"payload":{"frame":17,"scene":"harbour"},"name":"a small job"}'
+)
 REQUEST = (
     b"POST /api/v1/echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
     b"content-length: %d\r\naccept: */*\r\nuser-agent: bench\r\n\r\n" % len(BODY)

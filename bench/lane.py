@@ -109,11 +109,13 @@ def feed_sqlite(path: Path, items: int, prefix: str) -> float:
             names = [f"{prefix}{n}" for n in range(start, start + GROUP)]
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany(
-                "INSERT INTO instances (id, host, version, started_at, alive_at, lease_until) VALUES (?, ?, ?, ?, ?, ?)",
+                "INSERT INTO instances (id, host, version, started_at, alive_at, lease_until)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
                 [(name, "bench", "1", 1, 1, 1) for name in names],
             )
             connection.executemany(
-                "INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json) VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)"
+                " VALUES (?, ?, ?, ?, ?)",
                 [(1, "TASK", name, "FIRED", '{"n":1}') for name in names],
             )
             connection.execute("COMMIT")

@@ -31,7 +31,10 @@ class Sender(Loader):
 def post(path: str, body: dict[str, Any]) -> bytes:
     """A request as it goes over the wire."""
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+    )
     return head.encode() + content
 
 

@@ -77,7 +77,8 @@ class Served:
                     return seen_at
                 if seen_at > give_up_at:
                     raise BenchError(
-                        f"{armed} tasks not fired and {unfinished} runs not ended after {within_sec:.0f} s"
+                        f"{armed} tasks not fired and {unfinished} runs not ended "
+                        f"after {within_sec:.0f} s"
                     )
                 time.sleep(LOOK_EVERY_SEC)
 
@@ -85,8 +86,8 @@ class Served:
         """All runs of slots from then on."""
         with closing(self._connect()) as connection:
             rows = connection.execute(
-                "SELECT scheduled_time, start_time, end_time, status, response_code, attempts FROM task_runs"
-                " WHERE scheduled_time >= ?",
+                "SELECT scheduled_time, start_time, end_time, status, response_code, attempts"
+                " FROM task_runs WHERE scheduled_time >= ?",
                 (since,),
             ).fetchall()
         return [

@@ -3,6 +3,7 @@ about."""
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -164,18 +165,28 @@ def test_settings_that_are_named_exist() -> None:
     assert_none(unknown)
 
 
-def test_modules_that_the_grid_names_exist() -> None:
-    missing = []
+def test_the_grid_has_every_module_in_one_cell_and_no_other() -> None:
+    shown: Counter[tuple[str, str, str]] = Counter()
+    columns: list[str] = []
     for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines():
-        row = re.match(r"\| `([a-z/]+)` \| (.*) \| (.*) \| (.*) \|$", line)
-        if row is None:
-            continue
-        folder = ROOT / "src" / "ksana" / row[1]
-        for name in " ".join(re.findall(r"`([^`]+)`", line)).split()[1:]:
-            found = [folder / f"{name}.py", folder / name, folder / "queries" / name]
-            if not any(path.exists() for path in found):
-                missing.append(f"{row[1]}: {name}")
-    assert_none(missing)
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if cells[0] == "floor":
+            columns = [cell.partition(" ")[0] for cell in cells[1:]]
+        elif columns and not line.startswith("|"):
+            break
+        elif columns and cells[0].startswith("`"):
+            floor = cells[0].strip("`")
+            for column, cell in zip(columns, cells[1:], strict=True):
+                shown.update((floor, column, name) for name in cell.strip("`").split())
+    assert shown == Counter(pages.place_of(path) for path in pages.list_modules())
+    assert not [cell for cell, count in shown.items() if count > 1]
+
+
+def test_every_kind_of_event_is_on_the_page_of_events() -> None:
+    page = (DOCS / "reference" / "events.md").read_text()
+    kinds = [kind for group in pages.event_kinds().values() for kind in group]
+    assert kinds
+    assert_none([kind.name for kind in kinds if f"| `{kind.name}` | {kind.entity} |" not in page])
 
 
 def test_dashboard_and_alerts_name_metrics_that_are_written_about() -> None:

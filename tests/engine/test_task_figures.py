@@ -4,7 +4,7 @@ import pytest
 
 from ksana.base.instant import SECOND
 from ksana.boot.metrics import Metrics
-from ksana.boot.tasks import FIGURES_EVERY, TaskFigures
+from ksana.boot.surfaces.tasks import FIGURES_EVERY, TaskFigures
 from tests.engine.tasks_world import World, every, once, task_of
 
 pytestmark = pytest.mark.spec("C21", "X17")

@@ -17,12 +17,13 @@ PRINTED = "http://127.0.0.1:7100"
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WAIT_FOR_A_RUN = """
 sleep() {
-    until curl -sS "http://127.0.0.1:7100/api/v1/runs?page_size=1" | grep -q '"final_status":"SUCCESS"'; do
+    until curl -sS "http://127.0.0.1:7100/api/v1/runs?page_size=1" |
+        grep -q '"final_status":"SUCCESS"'; do
         command sleep 0.1
     done
 }
 """
-"""People wait a second or two. A busy machine may need longer, so the test waits for what they wait for."""
+"""People wait a second or two. A busy machine may need longer: the test waits for the fact."""
 FIRST_COLUMN = re.compile(r"^\| (`.+?`) \| (?:counter|gauge|histogram|summary) \|", re.MULTILINE)
 
 

@@ -45,7 +45,7 @@ class Postgres(Server):
                 "--auth=trust",
                 "--encoding=UTF8",
                 "--locale=C",
-                "--no-sync",  # the data of a test need not survive a power cut before the test begins
+                "--no-sync",  # what a test begins with need not survive a power cut
                 "--no-instructions",
             ],
             check=True,

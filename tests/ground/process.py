@@ -109,7 +109,7 @@ class Program:
         return self
 
     def wait_until(self, path: str = "/readyz", status: int = 200, within_s: float = 30.0) -> None:
-        """Wait until `path` answers `status`; an early end of the program is an error with its log."""
+        """Wait until `path` answers `status`; if the program ends first, fail with its log."""
         try:
             wait_for(
                 lambda: not self.is_running or self._answers(path, status),

@@ -1,7 +1,7 @@
 """Schemathesis against our own OpenAPI: every operation, hostile input, and the answers held to the
 schema.
 
-    def test_every_operation_keeps_its_own_schema(app):          # an ASGI app with its lifespan running
+    def test_every_operation_keeps_its_own_schema(app):  # an ASGI app with its lifespan running
         check_every_operation(schema_of(app))
 
     def test_the_real_process_keeps_its_schema(program):

@@ -314,7 +314,8 @@ def compare(
     found = ours(wanted, after, until)
     if found != expected:
         wrong = sorted(set(found) ^ set(expected))[:4]
-        return f"{zone} {expr!r} {gap} {overlap}: differs at {[str(EPOCH + timedelta(seconds=s)) for s in wrong]}"
+        moments = [str(EPOCH + timedelta(seconds=s)) for s in wrong]
+        return f"{zone} {expr!r} {gap} {overlap}: differs at {moments}"
     count = schedule.count_between(wanted, after * 1_000_000, until * 1_000_000)
     half = (after + until) // 2
     halves = [
@@ -359,7 +360,8 @@ def test_every_jump_of_every_clock_gives_the_slots_of_a_walk_through_real_time(
                     differences.append(difference)
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{standing_for} zones as {clocks} clocks, {len(expected)} jumps, {len(cases)} cases: {checks} comparisons, "
+            f"\n{standing_for} zones as {clocks} clocks, {len(expected)} jumps, {len(cases)} cases: "
+            f"{checks} comparisons, "
             f"{len(differences)} differences, {time.process_time() - begun:.0f} s\n"
         )
     assert not differences, differences[:10]
@@ -428,10 +430,11 @@ def clear_caches() -> None:
 
 
 # Where cronsim differs, and why ours holds by the contract:
-# - it applies the Debian rule for fixed times to five-field expressions only, so six-field ones are not compared;
+# - it applies the Debian rule for fixed times to five-field expressions only, so six-field ones are
+#   not compared;
 # - it reads no `?`, no `nW` and no names before L;
-# - with `*` in minute or hour it steps whole real hours, so beside a jump of half an hour (Lord Howe) it misses or adds
-#   slots. There the walk above decides.
+# - with `*` in minute or hour it steps whole real hours, so beside a jump of half an hour (Lord
+#   Howe) it misses or adds slots. There the walk above decides.
 @pytest.mark.spec("C7", "C9")
 @pytest.mark.parametrize(
     "zone",

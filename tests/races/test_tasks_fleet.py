@@ -179,7 +179,10 @@ def test_a_killed_and_a_frozen_instance_lose_nothing_and_are_taken_over(
         repeats = ledger.check_deliveries(
             r for r in target.requests() if r.headers["x-ksana-run-id"] != failed["uid"]
         )
-        figures = f"{slots} slots, {len(lost)} lost attempts, {repeats} repeats, last takeover after {takeover_s:.1f} s"
+        figures = (
+            f"{slots} slots, {len(lost)} lost attempts, {repeats} repeats, "
+            f"last takeover after {takeover_s:.1f} s"
+        )
         note_figures(f"{INSTANCES} instances on {url.partition(':')[0]}", figures)
 
 

@@ -105,7 +105,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path, when: int) 
 
 
 def test_after_a_failed_sync_of_the_database_file_nothing_is_acknowledged(tmp_path: Path) -> None:
-    """The copy beside the writer syncs the file itself; SQLite would hide the failure of its own."""
+    """The checkpoint thread syncs the file itself; SQLite would hide the failure of its own."""
     path = tmp_path / "k.db"
     drive(path, 1)
     injection = [

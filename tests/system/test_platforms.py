@@ -1,4 +1,4 @@
-"""What a platform lacks must not keep the program from starting (X23): modules of Unix, and uvloop."""
+"""What a platform lacks must not stop the start (X23): modules of Unix, and uvloop."""
 
 import subprocess
 import sys
@@ -31,7 +31,8 @@ import pkgutil, sys, types
 import ksana
 
 def names():
-    return ["ksana", *(each.name for each in pkgutil.walk_packages(ksana.__path__, "ksana.") if each.name != "ksana.__main__")]
+    found = [each.name for each in pkgutil.walk_packages(ksana.__path__, "ksana.")]
+    return ["ksana", *(name for name in found if name != "ksana.__main__")]
 
 # First as we are here: what ksana stands on may look at the platform too, and cannot be lied to.
 mine = names()
@@ -52,7 +53,8 @@ for name in mine:
 assert len(mine) > 100, mine
 assert sys.modules["ksana.store.sql.core.sqlite_file"].msvcrt is msvcrt
 import asyncio
-assert sys.modules["ksana.cli.serve"]._loop_factory() is asyncio.SelectorEventLoop  # calls need a loop that watches sockets
+# Calls need a loop that watches sockets.
+assert sys.modules["ksana.cli.serve"]._loop_factory() is asyncio.SelectorEventLoop
 sys.stdout.write(f"{len(mine)} modules")
 """
 

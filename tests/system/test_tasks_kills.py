@@ -157,6 +157,6 @@ def test_kill_9_during_firing_callbacks_and_retries_loses_no_run_and_leaves_none
     missed = sum(event["data"]["count"] for event in ledger.misfires)
     note_figures(
         f"{KILLS} kills",
-        f"{slots} slots, {len(ledger.runs)} runs, {missed} slots missed while down, {len(lost)} lost attempts, "
-        f"{repeats} repeats, {calling_back.answered} callbacks",
+        f"{slots} slots, {len(ledger.runs)} runs, {missed} slots missed while down, "
+        f"{len(lost)} lost attempts, {repeats} repeats, {calling_back.answered} callbacks",
     )

@@ -111,7 +111,8 @@ def test_a_store_that_is_away_while_tasks_fire_costs_no_slot_and_doubles_none(
         assert "Traceback" not in program.log_text()
         note_figures(
             f"store away for {AWAY_S:g} s on {url.partition(':')[0]}",
-            f"{slots} slots, {len(ledger.misfires)} misfire events, {repeats} repeats, firing again {resumed_s:.1f} s after",
+            f"{slots} slots, {len(ledger.misfires)} misfire events, {repeats} repeats, "
+            f"firing again {resumed_s:.1f} s after",
         )
 
 

@@ -59,7 +59,10 @@ def describe(late: list[float]) -> str:
     median_ms, p99_ms, worst_ms = (
         1000 * value for value in (statistics.median(late), percentile(late, 0.99), late[-1])
     )
-    return f"{len(late)} calls, late by {median_ms:.1f} ms (median), {p99_ms:.1f} ms (p99), {worst_ms:.1f} ms (worst)"
+    return (
+        f"{len(late)} calls, late by {median_ms:.1f} ms (median), "
+        f"{p99_ms:.1f} ms (p99), {worst_ms:.1f} ms (worst)"
+    )
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -197,7 +197,10 @@ def test_a_collector_that_is_away_costs_nothing_but_spans(traced: Program, targe
 
 @pytest.mark.spec("X22", "X15")
 def test_without_the_sdk_a_start_with_an_endpoint_says_what_to_install(tmp_path: Path) -> None:
-    hidden = "import sys; sys.modules['opentelemetry'] = None; from ksana.cli.main import run; sys.argv[1:] = ['serve']; run()"
+    hidden = (
+        "import sys; sys.modules['opentelemetry'] = None; "
+        "from ksana.cli.main import run; sys.argv[1:] = ['serve']; run()"
+    )
     env = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://who:secret@127.0.0.1:1/v1/traces"}
     with Program(tmp_path, env=env, command=(sys.executable, "-c", hidden)) as program:
         program.start(until=None)
@@ -213,7 +216,8 @@ def test_without_the_sdk_a_start_with_an_endpoint_says_what_to_install(tmp_path:
 @pytest.mark.spec("X22")
 def test_nothing_of_the_sdk_is_loaded_while_no_endpoint_is_configured() -> None:
     code = (
-        "import asyncio, sys; from ksana.boot.server import KsanaServer; from ksana.boot.settings.table import Settings\n"
+        "import asyncio, sys; from ksana.boot.server import KsanaServer\n"
+        "from ksana.boot.settings.table import Settings\n"
         "async def make(): KsanaServer(Settings())\n"
         "asyncio.run(make())\n"
         "sys.exit(any(name.partition('.')[0] == 'opentelemetry' for name in sys.modules))"

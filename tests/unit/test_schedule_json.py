@@ -1,4 +1,4 @@
-"""The `schedule` member: every kind read, written, and refused by the name of the member at fault."""
+"""The `schedule` member: every kind read, written, and refused by the member at fault."""
 
 from typing import Any
 

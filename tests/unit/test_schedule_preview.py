@@ -95,7 +95,8 @@ def test_a_preview_ends_with_its_schedule() -> None:
             {},
             "2026-03-28T12:00:00Z",
             [
-                "2026-03-29 02:30 does not exist (clocks go from +01:00 to +02:00): fires right after the gap",
+                "2026-03-29 02:30 does not exist (clocks go from +01:00 to +02:00): "
+                "fires right after the gap",
                 None,
             ],
         ),

@@ -1,4 +1,4 @@
-"""Settings: four sources in order, each value with its origin, and clear words for what is wrong."""
+"""Settings: four sources in order, each value with its origin, and clear errors."""
 
 from pathlib import Path
 
@@ -7,6 +7,10 @@ import pytest
 from ksana.base.errors import SetupError
 from ksana.base.instant import DAY, SECOND
 from ksana.boot.settings import reference
+from ksana.boot.settings.sections import find_sections
+from ksana.boot.settings.sections.core import ServerSettings
+from ksana.boot.settings.sections.nodes import NodeSettings
+from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings
 from ksana.boot.settings.sources import Loaded, load
 from ksana.boot.settings.table import TABLE, Settings
 from ksana.boot.settings.values import sqlite_url, url_of_go_dsn
@@ -37,7 +41,7 @@ def test_with_nothing_given_the_defaults_hold_and_the_store_lies_in_the_data_fol
     loaded = load({}, {})
     assert (loaded.settings.server.host, loaded.settings.server.port) == ("127.0.0.1", 7100)
     assert loaded.settings.store.url == "sqlite:///data/ksana.db"
-    assert loaded.settings.tasks.workers == 64
+    assert loaded.settings.section(TaskSettings).workers == 64
     assert {value.origin.partition(" ")[0] for value in loaded.values} == {"default"}
     assert loaded.warnings == ()
 
@@ -90,8 +94,9 @@ def test_flags_beat_the_environment_which_beats_the_file_which_beats_defaults() 
 )
 def test_each_variable_sets_its_setting(variable: str, text: str, name: str, value: object) -> None:
     loaded = load({}, {variable: text})
-    found: object = loaded.settings
-    for step in TABLE[name].path:
+    section, *steps = TABLE[name].path
+    found: object = loaded.settings.surfaces.get(section) or getattr(loaded.settings, section)
+    for step in steps:
         found = getattr(found, step)
     assert found == value
     assert origin(loaded, name) == f"environment {variable}"
@@ -249,15 +254,17 @@ def test_the_keys_of_the_cron_design_work_in_the_file() -> None:
     loaded = load({}, {})
     settings = loaded.settings
     assert settings.store.url == "mysql://user:pa%40ss@127.0.0.1:3306/cronjob"
-    assert (settings.tasks.workers, settings.tasks.request_timeout_us) == (16, 15 * SECOND)
     assert (
-        settings.tasks.poll_interval_us,
-        settings.tasks.ahead_us,
-        settings.tasks.batch_limit,
-    ) == (SECOND, 30 * SECOND, 200)
-    assert settings.callback.base_url == "http://cronjob.internal"
+        settings.section(TaskSettings).workers,
+        settings.section(TaskSettings).request_timeout_us,
+    ) == (16, 15 * SECOND)
+    assert (
+        settings.section(TaskSettings).poll_interval_us,
+        settings.section(TaskSettings).batch_limit,
+    ) == (SECOND, 200)
+    assert settings.section(CallbackSettings).base_url == "http://cronjob.internal"
     assert origin(loaded, "tasks.workers") == "file ksana.toml (executor.worker_pool_size)"
-    assert len(loaded.warnings) == 4, "keys without effect are told"
+    assert len(loaded.warnings) == 5, "keys without effect are told"
 
 
 def test_the_keys_of_the_node_design_work_in_the_file() -> None:
@@ -287,12 +294,18 @@ def test_the_keys_of_the_node_design_work_in_the_file() -> None:
     settings = load({}, {}).settings
     assert settings.coordination.url == "redis+cluster://a:7000,b:7001"
     assert (settings.coordination.instance_id, settings.coordination.key_prefix) == ("a1", "lab")
-    assert (settings.nodes.owner_ttl_us, settings.nodes.stream_block_us) == (
+    assert (
+        settings.section(NodeSettings).owner_ttl_us,
+        settings.section(NodeSettings).stream_block_us,
+    ) == (
         30 * SECOND,
         SECOND // 2,
     )
-    assert (settings.nodes.dlq_enabled, settings.nodes.dlq_min_idle_us) == (False, 5 * SECOND // 2)
-    assert settings.nodes.remove_stale_after_us == 90 * SECOND
+    assert (
+        settings.section(NodeSettings).dlq_enabled,
+        settings.section(NodeSettings).dlq_min_idle_us,
+    ) == (False, 5 * SECOND // 2)
+    assert settings.section(NodeSettings).remove_stale_after_us == 90 * SECOND
 
 
 def test_the_node_design_is_off_unless_enabled() -> None:
@@ -335,6 +348,24 @@ def test_the_tree_is_frozen() -> None:
 
 def test_the_reference_page_is_current() -> None:
     page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
-    assert page == reference.render(), (
-        "run: python -m ksana.boot.settings_doc > docs/reference/settings.md"
+    assert page == reference.render(), "run: make docs"
+
+
+def test_a_setting_that_is_gone_is_named_and_does_not_stop_the_start() -> None:
+    write("[tasks]\nahead = '30s'\n")
+    loaded = load({}, {})
+    assert loaded.warnings == (
+        "tasks.ahead in ksana.toml has no effect: "
+        "due tasks are read from the store when they are due.",
     )
+    assert "tasks.ahead" not in TABLE
+
+
+def test_every_surface_brings_its_sections_and_no_two_the_same() -> None:
+    sections = find_sections()
+    assert {"timers", "tasks", "callback", "capacity", "queue"} <= set(sections)
+    assert all(f"{name}." in " ".join(TABLE) for name in sections)
+    settings = Settings()
+    assert settings.section(TaskSettings).workers == 64
+    with pytest.raises(LookupError, match="ServerSettings"):
+        settings.section(ServerSettings)

@@ -1,4 +1,4 @@
-"""One job of `jobs.json`: written and read back without loss, and what people may do to it by hand."""
+"""One job of `jobs.json`: written and read back without loss, and edited by hand."""
 
 from typing import Any
 

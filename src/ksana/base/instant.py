@@ -45,7 +45,7 @@ def format_instant(at: Instant) -> str:
 
 
 def format_minute(at: Instant) -> str:
-    """The same for an instant that is a whole minute, as the many different ones of a series are."""
+    """The same for an instant that is a whole minute, as those of a series are."""
     days, minute = divmod(at // MINUTE, 1440)
     return _day_text(days) + _MINUTE_TEXTS[minute]
 
@@ -62,7 +62,7 @@ def _day_text(days: int) -> str:
 
 
 def parse_instant(text: str) -> Instant:
-    """Read RFC 3339 with any offset. Raise ValueError, saying why, for a naive or impossible time."""
+    """Read RFC 3339 with any offset. Raise ValueError for a naive or impossible time."""
     match = _RFC3339.match(text)
     if match is None:
         raise ValueError(f"{text!r} is not an RFC 3339 time such as 2026-02-21T00:00:00Z")

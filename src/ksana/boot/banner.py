@@ -9,7 +9,7 @@ import structlog
 from ksana import __version__
 from ksana.base.instant import Instant, format_instant
 from ksana.boot.stores import list_notes, schema_version
-from ksana.boot.surfaces import Surface
+from ksana.boot.surface import Surface
 from ksana.ports.store import Store, Tx
 
 _log = structlog.get_logger("ksana.boot")

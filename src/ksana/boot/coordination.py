@@ -35,8 +35,8 @@ class CoordinationNotes:
         if count and self._url == "memory" and not self._is_told:
             self._is_told = True
             _log.warning(
-                "another instance is on this store and coordination is memory: timers, tasks and the queue work as they "
-                "should, but nodes need Redis for several instances",
+                "another instance is on this store and coordination is memory: timers, tasks and "
+                "the queue work as they should, but nodes need Redis for several instances",
                 peers=count,
             )
 
@@ -58,4 +58,7 @@ class CoordinationNotes:
         return Check("coordination", True)
 
     def _unused(self) -> str:
-        return "nothing in this version uses Redis; the store alone coordinates timers, tasks and the queue"
+        return (
+            "nothing in this version uses Redis; "
+            "the store alone coordinates timers, tasks and the queue"
+        )

@@ -8,14 +8,13 @@ import shutil
 import socket
 import sqlite3
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from ksana.api.core.health import find_tzdata_version
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND
@@ -23,6 +22,8 @@ from ksana.boot.listening import is_loopback, listen
 from ksana.boot.redaction import mask_url, redact_text
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import check_store, open_store
+from ksana.boot.surfaces import find_doctor_checks
+from ksana.domain.zones import rules_version
 from ksana.engine.core.clock_watch import SKEW_TOLERANCE
 from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.store import sqlite_path
@@ -54,6 +55,7 @@ async def examine(settings: Settings, clock: Clock | None = None) -> list[Findin
         ("store", lambda: _look_at_store(settings, at)),
         ("clocks", lambda: _look_at_clocks(settings, at)),
         ("coordination", lambda: _look_at_coordination(settings)),
+        *((name, partial(check, settings)) for name, check in find_doctor_checks().items()),
     )
     return [await _find(name, check) for name, check in checks]
 
@@ -71,10 +73,9 @@ async def _look_at_python() -> str:
 
 async def _look_at_zones() -> str:
     try:
-        ZoneInfo("Asia/Shanghai")
-    except ZoneInfoNotFoundError:
+        return f"edition {rules_version()}"
+    except ImportError:
         raise SetupError("there is no time zone database: install the tzdata package") from None
-    return f"edition {find_tzdata_version()}"
 
 
 async def _look_at_address(settings: Settings) -> str:

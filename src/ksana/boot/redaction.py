@@ -42,7 +42,8 @@ _SECRETS: Final = re.compile(
     r"|(?P<callback>/callbacks/)[0-9A-Fa-f]{16,}"
     r"|(?P<scheme>\b(?i:bearer|apikey)[ \t]+(?=[^\s\"',;]{6})"
     r"|\b(?i:basic|digest|negotiate)[ \t]+(?=[^\s\"',;]{6})(?=[^\s\"',;]*[0-9A-Z=]))[^\s\"',;]+"
-    r"|(?P<header>\b(?i:(?:proxy-)?authorization|(?:set-)?cookie|x-api-key|x-callback-token)\b[\"']?[ \t]*[:=][ \t]*)"
+    r"|(?P<header>\b(?i:(?:proxy-)?authorization|(?:set-)?cookie|x-api-key|x-callback-token)\b"
+    r"[\"']?[ \t]*[:=][ \t]*)"
     r"(?P<quote>[\"']?)[^\r\n\"']+"
     r"|(?P<query>[?&;](?i:token|access_token|api_key|apikey|key|password|passwd|secret|sig|signature|sslpassword)=)[^&#\s\"'<>]+"
 )
@@ -111,7 +112,7 @@ def mask_url(url: str) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Write control, bidi and line-breaking characters as escapes, so that a line stays one line."""
+    """Write control, bidi and line-breaking characters as escapes: a line stays one line."""
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE.sub(_escaped, text)

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from ksana import __version__
 from ksana.api.core.app import create_app
-from ksana.api.core.health import StatsSections, find_tzdata_version
+from ksana.api.core.health import StatsSections
 from ksana.api.core.server import Server, make_config
 from ksana.api.core.services import ApiSettings, Check
 from ksana.base.clock import Clock, SystemClock
@@ -32,13 +32,15 @@ from ksana.boot.coordination import CoordinationNotes
 from ksana.boot.listening import describe_address, is_loopback, listen
 from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
+from ksana.boot.settings.sections.tasks import TimerSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import Jobs, wait_for_store
-from ksana.boot.surface_list import SURFACES
-from ksana.boot.surfaces import CoreServices, Surface
+from ksana.boot.surface import CoreServices, Surface
+from ksana.boot.surfaces import find_surfaces
 from ksana.boot.tracing import FLUSH_WITHIN, start_tracing
 from ksana.boot.unopened_store import UnopenedStore
 from ksana.domain.tasks.timer_document import TimerDefaults
+from ksana.domain.zones import rules_version
 from ksana.engine.core.clock_watch import ClockWatch, watch_loop_lag
 from ksana.engine.core.membership import RENEW_EVERY, Membership
 from ksana.engine.core.retention import Retention, add_core_rows
@@ -88,61 +90,62 @@ class KsanaServer:
         self._supervisor = Supervisor(clock, random, metrics.loop_restarted)
         self._events = EventLog(self._store, clock)
         self._keys = KeyRing(self._store, clock)
-        host = settings.server.host
-        self._is_local = is_loopback(host)
-        api_settings = ApiSettings(
-            version=__version__,
-            bind_is_loopback=self._is_local,
-            open_without_keys=self._is_local or settings.server.insecure,
-            allowed_hosts=settings.server.allowed_hosts,
-            allowed_origins=settings.server.allowed_origins,
-            tzdata_version=find_tzdata_version(),
-        )
+        self._is_local = is_loopback(settings.server.host)
         self._coordination = CoordinationNotes(settings.coordination.url)
+        self._membership = self._make_membership()
+        me = self._membership.instance_id
+        self._spans = start_tracing(settings.tracing, os.environ, clock, me)
+        self._retention = Retention(self._store, clock, me)
+        add_core_rows(self._retention, settings.store.retention_us)
+        self._core = CoreServices(
+            settings=settings,
+            api_settings=_api_settings(settings, self._is_local),
+            clock=clock,
+            random=random,
+            store=self._store,
+            metrics=metrics,
+            membership=self._membership,
+            retention=self._retention,
+            events=self._events,
+            keys=self._keys,
+            spans=self._spans,
+        )
+        self._surfaces: tuple[Surface, ...] = tuple(make(self._core) for make in find_surfaces())
+        self._http = self._make_http()
+
+    def _make_membership(self) -> Membership:
         here = instance_identity.find_host()
-        self._membership = Membership(
+        return Membership(
             self._store,
-            clock,
-            instance_identity.make_instance_id(settings.coordination.instance_id),
+            self._clock,
+            instance_identity.make_instance_id(self._settings.coordination.instance_id),
             here,
             __version__,
             self._renew_every,
             lambda other: instance_identity.is_dead(other, here),
             self._coordination.see_peers,
         )
-        self._spans = start_tracing(
-            settings.tracing, os.environ, clock, self._membership.instance_id
-        )
-        self._retention = Retention(self._store, clock, self._membership.instance_id)
-        add_core_rows(self._retention, settings.store.retention_us)
-        self._core = CoreServices(
-            settings,
-            api_settings,
-            clock,
-            random,
-            self._store,
-            metrics,
-            self._membership,
-            self._retention,
-            self._events,
-            self._keys,
-            self._spans,
-        )
-        self._surfaces: tuple[Surface, ...] = tuple(make(self._core) for make in SURFACES)
+
+    def _make_http(self) -> Server:
         stats = StatsSections()
         for surface in self._surfaces:
             if surface.stats is not None:
                 stats.add(surface.name, surface.stats)
         seen = Seen(
-            self._store, clock, api_settings, metrics.registry, self._keys, self._events, self
+            store=self._store,
+            clock=self._clock,
+            settings=self._core.api_settings,
+            metrics=self._metrics.registry,
+            keys=self._keys,
+            events=self._events,
+            server=self,
         )
-        app = create_app(
-            seen, *(surface.routes for surface in self._surfaces), stats=stats, spans=self._spans
-        )
-        grace_sec = -(-settings.server.graceful_timeout_us // SECOND)
-        self._http = Server(
-            make_config(app, host, settings.server.port, graceful_sec=grace_sec), self._events.close
-        )
+        routes = [surface.routes for surface in self._surfaces]
+        app = create_app(seen, *routes, stats=stats, spans=self._spans)
+        server = self._settings.server
+        grace_sec = -(-server.graceful_timeout_us // SECOND)
+        config = make_config(app, server.host, server.port, graceful_sec=grace_sec)
+        return Server(config, self._events.close)
 
     def begin_stop(self) -> None:
         """Ask for an orderly end."""
@@ -215,8 +218,9 @@ class KsanaServer:
         await self._keys.refresh()
         if not self._is_local and not self._keys.any_made and not settings.server.insecure:
             raise SetupError(
-                f"{settings.server.host} can be reached by others and no API key exists: make one with "
-                "`ksana key create`, listen on 127.0.0.1, or allow it with --insecure."
+                f"{settings.server.host} can be reached by others and no API key exists: "
+                "make one with `ksana key create`, listen on 127.0.0.1, "
+                "or allow it with --insecure."
             )
         found = await banner.take_stock(store, self._surfaces)
         await self._membership.join()
@@ -279,8 +283,21 @@ class KsanaServer:
         _log.info("stopped")
 
 
+def _api_settings(settings: Settings, is_local: bool) -> ApiSettings:
+    server = settings.server
+    return ApiSettings(
+        version=__version__,
+        bind_is_loopback=is_local,
+        open_without_keys=is_local or server.insecure,
+        allowed_hosts=server.allowed_hosts,
+        allowed_origins=server.allowed_origins,
+        tzdata_version=rules_version(),
+        serves_metrics=settings.metrics.enabled,
+    )
+
+
 def _jobs(settings: Settings) -> Jobs:
-    timers = settings.timers
+    timers = settings.section(TimerSettings)
     defaults = TimerDefaults(timers.default_timeout_us, timers.max_retries, timers.retry_backoff_us)
     return Jobs(defaults, Path(settings.store.data_dir, "jobs.json"))
 

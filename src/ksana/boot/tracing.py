@@ -24,7 +24,7 @@ from ksana.base.errors import SetupError
 from ksana.base.ids import new_uid
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.boot.redaction import MASK, mask_url, redact_text
-from ksana.boot.settings.table import DEFAULT_SERVICE, TracingSettings
+from ksana.boot.settings.sections.core import DEFAULT_SERVICE, TracingSettings
 from ksana.domain.tasks.classify import classify, clip_error
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.requests import span_id_of
@@ -69,7 +69,8 @@ def start_tracing(
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     except ImportError:
         raise SetupError(
-            f"spans for {mask_url(endpoint)} need OpenTelemetry: pip install 'ksana[otel]', or leave the endpoint out"
+            f"spans for {mask_url(endpoint)} need OpenTelemetry: pip install 'ksana[otel]', "
+            "or leave the endpoint out"
         ) from None
     calm = _Calm(clock)
     _listen_to_sdk(calm)
@@ -269,7 +270,7 @@ class Spans:
 
 @lru_cache(maxsize=4096)
 def _place_of(url: str) -> dict[str, str | int]:
-    """Where a definition's URL leads, as attributes: its placeholders unfilled, its secrets masked."""
+    """Where a definition's URL leads, as attributes: placeholders unfilled, secrets masked."""
     place: dict[str, str | int] = {"url.full": mask_url(url)}
     try:
         parts = urlsplit(url)
@@ -282,7 +283,7 @@ def _place_of(url: str) -> dict[str, str | int]:
 
 
 def _listen_to_sdk(calm: "_Calm") -> None:
-    """Let the SDK's own log speak through ours. It would else tell of each batch that is not taken."""
+    """Send the SDK's own log lines through ours, without one for each batch that is not taken."""
     logger = logging.getLogger("opentelemetry")
     logger.handlers, logger.propagate = [calm], False
 

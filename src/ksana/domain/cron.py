@@ -233,8 +233,8 @@ def parse_cron(text: str) -> CronExpr:
     if not expr.can_match():
         days, months = expr.fields.text[3], expr.fields.text[4]
         raise InvalidError(
-            f"day of month {days!r} in month {months!r} with day of week {expr.fields.text[5]!r} never comes within "
-            "50 years: name a day that exists",
+            f"day of month {days!r} in month {months!r} with day of week {expr.fields.text[5]!r} "
+            "never comes within 50 years: name a day that exists",
             field=FIELD,
         )
     return expr

@@ -2,8 +2,10 @@
 over time is `domain.cron`'s business.
 
     fields   [second] minute hour day-of-month month day-of-week; five fields get second 0
-    each     * or a list of: a, a-b, a-b/n, a/n (from a to the field's end), */n (from the field's lowest value)
-    days     ? = *;  day of month also L, LW, nW;  day of week also d#n (nth), dL (last); these stand alone
+    each     * or a list of: a, a-b, a-b/n, a/n (from a to the field's end), */n (from the field's
+             lowest value)
+    days     ? = *;  day of month also L, LW, nW;  day of week also d#n (nth), dL (last); these
+             stand alone
 """
 
 import re

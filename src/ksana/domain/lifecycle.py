@@ -61,7 +61,8 @@ class Lifecycle(msgspec.Struct, frozen=True):
         """The error for an illegal move; it says what is allowed."""
         allowed = ", ".join(sorted(self.targets(old))) or "nothing: it is final"
         return ConflictError(
-            f"{self.entity.lower()} cannot go from {old} to {new}; from {old} it may go to {allowed}",
+            f"{self.entity.lower()} cannot go from {old} to {new}; "
+            f"from {old} it may go to {allowed}",
             current={"state": old, "requested": new},
         )
 

@@ -1,5 +1,6 @@
-"""Pauses between attempts, for every surface. Pure: the same attempt of the same thing always gets the same pause, so
-a decision can be replayed from its inputs."""
+"""Pauses between attempts, for every surface. Pure: the same attempt of the same thing always gets
+the same pause, so a decision can be replayed from its inputs.
+"""
 
 import hashlib
 from typing import Literal

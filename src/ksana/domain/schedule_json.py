@@ -44,8 +44,9 @@ def read_schedule(
         raise InvalidError("schedule.kind must be once, every or cron", field="schedule.kind")
     for name in members:
         if name not in allowed:
+            known = ", ".join(sorted(allowed - {"anchor_at"}))
             raise InvalidError(
-                f"schedule.{name} is not known: a schedule of kind {kind} has {', '.join(sorted(allowed - {'anchor_at'}))}",
+                f"schedule.{name} is not known: a schedule of kind {kind} has {known}",
                 field=f"schedule.{name}",
             )
     _check_max_runs(members.get("max_runs"))

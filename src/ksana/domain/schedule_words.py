@@ -116,9 +116,8 @@ def _days(expr: CronExpr) -> str:
         return _dates(expr)
     if any_day:
         return _weekdays(expr)
-    return f"{_dates(expr)} {'or' if expr.fields.days.either else 'if that is'} {_weekdays(expr)}".replace(
-        "is on", "is"
-    )
+    link = "or" if expr.fields.days.either else "if that is"
+    return f"{_dates(expr)} {link} {_weekdays(expr)}".replace("is on", "is")
 
 
 def _dates(expr: CronExpr) -> str:

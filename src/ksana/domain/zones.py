@@ -135,8 +135,8 @@ def get_zone(name: str) -> Zone:
             -seconds if match[1] == "-" else seconds,
         )
     raise InvalidError(
-        f"{name[:64]!r} is no time zone: allowed are IANA names such as Europe/Berlin and offsets such as +08:00"
-        + _hint(name),
+        f"{name[:64]!r} is no time zone: allowed are IANA names such as Europe/Berlin "
+        "and offsets such as +08:00" + _hint(name),
         field="timezone",
     )
 

@@ -3,9 +3,7 @@ hang."""
 
 import platform
 from collections.abc import Awaitable, Callable
-from importlib import metadata
 from typing import Any
-from zoneinfo import TZPATH
 
 import msgspec
 from prometheus_client.exposition import choose_encoder
@@ -119,6 +117,15 @@ def routes(services: Services, stats: StatsSections) -> list[AnyRoute]:
             media_types=media_types,
         )
 
+    metrics = Route(
+        "GET",
+        "/metrics",
+        tell_metrics,
+        scope="*:read",
+        summary="Prometheus metrics",
+        tags=("insight",),
+        media_types=METRICS_TYPES,
+    )
     return [
         probe("/health", tell_alive, "Tell that the process answers", Alive),
         probe("/api/v1/healthz", tell_alive, "Tell that the process answers", Alive),
@@ -131,15 +138,7 @@ def routes(services: Services, stats: StatsSections) -> list[AnyRoute]:
         ),
         probe("/version", tell_version, "Tell what runs", Version),
         probe("/api/v1/version", tell_version, "Tell what runs", Version),
-        Route(
-            "GET",
-            "/metrics",
-            tell_metrics,
-            scope="*:read",
-            summary="Prometheus metrics",
-            tags=("insight",),
-            media_types=METRICS_TYPES,
-        ),
+        *([metrics] if settings.serves_metrics else []),
         Route(
             "GET",
             "/api/v1/stats",
@@ -169,21 +168,6 @@ def _tell(check: Check) -> str:
 def store_kind(services: Services) -> str:
     """The store's kind by the scheme of its URL."""
     return services.store.url.partition(":")[0] or "unknown"
-
-
-def find_tzdata_version() -> str:
-    """Find which edition of the time zone database is in use: the system's if there is one, as
-    zoneinfo prefers it."""
-    for folder in TZPATH:
-        try:
-            with open(f"{folder}/tzdata.zi", encoding="ascii") as file:
-                return file.readline().removeprefix("# version").strip()
-        except (OSError, UnicodeDecodeError):
-            continue
-    try:
-        return metadata.version("tzdata")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _store_stats(services: Services) -> StoreStats:

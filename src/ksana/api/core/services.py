@@ -30,6 +30,7 @@ class ApiSettings(msgspec.Struct, frozen=True):
     """Foreign origins that browsers may call from, such as `https://ops.example.org`."""
     max_body: int = MAX_BODY
     tzdata_version: str = "unknown"
+    serves_metrics: bool = True
 
 
 class Check(msgspec.Struct, frozen=True):

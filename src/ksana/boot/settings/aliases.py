@@ -32,7 +32,6 @@ _PHASE2: Final = "scheduler.phase2."
 ALIASES: Final[dict[str, Alias]] = {
     "mysql.dsn": Alias("store.url", url_of_go_dsn),
     "scheduler.poll_interval": Alias("tasks.poll_interval"),
-    "scheduler.ahead_seconds": Alias("tasks.ahead", _seconds),
     "scheduler.batch_limit": Alias("tasks.batch_limit"),
     "executor.worker_pool_size": Alias("tasks.workers"),
     "executor.request_timeout": Alias("tasks.request_timeout"),
@@ -57,11 +56,15 @@ ALIASES: Final[dict[str, Alias]] = {
     ),
 }
 
+_NO_AHEAD: Final = "due tasks are read from the store when they are due"
+
 WITHOUT_EFFECT: Final[dict[str, str]] = {
     "mysql.max_open_conns": "the store keeps a few connections of its own",
     "mysql.max_idle_conns": "the store keeps a few connections of its own",
     "mysql.conn_max_lifetime": "a lost connection is replaced when it is noticed",
-    "scheduler.enable_seconds_field": "cron expressions of five and of six fields are always understood",
+    "scheduler.enable_seconds_field": "cron expressions may always have five fields or six",
+    "scheduler.ahead_seconds": _NO_AHEAD,
+    "tasks.ahead": _NO_AHEAD,
     _PHASE2 + "node_snapshot.enabled": "the view of all nodes is always kept",
 }
 

@@ -15,6 +15,7 @@ import msgspec
 
 from ksana.base.errors import SetupError
 from ksana.boot.settings.aliases import ALIASES, REDIS_KEYS, WITHOUT_EFFECT, coordination_url_of
+from ksana.boot.settings.sections import find_sections
 from ksana.boot.settings.table import ENV_PREFIX, TABLE, Setting, Settings
 from ksana.boot.settings.values import sqlite_url
 
@@ -85,9 +86,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], config: str | Non
     if not tree["store"]["url"]:
         tree["store"]["url"] = sqlite_url(data_dir)
         values = [_with_default_url(value, tree["store"]["url"]) for value in values]
-    return Loaded(
-        _build(Settings, tree), tuple(values), tuple(warnings), None if file is None else str(file)
-    )
+    return Loaded(_build(tree), tuple(values), tuple(warnings), None if file is None else str(file))
 
 
 def _config_file(config: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -103,19 +102,22 @@ def _config_file(config: str | None, environ: Mapping[str, str]) -> Path | None:
     return path if path.is_file() else None
 
 
-def _read_file(path: Path, warnings: list[str]) -> dict[str, Found]:
+def _parse_file(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as stream:
             content = stream.read(_MAX_FILE_BYTES + 1)
         if len(content) > _MAX_FILE_BYTES:
             raise SetupError(f"The configuration file {path} is larger than 1 MiB.")
-        document = tomllib.loads(content.decode("utf-8-sig"))
+        return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise SetupError(
             f"The configuration file {path} cannot be read: {error.strerror}."
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SetupError(f"The configuration file {path} is not TOML: {error}.") from None
+
+
+def _read_file(path: Path, warnings: list[str]) -> dict[str, Found]:
     origin = f"file {path}"
     found: dict[str, Found] = {}
     redis: dict[str, Any] = {}
@@ -125,7 +127,7 @@ def _read_file(path: Path, warnings: list[str]) -> dict[str, Found]:
             raise SetupError(f"{path} gives {name} twice: {key} means the same. Keep one of them.")
         found[name] = Found(raw, origin if key == name else f"{origin} ({key})")
 
-    for key, raw in _flatten(document, ""):
+    for key, raw in _flatten(_parse_file(path), ""):
         if key in TABLE:
             keep(key, raw, key)
         elif key in ALIASES:
@@ -179,9 +181,8 @@ def _read_environment(
             and variable not in known
             and _SERVICE_LINK.match(variable) is None
         ):
-            warnings.append(
-                f"The environment variable {variable} is no setting{_nearest(variable, sorted(known))}"
-            )
+            near = _nearest(variable, sorted(known))
+            warnings.append(f"The environment variable {variable} is no setting{near}")
 
 
 def _of_variable(variable: str, environ: Mapping[str, str]) -> Found | None:
@@ -241,11 +242,19 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     tree[path[-1]] = value
 
 
-def _build(kind: Any, tree: dict[str, Any]) -> Any:
+def _build(tree: dict[str, Any]) -> Settings:
+    kinds = find_sections()
+    surfaces = {name: _build_section(kind, tree.pop(name)) for name, kind in kinds.items()}
+    own = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+    core = {name: _build_section(own[name], values) for name, values in tree.items()}
+    return Settings(**core, surfaces=surfaces)
+
+
+def _build_section(kind: Any, tree: dict[str, Any]) -> Any:
     types = {field.name: field.type for field in msgspec.structs.fields(kind)}
     return kind(
         **{
-            name: _build(types[name], value) if isinstance(value, dict) else value
+            name: _build_section(types[name], value) if isinstance(value, dict) else value
             for name, value in tree.items()
         }
     )

@@ -37,6 +37,17 @@ class Kind(msgspec.Struct, frozen=True):
     show: Callable[[Any], str] = str
 
 
+class About(msgspec.Struct, frozen=True):
+    """What is said of a setting beside its default: its kind, its sentence, further names, whether
+    it is secret."""
+
+    kind: Kind
+    help: str
+    env: tuple[str, ...] = ()
+    flag: str | None = None
+    secret: bool = False
+
+
 def text(*, pattern: str | None = None, allowed: str = "") -> Kind:
     """Any text without control characters, or one that matches the pattern."""
 
@@ -106,7 +117,8 @@ def _read_size(raw: Any) -> int:
             raw = 0
     if isinstance(raw, bool) or not isinstance(raw, int) or not 0 <= raw <= 1 << 30:
         raise ValueError(
-            'it must be a size such as "64KiB" or a number of bytes, at most 1 GiB; 0 or "whole" for no limit'
+            'it must be a size such as "64KiB" or a number of bytes, at most 1 GiB; '
+            '0 or "whole" for no limit'
         )
     return raw
 
@@ -144,7 +156,7 @@ def _read_shares(raw: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _read_base_url(raw: Any) -> str:
-    """Read how targets reach us. The seed's form with the callback path on its end means the same."""
+    """Read how targets reach us. A URL that ends with the path of callbacks means the same."""
     value = _plain(raw).rstrip("/")
     if not value:
         return ""
@@ -171,9 +183,8 @@ def _read_store_url(raw: Any) -> str:
     scheme, sep, rest = value.partition("://")
     scheme = _SCHEME_ALIASES.get(scheme.lower(), scheme.lower())
     if not sep or scheme not in STORE_SCHEMES:
-        raise ValueError(
-            f"it must be a URL that begins with one of {', '.join(s + '://' for s in STORE_SCHEMES)}"
-        )
+        known = ", ".join(each + "://" for each in STORE_SCHEMES)
+        raise ValueError(f"it must be a URL that begins with one of {known}")
     if scheme in {"sqlite", "json"} and not rest.startswith("/"):
         raise ValueError(
             f"write {scheme}:///path for a relative path and {scheme}:////path for an absolute one"

@@ -61,7 +61,7 @@ _DATE_FORMS: Final = (
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """What to do about an attempt, why in one line, and how long the target asked us to stay away."""
+    """What to do about an attempt, why in one line, and how long the target asked us to wait."""
 
     outcome: Outcome
     error: str | None = None

@@ -32,7 +32,7 @@ def sign(
 
 
 def check_secret(secret: str, *, field: str = "signing_secret") -> None:
-    """Raise InvalidError unless the secret is base64 of a key, with or without `whsec_` before it."""
+    """Raise InvalidError unless the secret is base64 of a key, with or without `whsec_`."""
     try:
         read_key(secret)
     except ValueError as error:

@@ -1,12 +1,13 @@
 """The queue, plugged in: its service, its loops, its endpoints, its figures for /metrics."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily
 
 from ksana.api.queue.routes import Queue
-from ksana.boot.surfaces import CoreServices, Surface
+from ksana.boot.settings.sections.queue import CapacitySettings, QueueSettings
+from ksana.boot.surface import CoreServices, Surface
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.queue.chores import QueueChores
 from ksana.ports.queue.tables import QueueTx
@@ -15,11 +16,15 @@ from ksana.service.queue.jobs import Limits
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats, Snapshot
 
+ORDER: Final = 20
 
-def queue_surface(core: CoreServices) -> Surface:
+
+def make_surface(core: CoreServices) -> Surface:
     """Build the surface; nothing waits here."""
     settings = core.settings
-    limits = Limits(settings.capacity.total, settings.capacity.shares, settings.queue.claim_ttl_us)
+    capacity = settings.section(CapacitySettings)
+    claim_ttl_us = settings.section(QueueSettings).claim_ttl_us
+    limits = Limits(capacity.total, capacity.shares, claim_ttl_us)
     service = QueueService(core.store, core.clock, limits)
     stats = QueueStats(core.store, limits)
     figures = Figures(stats)

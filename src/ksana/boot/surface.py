@@ -1,5 +1,4 @@
-"""How a surface is plugged in: what it brings to the core, as one frozen value. The list of all is
-in `served`.
+"""What a surface brings to the server, as one frozen value. They are found in `surfaces`.
 
 A surface is made before the store answers: it may keep references, it must not wait for anything.
 Its loops start once the store is open.

@@ -17,7 +17,8 @@ from ksana.api.tasks import timers as timers_api
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
-from ksana.boot.surfaces import CoreServices, Surface
+from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings, TimerSettings
+from ksana.boot.surface import CoreServices, Surface
 from ksana.domain.tasks.records import Task
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
@@ -35,6 +36,7 @@ from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.explain import ExplainService
 from ksana.service.tasks.runs import RunService
 
+ORDER: Final = 10
 _DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SCANS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 FIGURES_EVERY: Final[Micros] = 10 * SECOND
@@ -169,20 +171,21 @@ class _Hints:
         self._delivery.abort(run_id)
 
 
-def tasks_surface(core: CoreServices) -> Surface:
+def make_surface(core: CoreServices) -> Surface:
     """Put the surface together."""
     settings, store, clock = core.settings, core.store, core.clock
+    limits, callback = settings.section(TaskSettings), settings.section(CallbackSettings)
     me, metrics = core.membership.instance_id, TaskMetrics(core)
     policy = EgressPolicy(allow=settings.egress.allow, deny=settings.egress.deny)
     delivery = Delivery(
         store,
         clock,
-        lambda: HttpCaller(policy, max_idle=max(256, settings.tasks.workers)),
+        lambda: HttpCaller(policy, max_idle=max(256, limits.workers)),
         me,
         core.membership.is_held,
         metrics,
-        workers=settings.tasks.workers,
-        per_host=settings.tasks.per_host,
+        workers=limits.workers,
+        per_host=limits.per_host,
         callback_base=_callback_base(core),
         agent=f"ksana/{__version__}",
     )
@@ -193,17 +196,17 @@ def tasks_surface(core: CoreServices) -> Surface:
         delivery.rooms,
         delivery.take,
         metrics,
-        batch_limit=settings.tasks.batch_limit,
-        poll_us=settings.tasks.poll_interval_us,
+        batch_limit=limits.batch_limit,
+        poll_us=limits.poll_interval_us,
     )
     waking = RescueEngine(store, clock, me, delivery.ready, delivery.known_runs)
     delivery.on_wakes = waking.wakes.signal
     hints = _Hints(firing, delivery)
     surface = TaskSurface(
-        tasks=TaskService(store, clock, hints, settings.timers.once_grace_us),
+        tasks=TaskService(store, clock, hints, settings.section(TimerSettings).once_grace_us),
         runs=RunService(store, hints),
         callbacks=CallbackService(
-            store, clock, hints, settings.callback.token_ttl_us, settings.callback.identity_mode
+            store, clock, hints, callback.token_ttl_us, callback.identity_mode
         ),
         defaults=_defaults(core),
         clock=clock,
@@ -244,7 +247,7 @@ def tasks_surface(core: CoreServices) -> Surface:
 
 
 def _callback_base(core: CoreServices) -> str:
-    base = core.settings.callback.base_url.rstrip("/")
+    base = core.settings.section(CallbackSettings).base_url.rstrip("/")
     if not base:
         server = core.settings.server
         host = (
@@ -274,7 +277,7 @@ def _stats(tx: TasksTx) -> dict[str, object]:
 
 
 def _defaults(core: CoreServices) -> Defaults:
-    timers, tasks = core.settings.timers, core.settings.tasks
+    timers, tasks = core.settings.section(TimerSettings), core.settings.section(TaskSettings)
     return Defaults(
         timer_timeout_us=timers.default_timeout_us,
         timer_max_retries=timers.max_retries,
@@ -295,5 +298,5 @@ def _defaults(core: CoreServices) -> Defaults:
 
 
 def _dst(choice: str) -> Any:
-    """`debian` is the rule built into the timetable: one answer for fixed times, another for steps."""
+    """`debian` is the rule built into the timetable: fixed times and steps differ."""
     return None if choice == "debian" else choice
