@@ -97,7 +97,7 @@ class World:
         if self._url is None:
             fabric = MemoryFabric(name, self.clock, settings.inbox, self._hub)
         else:
-            fabric = RedisFabric(self._url, name, "world", settings.inbox)
+            fabric = RedisFabric(self._url, name, SystemClock(), "world", settings.inbox)
         instance = Instance(fabric, self.clock, settings)
         self.instances.append(instance)
         await instance.start()

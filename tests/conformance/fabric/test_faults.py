@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis as redis_client
 
+from ksana.base.clock import SystemClock
 from ksana.base.errors import DependencyDownError
 from ksana.base.instant import SECOND
 from ksana.domain.nodes.records import Binding
@@ -327,7 +328,7 @@ async def test_a_cluster_is_found_by_any_of_its_addresses(redis_cluster: RedisCl
     dead = Redis()
     for seed in redis_cluster.masters:
         url = f"redis+cluster://{dead.host}:{dead.port},{seed.host}:{seed.port}"
-        fabric = RedisFabric(url, "one", "test")
+        fabric = RedisFabric(url, "one", SystemClock(), "test")
         try:
             await live(fabric, 1 + redis_cluster.masters.index(seed))
         finally:

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from ksana.base.instant import SECOND
-from ksana.ports.fabric import Fabric, InboxEntry, InboxSettings
+from ksana.ports.fabric import Fabric
+from ksana.ports.inbox import InboxEntry, InboxSettings
 from tests.conformance.fabric.world import LONG, SHORT, World, eventually
 
 

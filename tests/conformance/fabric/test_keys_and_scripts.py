@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksana.base.clock import SystemClock
 from ksana.base.instant import SECOND
 from ksana.domain.nodes.records import Binding
 from ksana.domain.nodes.storm import StormLimits
@@ -106,7 +107,7 @@ async def test_every_script_is_called_with_all_its_keys_in_one_slot(
     called: dict[str, list[Sequence[str]]] = {}
     monkeypatch.setattr(Recorder, "called", called, raising=False)
     monkeypatch.setattr("ksana.fabric.redis.fabric.Router", Recorder)
-    fabric = RedisFabric(redis.url(), "one", "test")
+    fabric = RedisFabric(redis.url(), "one", SystemClock(), "test")
     await use_everything(fabric)
     await fabric.close()
     assert sorted(called) == scripts.list_names()  # none is left out

@@ -13,7 +13,8 @@ from ksana.domain.nodes.records import InstanceInfo, JobRequest, NodeRecord
 from ksana.fabric.memory.fabric import MemoryFabric
 from ksana.fabric.memory.hub import MemoryHub
 from ksana.fabric.redis.fabric import RedisFabric
-from ksana.ports.fabric import Fabric, InboxSettings
+from ksana.ports.fabric import Fabric
+from ksana.ports.inbox import InboxSettings
 from tests.ground.redis import Redis, RedisCluster
 
 LONG: Micros = 60 * SECOND
@@ -43,7 +44,7 @@ class World:
         if self.server is None:
             fabric = MemoryFabric(name, SystemClock(), settings, self._hub)
         else:
-            fabric = RedisFabric(self.server.url(), name, "test", settings)
+            fabric = RedisFabric(self.server.url(), name, SystemClock(), "test", settings)
         self._joined.append(fabric)
         return fabric
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ksana.api.core.routing import Answer, AnyRoute, Call, Route, SocketRoute
+from ksana.api.core.routing import Answer, AnyRoute, Call, Handler, Route, SocketRoute
 from ksana.api.nodes.key_watch import SCOPE, KeyWatch
 from ksana.api.nodes.node_socket import NodeSocket
 from ksana.api.nodes.session_socket import SessionSocket
@@ -34,12 +34,14 @@ _TAGS = ("nodes",)
 
 def routes(engine: NodesEngine, service: NodeJobService, keys: KeyWatch) -> list[AnyRoute]:
     """All of them."""
+    cluster = ClusterService(engine)
     node, session = NodeSocket(engine, service, keys), SessionSocket(engine, service, keys)
     return [
         SocketRoute("/ws/node", node.serve, scope=SCOPE, summary="Connect a node"),
         SocketRoute("/ws/session", session.serve, scope=SCOPE, summary="Ask for jobs"),
         *_job_routes(service),
-        *_cluster_routes(ClusterService(engine)),
+        *_node_routes(cluster),
+        *_cluster_routes(cluster),
     ]
 
 
@@ -112,7 +114,7 @@ def _job_routes(service: NodeJobService) -> list[AnyRoute]:
     ]
 
 
-def _cluster_routes(cluster: ClusterService) -> list[AnyRoute]:
+def _node_routes(cluster: ClusterService) -> list[AnyRoute]:
     async def list_nodes(call: Call) -> NodePage:
         query: ListNodes = call.query
         found = cluster.list_nodes(query.after, query.limit)
@@ -131,6 +133,26 @@ def _cluster_routes(cluster: ClusterService) -> list[AnyRoute]:
     async def undrain(call: Call) -> NodeShown:
         return show_node(await cluster.set_draining(call.params["node_id"], False))
 
+    one, shown = _NODES + "/{node_id}", {200: NodeShown}
+    listing = Route(
+        "GET",
+        _NODES,
+        list_nodes,
+        scope="nodes:read",
+        summary="List the nodes of all instances",
+        tags=_TAGS,
+        query=ListNodes,
+        answers={200: NodePage},
+    )
+    return [
+        listing,
+        _plain("GET", one, get_node, "nodes:read", "Look at a node", shown),
+        _plain("POST", one + "/drain", drain, "nodes:admin", "Give a node no more jobs", shown),
+        _plain("POST", one + "/undrain", undrain, "nodes:admin", "Give it jobs again", shown),
+    ]
+
+
+def _cluster_routes(cluster: ClusterService) -> list[AnyRoute]:
     async def get_cluster(call: Call) -> dict[str, Any]:
         return show_cluster(await cluster.get_status())
 
@@ -151,48 +173,27 @@ def _cluster_routes(cluster: ClusterService) -> list[AnyRoute]:
         await cluster.delete_letter(call.params["instance"], call.params["id"])
         return Answer(204)
 
-    one_node, one_letter = _NODES + "/{node_id}", _CLUSTER + "/dlq/{instance}/{id}"
-    shown = {200: NodeShown}
-    made: list[AnyRoute] = [
-        Route(
-            "GET",
-            _NODES,
-            list_nodes,
-            scope="nodes:read",
-            summary="List the nodes of all instances",
-            tags=_TAGS,
-            query=ListNodes,
-            answers={200: NodePage},
-        ),
-        Route(
-            "GET",
-            _CLUSTER + "/dlq",
-            list_letters,
-            scope="nodes:read",
-            summary="List dead letters",
-            tags=_TAGS,
-            query=ListLetters,
-            answers={200: LetterPage},
-        ),
-    ]
-    plain: tuple[tuple[str, str, Any, str, str, Any], ...] = (
-        ("GET", one_node, get_node, "nodes:read", "Look at a node", shown),
-        ("POST", one_node + "/drain", drain, "nodes:admin", "Give it no more jobs", shown),
-        ("POST", one_node + "/undrain", undrain, "nodes:admin", "Give it jobs again", shown),
-        ("GET", _CLUSTER, get_cluster, "nodes:read", "How the instances fare", {200: Any}),
-        ("POST", one_letter + "/replay", replay, "nodes:admin", "Handle it again", {202: Any}),
-        ("DELETE", one_letter, delete, "nodes:admin", "Remove a dead letter", {204: None}),
+    one = _CLUSTER + "/dlq/{instance}/{id}"
+    listing = Route(
+        "GET",
+        _CLUSTER + "/dlq",
+        list_letters,
+        scope="nodes:read",
+        summary="List dead letters",
+        tags=_TAGS,
+        query=ListLetters,
+        answers={200: LetterPage},
     )
-    for method, path, handler, scope, summary, answers in plain:
-        made.append(
-            Route(
-                method,
-                path,
-                handler,
-                scope=scope,
-                summary=summary,
-                tags=_TAGS,
-                answers=answers,
-            )
-        )
-    return made
+    return [
+        listing,
+        _plain("GET", _CLUSTER, get_cluster, "nodes:read", "How the instances fare", {200: Any}),
+        _plain("POST", one + "/replay", replay, "nodes:admin", "Handle it again", {202: Any}),
+        _plain("DELETE", one, delete, "nodes:admin", "Remove a dead letter", {204: None}),
+    ]
+
+
+def _plain(
+    method: str, path: str, handler: Handler, scope: str, summary: str, answers: dict[int, Any]
+) -> Route:
+    """A route without query or body."""
+    return Route(method, path, handler, scope=scope, summary=summary, tags=_TAGS, answers=answers)

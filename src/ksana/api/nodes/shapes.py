@@ -8,7 +8,7 @@ from msgspec import Meta
 from ksana.base.instant import format_instant
 from ksana.domain.nodes.frames import Labels, Name, RequestId
 from ksana.domain.nodes.records import JobError, NodeJob, NodeRecord, empty_object
-from ksana.ports.fabric import DeadLetter
+from ksana.ports.inbox import DeadLetter
 from ksana.service.nodes.cluster import ClusterStatus, read_body
 
 

@@ -18,7 +18,8 @@ from ksana.base.instant import MILLISECOND, Instant
 from ksana.domain.nodes.messages import Message, decode_message, encode_message
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.nodes.parameters import NodeParameters
-from ksana.ports.fabric import Fabric, InboxEntry, SendResult
+from ksana.ports.fabric import Fabric
+from ksana.ports.inbox import InboxEntry, SendResult
 
 Handler = Callable[[Any], Awaitable[None]]
 

@@ -87,6 +87,15 @@ class NodesEngine:
             self.background,
             settings,
         )
+        self._add_upkeep(info)
+        self.courier.on(Progressed, self._on_progressed)
+        self.courier.on(Failed, self._on_failed)
+        self.courier.on(Finished, self._on_finished)
+        self.courier.on(Cancel, self._on_cancel)
+        self.is_closing = False
+
+    def _add_upkeep(self, info: InstanceInfo) -> None:
+        fabric, clock, parameters = self.fabric, self.clock, self.settings
         self.registration = Registration(
             fabric,
             clock,
@@ -94,19 +103,14 @@ class NodesEngine:
             self.hosting,
             self.recorder,
             self.background,
-            settings,
+            parameters,
         )
         self.upkeep = Upkeep(
-            fabric, clock, info, self.hosting, self.sessions, self.home, self.view, settings
+            fabric, clock, info, self.hosting, self.sessions, self.home, self.view, parameters
         )
         self.adoption = Adoption(
-            fabric, clock, self.courier, self.home, self.results, self.view, settings
+            fabric, clock, self.courier, self.home, self.results, self.view, parameters
         )
-        self.courier.on(Progressed, self._on_progressed)
-        self.courier.on(Failed, self._on_failed)
-        self.courier.on(Finished, self._on_finished)
-        self.courier.on(Cancel, self._on_cancel)
-        self.is_closing = False
 
     def loops(self) -> tuple[Loop, ...]:
         """Everything that runs, in the order of its start."""

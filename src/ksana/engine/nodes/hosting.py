@@ -297,7 +297,7 @@ class Hosting:
                 self._recorder.note(
                     "NODE_JOB",
                     job_id,
-                    f"NODE_JOB_{state}",
+                    "NODE_JOB_RUNNING" if name == "start" else "NODE_JOB_ACCEPTED",
                     {"attempt": assignment.attempt, "node_id": node_id},
                 )
             at = assignment.started_at or assignment.acked_at

@@ -5,7 +5,7 @@ import msgspec
 from ksana.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Micros
 from ksana.domain.nodes.attempts import AttemptLimits
 from ksana.domain.nodes.storm import StormLimits
-from ksana.ports.fabric import InboxSettings
+from ksana.ports.inbox import InboxSettings
 
 
 class NodeParameters(msgspec.Struct, frozen=True):

@@ -14,7 +14,8 @@ from ksana.fabric.memory.nodes import (
     MemoryReservations,
     MemorySnapshots,
 )
-from ksana.ports.fabric import FabricHealth, InboxSettings
+from ksana.ports.fabric import FabricHealth
+from ksana.ports.inbox import InboxSettings
 
 
 class MemorySignals:

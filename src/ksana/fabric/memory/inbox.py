@@ -1,11 +1,10 @@
 """Inboxes in memory."""
 
-import asyncio
 from collections.abc import Sequence
 
 from ksana.base.instant import Micros
 from ksana.fabric.memory.hub import Entry, Letter, Mailbox, MemoryHub
-from ksana.ports.fabric import DeadLetter, InboxEntry, InboxSettings, InboxState, SendResult
+from ksana.ports.inbox import DeadLetter, InboxEntry, InboxSettings, InboxState, SendResult
 
 
 class MemoryInbox:
@@ -39,7 +38,6 @@ class MemoryInbox:
                 return self._hand_out(fresh)
             mailbox.arrived.clear()
             if not await clock.wait(mailbox.arrived, until):
-                await asyncio.sleep(0)
                 return []
 
     async def done(self, ids: Sequence[str], instance_id: str | None = None) -> int:

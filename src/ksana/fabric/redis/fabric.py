@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from ksana.base.clock import Clock
 from ksana.fabric.redis.address import read_url
 from ksana.fabric.redis.inbox import RedisDeadLetters, RedisInbox
 from ksana.fabric.redis.instances import RedisOwners, RedisPresence
@@ -10,7 +11,8 @@ from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.nodes import RedisMarks, RedisReservations, RedisSnapshots
 from ksana.fabric.redis.router import Router
 from ksana.fabric.redis.signals import RedisSignals
-from ksana.ports.fabric import FabricHealth, InboxSettings
+from ksana.ports.fabric import FabricHealth
+from ksana.ports.inbox import InboxSettings
 
 
 class RedisFabric:
@@ -24,11 +26,12 @@ class RedisFabric:
         self,
         url: str,
         instance_id: str,
+        clock: Clock,
         key_prefix: str = "ksana",
         settings: InboxSettings | None = None,
     ) -> None:
         settings = settings or InboxSettings()
-        self._router = router = Router(read_url(url))
+        self._router = router = Router(read_url(url), clock)
         keys = RedisKeys(key_prefix)
         self.instance_id = instance_id
         self.presence = RedisPresence(router, keys, instance_id)

@@ -10,7 +10,7 @@ from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.link import Word
 from ksana.fabric.redis.reader import BlockingReader, read_entries
 from ksana.fabric.redis.router import Router
-from ksana.ports.fabric import DeadLetter, InboxEntry, InboxSettings, InboxState, SendResult
+from ksana.ports.inbox import DeadLetter, InboxEntry, InboxSettings, InboxState, SendResult
 
 _SEND: Final[dict[int, SendResult]] = {1: "sent", 0: "full", -1: "gone"}
 _IDS_AT_ONCE: Final = 500

@@ -17,7 +17,7 @@ from ksana.base.errors import DependencyDownError
 from ksana.fabric.redis.address import CONNECT_WITHIN_SEC
 from ksana.fabric.redis.link import disconnect
 from ksana.fabric.redis.router import Router
-from ksana.ports.fabric import InboxEntry
+from ksana.ports.inbox import InboxEntry
 
 _SILENT_AFTER_SEC: Final = 3.0
 """How much longer than its block a read may take before the connection counts as dead."""

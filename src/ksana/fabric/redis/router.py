@@ -32,7 +32,9 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from ksana.base.clock import Clock
 from ksana.base.errors import DependencyDownError
+from ksana.base.instant import SECOND
 from ksana.fabric.redis.address import Address, RedisUrl
 from ksana.fabric.redis.keys import SLOTS, slot_of
 from ksana.fabric.redis.link import Command, Link, LinkDownError, Word
@@ -62,11 +64,30 @@ _TRANSIENT: Final = (
 _log = structlog.get_logger("ksana.fabric")
 
 
+class _Trip:
+    """One command on its way, with what is known of its tries."""
+
+    __slots__ = ("asked", "command", "give_up_at", "op", "pause_sec", "reason", "script", "slot")
+
+    def __init__(
+        self, op: str, slot: int, command: Command, script: Script | None, give_up_at: float
+    ) -> None:
+        self.op = op
+        self.slot = slot
+        self.command = command
+        self.script = script
+        self.give_up_at = give_up_at
+        self.pause_sec = FIRST_PAUSE_SEC
+        self.asked: Address | None = None
+        self.reason = ""
+
+
 class Router:
     """The way to Redis for everything that does not block."""
 
-    def __init__(self, url: RedisUrl) -> None:
+    def __init__(self, url: RedisUrl, clock: Clock) -> None:
         self._url = url
+        self.clock = self._clock = clock
         self._links: dict[Address, Link] = {}
         self._map: list[Address] = [url.seeds[0]] * SLOTS
         self._is_mapped = not url.is_cluster
@@ -138,49 +159,55 @@ class Router:
 
     async def _execute(self, op: str, slot: int, command: Command, script: Script | None) -> Any:
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + RIDE_OUT_SEC
-        pause_sec = FIRST_PAUSE_SEC
-        asked: Address | None = None
+        trip = _Trip(op, slot, command, script, loop.time() + RIDE_OUT_SEC)
         while True:
             if not self._is_mapped:
                 await self.refresh()
-            link = self._link(asked or self._map[slot])
-            words = (("ASKING",), command) if asked else (command,)
-            asked = None
-            reason: str
+            link = self._link(trip.asked or self._map[slot])
+            words = (("ASKING",), trip.command) if trip.asked else (trip.command,)
+            trip.asked = None
             try:
                 answer = (await link.send(*words))[-1]
             except LinkDownError as error:
-                reason = str(error)
+                trip.reason = str(error)
                 if link.down_since is not None and link.down_since < loop.time() - RIDE_OUT_SEC:
-                    give_up_at = 0.0  # it has been away for long: nobody waits for it any more
+                    trip.give_up_at = 0.0  # away for long: nobody waits for it any more
             else:
                 if not isinstance(answer, RedisError):
                     self.problem = None
                     self.count(op, "ok")
                     return answer
-                if isinstance(answer, NoScriptError) and script is not None:
-                    command = ("EVAL", script.text, *command[2:])
+                if self._react(trip, answer, link) and loop.time() < trip.give_up_at:
                     continue
-                if type(answer) is MovedError:
-                    self._map[slot] = _place(answer, link)
-                    self._refresh_soon()
-                    self.count(op, "retried")
-                    if loop.time() < give_up_at:
-                        continue
-                elif isinstance(answer, AskError) and loop.time() < give_up_at:
-                    asked = _place(answer, link)
-                    self.count(op, "retried")
-                    continue
-                elif not isinstance(answer, _TRANSIENT):
-                    raise self._fault(op, answer)
-                reason = f"{link.name}: {answer}"
-            if loop.time() + pause_sec > give_up_at:
-                raise self._away(op, reason)
-            self.count(op, "retried")
-            await asyncio.sleep(pause_sec)
-            pause_sec = min(pause_sec * 2, LONGEST_PAUSE_SEC)
-            await self.refresh()
+            await self._pause(trip)
+
+    def _react(self, trip: "_Trip", answer: RedisError, link: Link) -> bool:
+        """Prepare the next try after an error. True: at once; False: after a pause."""
+        trip.reason = f"{link.name}: {answer}"
+        if isinstance(answer, NoScriptError) and trip.script is not None:
+            trip.command = ("EVAL", trip.script.text, *trip.command[2:])
+            return True
+        if type(answer) is MovedError:
+            self._map[trip.slot] = _place(answer, link)
+            self._refresh_soon()
+        elif isinstance(answer, AskError):
+            trip.asked = _place(answer, link)
+        elif isinstance(answer, _TRANSIENT):
+            return False
+        else:
+            raise self._fault(trip.op, answer)
+        self.count(trip.op, "retried")
+        return True
+
+    async def _pause(self, trip: "_Trip") -> None:
+        """Wait, longer each time, and learn the map anew. Raise when the time is over."""
+        now = asyncio.get_running_loop().time()
+        if now + trip.pause_sec > trip.give_up_at:
+            raise self._away(trip.op, trip.reason)
+        self.count(trip.op, "retried")
+        await self._clock.sleep_until(self._clock.now() + round(trip.pause_sec * SECOND))
+        trip.pause_sec = min(trip.pause_sec * 2, LONGEST_PAUSE_SEC)
+        await self.refresh()
 
     async def _execute_many(
         self, op: str, commands: Sequence[tuple[str, Command]], script: Script | None

@@ -9,6 +9,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from ksana.base.errors import UnavailableError
+from ksana.base.instant import SECOND
 from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.link import disconnect
 from ksana.fabric.redis.router import Router
@@ -18,7 +19,7 @@ _MOST_UNDER_WAY: Final = 64
 
 _PING_AFTER_SEC: Final = 10.0
 _PONG_WITHIN_SEC: Final = 3.0
-_AGAIN_AFTER_SEC: Final = 1.0
+_AGAIN_AFTER_US: Final = SECOND
 
 
 class RedisSignals:
@@ -86,7 +87,8 @@ class RedisSignals:
             except (RedisError, OSError, TimeoutError):
                 turn += 1  # in a Cluster every server has every signal: try the next one
                 await self._router.refresh()
-            await asyncio.sleep(_AGAIN_AFTER_SEC)
+            clock = self._router.clock
+            await clock.sleep_until(clock.now() + _AGAIN_AFTER_US)
 
     async def _listen(self, connection: AbstractConnection) -> None:
         async with asyncio.timeout(_PONG_WITHIN_SEC):

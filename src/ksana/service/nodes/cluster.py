@@ -7,7 +7,8 @@ import msgspec
 from ksana.base.errors import InvalidError, NotFoundError
 from ksana.domain.nodes.records import InstanceInfo, NodeRecord
 from ksana.engine.nodes.engine import NodesEngine
-from ksana.ports.fabric import DeadLetter, FabricHealth, InboxState
+from ksana.ports.fabric import FabricHealth
+from ksana.ports.inbox import DeadLetter, InboxState
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
