@@ -11,7 +11,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from ksana.api.nodes.key_watch import KeyWatch, judge_by_key
+from ksana.api.nodes.key_watch import KeyWatch
 from ksana.api.nodes.routes import routes
 from ksana.domain.nodes.records import InstanceInfo
 from ksana.engine.core.supervisor import Loop, Supervisor
@@ -98,7 +98,7 @@ async def nodes_server(
         fabric = MemoryFabric("here", core.clock)
         info = InstanceInfo(instance_id="here", started_at=core.clock.now())
         engine = NodesEngine(fabric, core.store, core.clock, info, settings)
-        keys = KeyWatch(core.clock, judge_by_key(core))
+        keys = KeyWatch(core.clock)
         app = core.app(*routes(engine, NodeJobService(engine), keys))
         supervisor = Supervisor(core.clock, Random(1))
         for loop in (*engine.loops(), Loop(keys.pump.name, keys.pump.run)):

@@ -7,7 +7,6 @@ from typing import Final
 
 from ksana.api.core.auth import Authenticator
 from ksana.api.core.routing import Call
-from ksana.api.core.services import Services
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, RateLimitedError, UnavailableError
 from ksana.base.instant import SECOND, Instant, Micros
@@ -25,24 +24,19 @@ Judge = Callable[[Call], Awaitable[None]]
 """Raises 401 or 403 if the call would not be let in now."""
 
 
-def judge_by_key(services: Services) -> Judge:
+async def judge_by_key(call: Call) -> None:
     """Judge a socket by the key that it came with."""
-    authenticator = Authenticator(services)
-
-    async def judge(call: Call) -> None:
-        headers: dict[bytes, bytes] = {}
-        for name in ("authorization", "x-api-key"):
-            if (value := call.header(name)) is not None:
-                headers[name.encode()] = value.encode("latin-1")
-        await authenticator.admit(headers, SCOPE)
-
-    return judge
+    headers: dict[bytes, bytes] = {}
+    for name in ("authorization", "x-api-key"):
+        if (value := call.header(name)) is not None:
+            headers[name.encode()] = value.encode("latin-1")
+    await Authenticator(call.app).admit(headers, SCOPE)
 
 
 class KeyWatch:
     """The sockets of each key."""
 
-    def __init__(self, clock: Clock, judge: Judge | None = None) -> None:
+    def __init__(self, clock: Clock, judge: Judge = judge_by_key) -> None:
         self._judge = judge
         self._open: dict[str, dict[Peer, Call]] = {}
         self.pump = Pump("node keys", clock, self._check, poll_us=CHECK_EVERY)
@@ -62,8 +56,6 @@ class KeyWatch:
                 self._open.pop(peer.key_id, None)
 
     async def _check(self) -> Instant | None:
-        if self._judge is None:
-            return None
         for sockets in list(self._open.values()):
             for call in list(sockets.values())[:1]:
                 try:

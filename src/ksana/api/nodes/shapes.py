@@ -205,8 +205,5 @@ def show_cluster(status: ClusterStatus) -> dict[str, Any]:
             "pending": status.inbox.pending,
             "dead_letters": status.inbox.dead_letters,
         },
-        "nodes": status.nodes,
-        "jobs": status.jobs,
-        "waiting": status.waiting,
         "counts": status.counts,
     }

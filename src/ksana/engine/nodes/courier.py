@@ -19,7 +19,7 @@ from ksana.domain.nodes.messages import Message, decode_message, encode_message
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.nodes.parameters import NodeParameters
 from ksana.ports.fabric import Fabric
-from ksana.ports.inbox import InboxEntry, SendResult
+from ksana.ports.inbox import InboxEntry, InboxState, SendResult
 
 Handler = Callable[[Any], Awaitable[None]]
 
@@ -41,6 +41,8 @@ class Courier:
         self.received = 0
         self.failed = 0
         self.buried = 0
+        self.state = InboxState(length=0, pending=0, dead_letters=0)
+        """How full our inbox was when it was last looked at."""
         self.chores = Pump("node inbox chores", clock, self._do_chores, settings.dlq_scan_us)
 
     def on(self, kind: type, handler: Handler) -> None:
@@ -113,4 +115,5 @@ class Courier:
         )
         if again:
             await self._fabric.inbox.done(await self.handle(again))
+        self.state = await self._fabric.inbox.measure()
         return AGAIN if moved and moved >= settings.dlq_scan_count else None

@@ -20,9 +20,6 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     health: FabricHealth
     instances: list[InstanceInfo]
     inbox: InboxState
-    nodes: int
-    jobs: int
-    waiting: int
     counts: dict[str, int]
     ops: dict[str, dict[str, int]]
 
@@ -61,10 +58,15 @@ class ClusterService:
         node.is_draining = is_draining
         return node
 
-    async def get_status(self) -> ClusterStatus:
-        """Everything about this instance and its peers."""
+    async def get_counts(self) -> dict[str, int]:
+        """How much there is and what happened, in numbers: the section of /api/v1/stats."""
         engine = self._engine
-        counts = {
+        return {
+            "nodes": len(engine.view),
+            "nodes_here": len(engine.hosting.nodes),
+            "sessions_here": len(engine.sessions.local),
+            "jobs": len(engine.home.jobs),
+            "waiting": len(engine.home.watch.line),
             "stale_attempts": engine.hosting.stale + engine.results.stale,
             "messages_sent": engine.courier.sent,
             "messages_received": engine.courier.received,
@@ -74,6 +76,9 @@ class ClusterService:
             "results_undelivered": engine.sessions.undelivered,
             "events_dropped": engine.recorder.dropped,
         }
+
+    async def get_status(self) -> ClusterStatus:
+        """Everything about this instance and its peers."""
         ops: dict[str, dict[str, int]] = {}
         for (op, result), count in self._fabric.count_ops().items():
             ops.setdefault(op, {})[result] = count
@@ -84,10 +89,7 @@ class ClusterService:
             health=self._fabric.health(),
             instances=await self._fabric.presence.list_living(),
             inbox=await self._fabric.inbox.measure(),
-            nodes=len(engine.view),
-            jobs=len(engine.home.jobs),
-            waiting=len(engine.home.watch.line),
-            counts=counts,
+            counts=await self.get_counts(),
             ops=ops,
         )
 
