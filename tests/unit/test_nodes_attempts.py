@@ -107,12 +107,23 @@ def test_the_line_is_by_priority_then_by_age() -> None:
     for job_id, priority in (("a", 5), ("b", 9), ("c", 5), ("d", 0), ("e", 9)):
         line.add(waiting(job_id, priority))
     assert [job.job_id for job in line.in_order()] == ["b", "e", "a", "c", "d"]
-    first = line.take_first(lambda job: job.job_id != "b")
-    assert first is not None
-    assert first.job_id == "e"
-    assert line.take_first(lambda job: False) is None
+    assert [job.job_id for job in line.first(2)] == ["b", "e"]
+    line.remove("e")
+    assert [job.job_id for job in line.first(2)] == ["b", "a"]
     assert len(line) == 4
     assert "e" not in line
+
+
+@pytest.mark.spec("N5")
+def test_classes_that_found_nothing_are_left_out() -> None:
+    line = WaitingLine()
+    for number in range(4):
+        model = "echo" if number % 2 else "sum"
+        wanted = Wanted(model=model, key=str(number))
+        line.add(WaitingJob(job_id=str(number), priority=5, until=9, wanted=wanted))
+    (first,) = line.first(1)
+    assert [job.job_id for job in line.first(9, {first.kind})] == ["1", "3"]
+    assert line.first(9, {job.kind for job in line.in_order()}) == []
 
 
 @pytest.mark.spec("N5")

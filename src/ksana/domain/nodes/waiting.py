@@ -1,16 +1,21 @@
 """The line of requests that wait for a node (N5): by priority, then by age. Pure, one per instance.
 
-9 is the most urgent priority, 0 the least. Nothing here has a clock: `now` is handed in.
+9 is the most urgent priority, 0 the least. Requests that want the same of a node are one class:
+where the first of a class finds no node, none of it does, so a long line costs no more than a short
+one. Nothing here has a clock: `now` is handed in.
 """
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.nodes.choice import Wanted
+
+WaitingClass = tuple[str, tuple[tuple[str, str], ...], tuple[str, ...]]
+"""(model, labels, nodes tried)"""
 
 
 class WaitingJob(msgspec.Struct, frozen=True):
@@ -22,13 +27,21 @@ class WaitingJob(msgspec.Struct, frozen=True):
     """When it gives up."""
     wanted: Wanted
 
+    @property
+    def kind(self) -> WaitingClass:
+        """What it wants of a node."""
+        wanted = self.wanted
+        return (wanted.model, tuple(sorted(wanted.labels.items())), wanted.tried)
+
 
 class WaitingLine:
     """Requests in the order in which they are offered to a node."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, str]] = []
-        self._jobs: dict[str, tuple[tuple[int, int, str], WaitingJob]] = {}
+        self._jobs: dict[str, tuple[int, WaitingJob]] = {}
+        self._classes: dict[WaitingClass, dict[int, dict[str, None]]] = {}
+        """By class and priority, the oldest first."""
+        self._untils: list[tuple[Instant, int, str]] = []
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -41,40 +54,59 @@ class WaitingLine:
         """Put a job at the end of its priority. One that is in line already keeps its place."""
         if job.job_id in self._jobs:
             return
-        entry = (-job.priority, next(self._numbers), job.job_id)
-        heapq.heappush(self._heap, entry)
-        self._jobs[job.job_id] = (entry, job)
+        number = next(self._numbers)
+        self._jobs[job.job_id] = (number, job)
+        by_priority = self._classes.setdefault(job.kind, {})
+        by_priority.setdefault(job.priority, {})[job.job_id] = None
+        heapq.heappush(self._untils, (job.until, number, job.job_id))
 
     def remove(self, job_id: str) -> WaitingJob | None:
         """Take one job out, wherever it stands."""
         found = self._jobs.pop(job_id, None)
-        if len(self._heap) > 64 and len(self._heap) > 2 * len(self._jobs):
-            self._heap = [entry for entry, _ in self._jobs.values()]
-            heapq.heapify(self._heap)
-        return None if found is None else found[1]
+        if found is None:
+            return None
+        job = found[1]
+        by_priority = self._classes[job.kind]
+        alike = by_priority[job.priority]
+        del alike[job_id]
+        if not alike:
+            del by_priority[job.priority]
+            if not by_priority:
+                del self._classes[job.kind]
+        if len(self._untils) > 64 and len(self._untils) > 2 * len(self._jobs):
+            self._untils = [(one.until, n, one.job_id) for n, one in self._jobs.values()]
+            heapq.heapify(self._untils)
+        return job
+
+    def first(self, count: int, without: Collection[WaitingClass] = ()) -> list[WaitingJob]:
+        """The first jobs in order, those of some classes left out."""
+        heads = [
+            (-priority, self._jobs[job_id][0], job_id)
+            for kind, by_priority in self._classes.items()
+            if kind not in without
+            for priority, alike in by_priority.items()
+            for job_id in itertools.islice(alike, count)
+        ]
+        return [self._jobs[job_id][1] for _, _, job_id in heapq.nsmallest(count, heads)]
 
     def in_order(self) -> Iterator[WaitingJob]:
-        """All of them, the most urgent first. Changes while it is read are not seen."""
-        for entry in sorted(self._heap):
-            found = self._jobs.get(entry[2])
-            # An entry of a job that left and came back stands for nothing any more.
-            if found is not None and found[0] is entry:
-                yield found[1]
-
-    def take_first(self, fits: Callable[[WaitingJob], bool]) -> WaitingJob | None:
-        """Take the first job in order that fits."""
-        for job in self.in_order():
-            if fits(job):
-                return self.remove(job.job_id)
-        return None
+        """All of them, the most urgent first."""
+        yield from self.first(len(self._jobs))
 
     def take_overdue(self, now: Instant) -> list[WaitingJob]:
         """Take out everything whose time in line is over."""
-        over = [job for job in self.in_order() if job.until <= now]
-        for job in over:
-            self.remove(job.job_id)
+        over = []
+        while self._untils and self._untils[0][0] <= now:
+            _, number, job_id = heapq.heappop(self._untils)
+            if self._jobs.get(job_id, (-1,))[0] == number and (job := self.remove(job_id)):
+                over.append(job)
         return over
 
     def next_until(self) -> Instant | None:
         """When the next one gives up."""
-        return min((job.until for _, job in self._jobs.values()), default=None)
+        while self._untils:
+            until, number, job_id = self._untils[0]
+            if self._jobs.get(job_id, (-1,))[0] == number:
+                return until
+            heapq.heappop(self._untils)  # it left the line
+        return None

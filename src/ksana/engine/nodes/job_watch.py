@@ -1,16 +1,20 @@
 """What waits for time or for a slot: the deadlines of attempts, and the line of jobs without a
 node. It decides nothing; it calls the home of the jobs when something is due."""
 
+import asyncio
 import heapq
-from typing import Protocol
+from typing import Final, Protocol
 
 from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.nodes.attempts import AttemptTimes
 from ksana.domain.nodes.records import JobProgress, JobRequest, NodeJob
-from ksana.domain.nodes.waiting import WaitingJob, WaitingLine
+from ksana.domain.nodes.waiting import WaitingClass, WaitingJob, WaitingLine
 from ksana.engine.core.pump import Pump
 from ksana.engine.nodes.background import Background
+
+_AT_ONCE: Final = 32
+"""Jobs that are placed at a time: they share round trips."""
 
 
 class HomeJob:
@@ -117,13 +121,14 @@ class JobWatch:
         return min(soonest, default=None)
 
     async def _offer(self) -> Instant | None:
-        """Offer free slots to those that wait, in their order. What one could not get, another
-        that wants the same cannot get either."""
-        refused: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
-        for waiting in list(self.line.in_order()):
-            wanted = waiting.wanted
-            alike = (wanted.model, tuple(sorted(wanted.labels.items())))
-            is_hopeless = alike in refused and not wanted.tried
-            if not is_hopeless and not await self._home.place_waiting(waiting.job_id):
-                refused.add(alike)
+        """Offer free slots to those that wait, in their order, several at a time. Where the first
+        of a class found nothing, nobody of it will."""
+        refused: set[WaitingClass] = set()
+        while batch := self.line.first(_AT_ONCE, refused):
+            placed = await asyncio.gather(
+                *(self._home.place_waiting(waiting.job_id) for waiting in batch)
+            )
+            for waiting, is_placed in zip(batch, placed, strict=True):
+                if not is_placed:
+                    refused.add(waiting.kind)
         return None
