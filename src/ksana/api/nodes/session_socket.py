@@ -44,7 +44,9 @@ class SessionSocket:
         init = await first_frame(reader, frames.SessionInit, outgoing)
         if init is None:
             return
-        session_id = init.session_id or new_uid()
+        shown_id = init.session_id or new_uid()
+        # Two keys never share a session, whatever ids they choose.
+        session_id = f"{peer.key_id}.{shown_id}" if peer.key_id else shown_id
         sessions = self._engine.sessions
         try:
             self._service.check_served()
@@ -60,7 +62,7 @@ class SessionSocket:
         self._engine.recorder.note("SESSION", session_id, "SESSION_CONNECTED", data)
         peer.send(
             frames.SessionInitAck(
-                session_id=session_id, instance_id=instance_id, durable=self._service.durable
+                session_id=shown_id, instance_id=instance_id, durable=self._service.durable
             )
         )
         sessions.arrived(session_id)

@@ -249,6 +249,24 @@ async def test_a_socket_needs_a_key_with_the_scope_and_a_revoked_key_closes_it(
         assert (await wire.wait_closed())[0] == 4012
 
 
+@pytest.mark.spec("X19", "N4")
+async def test_two_keys_never_share_a_session(server: NodesServer) -> None:
+    made = [await server.core.keys.create_key(name, ["nodes:write"]) for name in ("a", "b")]
+    first, second = ({"authorization": f"Bearer {key.text}"} for key in made)
+    async with server.socket("/ws/session", additional_headers=first) as mine:
+        await mine.send({"type": "session_init", "session_id": "same"})
+        assert (await mine.read())["session_id"] == "same"
+        async with server.socket("/ws/session", additional_headers=second) as theirs:
+            await theirs.send({"type": "session_init", "session_id": "same"})
+            await theirs.read("session_init_ack")
+            await mine.send({"type": "ping", "id": "open"})
+            assert (await mine.read("pong"))["id"] == "open"
+        async with server.socket("/ws/session", additional_headers=first) as again:
+            await again.send({"type": "session_init", "session_id": "same"})
+            await again.read("session_init_ack")
+            assert (await mine.wait_closed())[0] == 4009
+
+
 @pytest.mark.spec("N3")
 async def test_a_node_that_reads_nothing_is_closed_and_its_jobs_go_on(server: NodesServer) -> None:
     async with server.node(node_id="deaf", slots=64), server.session() as session:
