@@ -1,4 +1,4 @@
-"""Calls per CPU-second: `CurlCaller` and the plain lane, guard on, against the bare libcurl loop,
+"""Calls per CPU-second: `CurlCaller` and the plain client, guard on, against the bare libcurl loop,
 on a local nginx.
 
     python bench/caller.py [--seconds 3] [--concurrency 64] [--loop uvloop|asyncio] [--rounds 2]
@@ -40,7 +40,7 @@ HEADERS = (
     ("X-Ksana-Run-Id", "0123456789abcdef0123456789abcdef"),
     ("X-Ksana-Attempt", "1"),
 )
-GOALS = {"CurlCaller": 0.85, "plain lane": 3.0}
+GOALS = {"CurlCaller": 0.85, "plain client": 3.0}
 NGINX = """
 worker_processes 1; daemon off; pid {dir}/pid; error_log {dir}/error.log;
 events {{ worker_connections 2048; }}
@@ -256,7 +256,7 @@ def main() -> None:
         for _ in range(options.rounds):
             floor.append(measure("bare loop", run_bare, url, options))
             ours["CurlCaller"].append(measure("CurlCaller", run_curl, url, options))
-            ours["plain lane"].append(measure("plain lane", run_plain, url, options))
+            ours["plain client"].append(measure("plain client", run_plain, url, options))
     for name, goal in GOALS.items():
         mine, bare = statistics.median(ours[name]), statistics.median(floor)
         print(

@@ -4,10 +4,12 @@ of the queue. SQLite FULL.
 python -m bench.queue_million [--future 1000000] [--ended 100000] [--few 1000] [--finished 1000000]
 [--only claim|sdk|stats]
 
-claim  claim + lease, then release, through the service on two stores in turns, cycle by cycle; the medians count. Cold: the
-       first cycle after the store was opened anew and the system's cache of its file dropped.
+claim  claim + lease, then release, through the service on two stores in turns, cycle by cycle; the
+       medians count. Cold: the first cycle after the store was opened anew and the system's cache
+       of its file dropped.
 sdk    the same through the SDK and the real server, no-op jobs in batches.
-stats  every stats endpoint of the real server beside jobs that ended over the last 30 days; the slowest of 20 calls counts.
+stats  every stats endpoint of the real server beside jobs that ended over the last 30 days; the
+       slowest of 20 calls counts.
 """
 
 import argparse
@@ -27,9 +29,9 @@ from bench.figure import BenchError, Figure
 from bench.ground import cores, disk, filling, report
 from bench.ground.served import Served, serve
 from ksana.base.clock import SystemClock
-from ksana.domain.queue.jobs import Wants
-from ksana.service.queue.jobs import Claim
-from ksana.service.queue.leases import Release
+from ksana.domain.queue.attempt_ends import Release
+from ksana.domain.queue.classes import Wants
+from ksana.service.queue.claims import Claim
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import METRICS
 from ksana.store.sql import SqlStore, open_store
@@ -92,7 +94,7 @@ class Side:
             Release(lease.lease_id, "SUCCEEDED", result_json=filling.RESULT)
             for lease in claimed.leases
         ]
-        outcomes = await self._service.release_batch_briefly(items)
+        outcomes = await self._service.release_batch_compactly(items)
         ended, cpu = time.perf_counter(), time.process_time() - cpu
         if [getattr(one, "state", one) for one in outcomes] != ["DONE"] * size:
             raise BenchError(

@@ -19,9 +19,13 @@ from typing import NamedTuple
 
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_ordered_uuids
-from ksana.domain.queue.jobs import Wants, line_of
-from ksana.service.queue.jobs import Claim, Limits, LineBook, NewJob, claim_jobs, submit_jobs
-from ksana.service.queue.leases import Release, release_briefly
+from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
+from ksana.domain.queue.classes import Wants, class_of
+from ksana.domain.queue.jobs import NewJob
+from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
+from ksana.service.queue.jobs import submit_jobs
+from ksana.service.queue.releases import release_compactly
 from ksana.store.sql import SqlStore, open_store
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a script finds only what lies beside it
@@ -33,7 +37,7 @@ SECONDS, ROUNDS = 3.0, 3
 BATCH = 100
 RAW_GOAL, POSTGRES_GOAL, MARIADB_GOAL = 0.5, 0.35, 0.12
 LIMITS = Limits(1_000_000)
-LINE = line_of("bench", "noop", 1, ())
+CLASS = class_of("bench", "noop", 1, ())
 PAYLOAD = (
     '{"user":12345,"kind":"summary","fields":["a","b","c"],"note":"some text here to pad the body"}'
 )
@@ -103,10 +107,10 @@ class Spent(NamedTuple):
 def new_jobs(count: int) -> list[NewJob]:
     """Jobs that differ in nothing."""
     ids = new_ordered_uuids(SystemClock().now(), count)
-    return [NewJob(job_id, "NORMAL", LINE, "{}", PAYLOAD, None, 1, None, None) for job_id in ids]
+    return [NewJob(job_id, "NORMAL", CLASS, "{}", PAYLOAD, None, 1, None, None) for job_id in ids]
 
 
-async def cycle(store: SqlStore, book: LineBook) -> int:
+async def cycle(store: SqlStore, book: JobClassCache) -> int:
     """Claim with leases, then release: what a worker in batches costs the store."""
     claimed = await store.transact(
         claim_jobs, Claim("w1", Wants("bench"), BATCH, True, 30.0), book, LIMITS
@@ -114,7 +118,7 @@ async def cycle(store: SqlStore, book: LineBook) -> int:
     items = [
         Release(lease.lease_id, "SUCCEEDED", result_json='{"ok":true}') for lease in claimed.leases
     ]
-    outcomes = await store.transact(release_briefly, items)
+    outcomes = (await store.transact(release_compactly, items)).answers
     if [getattr(one, "state", one) for one in outcomes] != ["DONE"] * BATCH:
         raise SystemExit(f"{len(items)} of {BATCH} jobs were claimed, and ended {outcomes}")
     return len(items)
@@ -123,19 +127,19 @@ async def cycle(store: SqlStore, book: LineBook) -> int:
 async def store_cycles(url: str, seconds: float) -> Spent:
     """Submit, claim, release, for a while, one after the other."""
     store = await open_store(url, SystemClock(), durability="strict")
-    book, done, submits, cycles = LineBook(), 0, 0.0, 0.0
+    book, done, submits, cycles = JobClassCache(), 0, 0.0, 0.0
     began, cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - began < seconds:
         at = time.perf_counter()
-        await store.transact(submit_jobs, new_jobs(BATCH), [LINE], True)
+        await store.transact(submit_jobs, new_jobs(BATCH), [CLASS], True)
         between = time.perf_counter()
         done += await cycle(store, book)
         submits, cycles = submits + between - at, cycles + time.perf_counter() - between
     cpu = time.process_time() - cpu
     queued, running = await store.read(
-        lambda tx: (tx.queue.gauges().queued, tx.queue.gauges().running)
+        lambda tx: (tx.gauges.read().queued, tx.gauges.read().running)
     )
-    ended = await store.read(lambda tx: tx.counts.sum_since("done", 0))
+    ended = await store.read(lambda tx: tx.series.sum_since("queue.done", 0))
     await store.close()
     if (queued, running) != (0, 0) or ended < done:
         raise SystemExit(

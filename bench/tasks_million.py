@@ -28,8 +28,8 @@ from bench.ground.served import Served, serve
 from ksana.base.clock import SystemClock
 from ksana.base.instant import DAY, SECOND, Instant
 from ksana.domain.schedule import Once
-from ksana.domain.tasks.records import Definition
-from ksana.ports.store import Tx
+from ksana.domain.tasks.records import Definition, Task
+from ksana.ports.tasks.tables import TasksTx
 from ksana.store.sql import open_store
 
 NAME = "tasks_million"
@@ -50,7 +50,8 @@ class Fired(NamedTuple):
     recorded_ms: float
 
 
-def insert_waiting(tx: Tx, start: int, stop: int, count: int, now: Instant) -> None:
+def insert_waiting(tx: TasksTx, start: int, stop: int, count: int, now: Instant) -> None:
+    tasks = []
     for n in range(start, stop):
         at = now + FIRST_DUE + SPREAD * n // count
         definition = Definition(
@@ -63,7 +64,26 @@ def insert_waiting(tx: Tx, start: int, stop: int, count: int, now: Instant) -> N
             body=f'{{"order":{n}}}',
             tags=("bench",),
         )
-        tx.tasks.insert(f"waiting-{n}", "C", definition, "ENABLED", at, at)
+        tasks.append(
+            Task(
+                id=0,
+                job_id=f"waiting-{n}",
+                dialect="C",
+                definition=definition,
+                status="ENABLED",
+                version=1,
+                created_at=now,
+                updated_at=now,
+                is_deleted=False,
+                next_slot_at=at,
+                fire_at=at,
+                runs_fired=0,
+                last_run_at=None,
+                last_status="",
+                last_error="",
+            )
+        )
+    tx.tasks.insert(tasks)
 
 
 async def fill(path: Path, count: int) -> None:

@@ -19,16 +19,18 @@ from bench.ground import disk
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_ordered_uuids
 from ksana.base.instant import DAY, HOUR, MINUTE, Instant
-from ksana.domain.queue.jobs import Wants, line_of
+from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
+from ksana.domain.queue.classes import Wants, class_of
+from ksana.domain.queue.jobs import NewJob
 from ksana.engine.queue.chores import PACK, pack
 from ksana.engine.queue.leasing import recount, sweep
-from ksana.service.queue.jobs import Claim, Limits, NewJob
-from ksana.service.queue.leases import Release
+from ksana.service.queue.claims import Claim
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
 
 LIMITS = Limits(1_000_000)
-LINE = line_of("bench", "noop", 1, ())
+CLASS = class_of("bench", "noop", 1, ())
 PAYLOAD = (
     '{"user":12345,"kind":"summary","fields":["a","b","c"],"note":"some text here to pad the body"}'
 )
@@ -53,7 +55,7 @@ class Moulds(NamedTuple):
 def new_jobs(clock: SystemClock, count: int, run_at: Instant | None = None) -> list[NewJob]:
     """Jobs that differ in nothing."""
     ids = new_ordered_uuids(clock.now(), count)
-    return [NewJob(job_id, "NORMAL", LINE, "{}", PAYLOAD, None, 1, run_at, None) for job_id in ids]
+    return [NewJob(job_id, "NORMAL", CLASS, "{}", PAYLOAD, None, 1, run_at, None) for job_id in ids]
 
 
 async def make_moulds(store: SqlStore, clock: SystemClock) -> Moulds:
@@ -63,7 +65,7 @@ async def make_moulds(store: SqlStore, clock: SystemClock) -> Moulds:
     made = await service.submit_batch(new_jobs(clock, 3))
     claimed = await service.claim(Claim("w1", Wants("bench"), 2, True, 30.0))
     done, failed = claimed.leases
-    await service.release_batch_briefly(
+    await service.release_batch_compactly(
         [
             Release(done.lease_id, "SUCCEEDED", result_json=RESULT),
             Release(failed.lease_id, "FAILED", error="no such frame"),
@@ -126,7 +128,8 @@ def multiply(
             ).fetchall()  # filling need not wait for the disk; the program opens it anew
         db.execute("BEGIN")
         db.execute(
-            "CREATE TEMP TABLE copies (n INTEGER PRIMARY KEY, mould TEXT, job_id TEXT, lease_id TEXT, later, due_later)"
+            "CREATE TEMP TABLE copies (n INTEGER PRIMARY KEY, mould TEXT, job_id TEXT,"
+            " lease_id TEXT, later, due_later)"
         )
         origins = dict(db.execute("SELECT job_id, created_at FROM scheduler_job_runs").fetchall())
         db.executemany(
@@ -181,7 +184,8 @@ def copy_rows(db: sqlite3.Connection, has_events: bool) -> None:
     if not has_events:
         return
     lease = "(SELECT l.lease_id FROM mould_scheduler_lease_runs AS l WHERE l.job_id = c.mould)"
-    texts = f"REPLACE(REPLACE(m.data_json, c.mould, c.job_id), COALESCE({lease}, '-'), COALESCE(c.lease_id, '-'))"
+    of_job = "REPLACE(m.data_json, c.mould, c.job_id)"
+    texts = f"REPLACE({of_job}, COALESCE({lease}, '-'), COALESCE(c.lease_id, '-'))"
     entity = "CASE m.entity_type WHEN 'JOB' THEN c.job_id ELSE c.lease_id END"
     own = {"entity_id": entity, "data_json": texts, "ts": "m.ts + c.later"}
     copy(db, "scheduler_events", f"m.entity_id IN (c.mould, {lease})", own, order="c.n, m.id")
@@ -209,7 +213,7 @@ def moved(column: str) -> str:
 
 
 def write_counts(db: sqlite3.Connection) -> None:
-    """What the program counts by minute, from the copies, in place of what the few real jobs wrote."""
+    """What the program counts by minute, from the copies, in place of what the real jobs wrote."""
     kinds = dict(
         db.execute(
             "SELECT metric, MIN(entry) FROM rollups WHERE metric LIKE 'queue.%' GROUP BY metric"

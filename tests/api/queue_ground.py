@@ -10,8 +10,8 @@ import httpx
 
 from ksana.api.queue.routes import Queue
 from ksana.base.clock import VirtualClock
+from ksana.domain.queue.admission import Limits
 from ksana.service.queue.explain import QueueExplainer
-from ksana.service.queue.jobs import Limits
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats
 from tests.api.ground import client_of, open_house
@@ -76,7 +76,11 @@ async def open_queue(
     async with open_house(tmp_path, clock=clock) as core:
         limits = limits or Limits()
         service = QueueService(core.store, clock, limits)
-        queue = Queue(service, QueueStats(core.store, limits), QueueExplainer(core.store, limits))
+        queue = Queue(
+            service,
+            QueueStats(core.store, limits),
+            QueueExplainer(core.store, limits, service.classes),
+        )
         loops = [asyncio.create_task(service.leasing.pump.run())] if has_sweep else []
         async with client_of(core.app(*queue.routes())) as client:
             try:

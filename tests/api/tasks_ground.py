@@ -2,7 +2,7 @@
 nothing fires by itself."""
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,16 @@ import httpx
 from ksana.api.core.routing import AnyRoute
 from ksana.api.tasks import callbacks, definitions, runs, schedules, timers
 from ksana.api.tasks.members import Defaults, TaskSurface
-from ksana.base.clock import VirtualClock
+from ksana.base.clock import Clock, VirtualClock
 from ksana.base.instant import HOUR, SECOND, Instant
-from ksana.domain.tasks.records import Run, Task
+from ksana.domain.tasks.records import Run
+from ksana.engine.tasks.claimer import claim_ready
 from ksana.ports.store import Store
-from ksana.ports.tasks.tables import AttemptEnd
 from ksana.service.tasks.callbacks import CallbackService
 from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.runs import RunService
 from tests.api.ground import CoreServices, client_of, open_house
+from tests.ground.task_rows import a_finish
 
 URL = "http://target.test/hook"
 
@@ -28,9 +29,6 @@ class SilentHints:
     """Hints that nobody hears: they may be lost, so everything must hold without them."""
 
     def due(self, at: Instant | None) -> None:
-        pass
-
-    def made(self, tasks: Sequence[Task]) -> None:
         pass
 
     def ready(self, host: str) -> None:
@@ -90,40 +88,31 @@ class Ground:
     async def start(self, run_id: int) -> Run:
         """Take a ready run as an instance would: it is RUNNING then."""
 
-        def hold(tx: Any) -> Run:
-            held = tx.runs.hold_ready("target.test", 1, "i1", [77])
-            assert [run.id for run, _ in held] == [run_id]
-            run: Run = held[0][0]
+        def claim(tx: Any) -> Run:
+            claimed, _ = claim_ready(tx, "target.test", "i1", [77], 1)
+            assert [one.run_id for one in claimed] == [run_id]
+            run: Run = tx.runs.find(run_id)
             return run
 
-        return await self.store.transact(hold)
+        return await self.store.transact(claim)
 
     async def finish(self, run_id: int, status: str = "SUCCESS", **members: Any) -> Run:
         """Take a ready run and record the end of its attempt."""
         run = await self.start(run_id)
         waits = status == "CALLBACK_PENDING"
-        end = {
-            "status": status,
-            "start_time": self.clock.now(),
+        members["error"] = members.pop("error_message", None)
+        given = {
+            "new": status,
             "end_time": None if waits else self.clock.now(),
-            "open_task": run.task_id if waits else None,
-            "wake_at": None,
-            "request_headers": None,
-            "request_body": None,
-            "response_code": 200,
             "response_body": "fine",
-            "response_truncated": 0,
-            "response_encoding": None,
-            "error_message": None,
-            "reason": "ANSWERED_2XX",
-            "next_retry_time": None,
             "callback_deadline": self.clock.now() + 300 * SECOND if waits else None,
-            "attempts": "[]",
+            "request_headers": None,
             **members,
         }
 
         def record(tx: Any) -> Run:
-            assert tx.runs.finish_held([(run_id, run.token, AttemptEnd(**end))]) == [True]
+            change = a_finish(run_id, run.token, run.task_id, **given)
+            assert tx.run_changes.finish([change]) == [True]
             found: Run = tx.runs.find(run_id)
             return found
 
@@ -141,18 +130,29 @@ async def open_tasks(
 ) -> AsyncIterator[Ground]:
     clock = VirtualClock()
     async with open_house(tmp_path, clock=clock) as core:
-        hints = SilentHints()
-        surface = TaskSurface(
-            TaskService(core.store, clock, hints, SECOND),
-            RunService(core.store, hints),
-            CallbackService(core.store, clock, hints, HOUR, identity_mode),
-            defaults or Defaults(),
-            clock,
-        )
-        routes: list[AnyRoute] = [
-            route
-            for module in (timers, definitions, runs, callbacks, schedules)
-            for route in module.routes(surface)
-        ]
+        routes = task_routes(core, clock, identity_mode=identity_mode, defaults=defaults)
         async with client_of(core.app(*routes)) as client:
             yield Ground(client, clock, core.store, core)
+
+
+def task_routes(
+    core: CoreServices,
+    clock: Clock,
+    *,
+    identity_mode: bool = True,
+    defaults: Defaults | None = None,
+) -> list[AnyRoute]:
+    """Every route of timers and tasks."""
+    hints = SilentHints()
+    surface = TaskSurface(
+        TaskService(core.store, clock, hints, SECOND),
+        RunService(core.store, hints),
+        CallbackService(core.store, clock, hints, HOUR, identity_mode),
+        defaults or Defaults(),
+        clock,
+    )
+    return [
+        route
+        for module in (timers, definitions, runs, callbacks, schedules)
+        for route in module.routes(surface)
+    ]

@@ -63,8 +63,9 @@ async def test_a_task_that_is_not_due_says_when_it_is_and_what_will_be_decided(
     assert answer["next_run_at"] == task["next_run_at"] == "2026-01-01T05:00:00Z"
     assert answer["reasons"][-1] == {
         "code": "NOT_DUE",
-        "words": "the next slot is at 2026-01-01T05:00:00Z, in 5h",
+        "message": "the next slot is at 2026-01-01T05:00:00Z, in 5h",
         "data": {"slot": "2026-01-01T05:00:00Z", "rest": "5h"},
+        "event_id": None,
     }
     assert (answer["decision"]["source"], answer["decision"]["action"]) == ("replayed", "start")
     assert answer["decision"]["inputs"]["concurrency_policy"] == "QUEUE"
@@ -119,6 +120,20 @@ async def test_a_run_is_explained_by_its_id_and_by_its_uid(ground: Ground) -> No
     answer = await ground.ask("GET", f"/api/v1/runs/{second['run_id']}/explain", status=200)
     assert (codes(answer)[0], answer["waits_for"]) == ("CANCELED_BY_CALLER", None)
     assert answer["attempts"]["ended"] == 0
+
+
+@pytest.mark.spec("B1")
+async def test_every_explanation_has_the_one_shape(ground: Ground) -> None:
+    task = await ground.make_task()
+    run = await ground.ask("POST", f"/api/v1/tasks/{task['id']}/trigger", status=202)
+    await ground.ask("PATCH", f"/api/v1/tasks/{task['id']}/disable", status=200)
+    for path in (f"/api/v1/tasks/{task['id']}/explain", f"/api/v1/runs/{run['run_id']}/explain"):
+        answer = await ground.ask("GET", path, status=200)
+        assert answer["reasons"]
+        for reason in answer["reasons"]:
+            assert list(reason) == ["code", "message", "data", "event_id"]
+        first = answer["reasons"][0]["message"]
+        assert answer["summary"].startswith(first[0].upper() + first[1:] + ".")
 
 
 @pytest.mark.spec("X8")

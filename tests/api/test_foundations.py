@@ -5,10 +5,12 @@ from typing import Any
 
 import httpx
 import pytest
+import tzdata
 
 from ksana.api.core.app import create_app
 from ksana.api.core.routing import Call, Route
 from ksana.api.core.services import Check
+from ksana.domain.zones import rules_version
 from tests.api.ground import CoreServices, thing_routes
 
 
@@ -42,6 +44,12 @@ async def test_readiness_says_what_is_wrong(core: CoreServices, client: httpx.As
         "coordination": "not well",
     }
     assert told["problems"] == ["store: cannot be reached", "coordination: not well"]
+
+
+@pytest.mark.spec("C21")
+def test_the_edition_of_the_zone_rules_is_the_one_in_use() -> None:
+    # The machine may have another edition; slots are worked out by the package's.
+    assert rules_version() == tzdata.IANA_VERSION
 
 
 @pytest.mark.spec("X18")

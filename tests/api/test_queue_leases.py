@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ksana.service.queue.jobs import Limits
+from ksana.domain.queue.admission import Limits
 from tests.api.queue_ground import SECOND, Ground, open_queue
 
 
@@ -54,8 +54,10 @@ async def test_a_granted_lease_runs_the_job_and_is_answered_again_to_its_holder(
     job = await queue.job(job_id)
     assert (job["state"], job["lease_id"], job["attempts"]) == ("RUNNING", lease["lease_id"], 1)
     again = await ask(queue, job_id, worker_id="w1")
-    assert again["lease"]["lease_id"] == lease["lease_id"]
-    assert (await queue.get(f"/lease/{lease['lease_id']}"))["lease"] == lease
+    assert again["lease"] == lease
+    shown = (await queue.get(f"/lease/{lease['lease_id']}"))["lease"]
+    assert {**shown, "lease_token": lease["lease_token"]} == lease
+    assert "lease_token" not in shown
     assert await queue.used() == 30
     assert await queue.events(job_id) == [
         "JOB_SUBMITTED",
@@ -296,9 +298,8 @@ async def test_a_release_must_say_how_it_ended(queue: Ground) -> None:
 async def test_a_failed_job_is_tried_again_after_a_growing_rest(queue: Ground) -> None:
     job, lease = await queue.running(max_attempts=3)
     for attempt, rest in ((1, 5), (2, 10)):
-        answer = await queue.post(
-            f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="boom"
-        )
+        url = f"/lease/{lease['lease_id']}/release"
+        answer = await queue.post(url, 200, status="FAILED", error="boom", worker_id="w1")
         assert (answer["job"]["state"], answer["job"]["attempts"], answer["result"]) == (
             "QUEUED",
             attempt,
@@ -311,9 +312,9 @@ async def test_a_failed_job_is_tried_again_after_a_growing_rest(queue: Ground) -
         again = await queue.claim()
         assert again is not None
         assert again["job_id"] == job["job_id"]
-        lease = (await ask(queue, job["job_id"]))["lease"]
+        lease = (await ask(queue, job["job_id"], worker_id="w1"))["lease"]
     answer = await queue.post(
-        f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="boom"
+        f"/lease/{lease['lease_id']}/release", 200, status="FAILED", error="boom", worker_id="w1"
     )
     assert (answer["job"]["state"], answer["job"]["attempts"]) == ("FAILED", 3)
     assert (await queue.events(job["job_id"])).count("JOB_REQUEUED") == 2
@@ -401,11 +402,11 @@ async def test_a_thousand_zombies_are_refused_everywhere_and_change_no_result(
         assert all(
             "job" in one
             for one in await release_all(
-                queue, left, False, status="SUCCEEDED", result_data="right"
+                queue, left, False, status="SUCCEEDED", result_data="right", worker_id="heir"
             )
         )
         told = await queue.store.read(
-            lambda tx: [tx.queue.find_job(job_id) for job_id in heirs.values()]
+            lambda tx: [tx.jobs.find_job(job_id) for job_id in heirs.values()]
         )
         assert {(one.state, one.result_json, one.progress, one.attempts) for one in told} == {
             ("DONE", '"right"', None, 2)
@@ -426,8 +427,9 @@ async def test_a_lease_in_force_is_answered_to_nobody_but_its_holder(queue: Grou
     assert (await ask(queue, job_id, worker_id="w1"))["lease"]["lease_id"] == lease["lease_id"]
     await queue.clock.advance(31 * SECOND)
     assert (await queue.claim(worker_id="w2")) is not None
-    # Claimed, not running: a request may come without a name, as in the seed.
-    assert (await ask(queue, job_id))["approved"]
+    # Claimed a second time: who sends neither a name nor a token may be the first worker.
+    assert (await queue.post("/lease/request", 409, job_id=job_id))["code"] == "CLAIM_LOST"
+    assert (await ask(queue, job_id, worker_id="w2"))["approved"]
 
 
 @pytest.mark.spec("Q12", "Q8")
@@ -440,7 +442,7 @@ async def test_a_lease_that_runs_out_queues_the_job_again_while_attempts_are_lef
     assert (await queue.get(f"/lease/{lease['lease_id']}"))["lease"]["state"] == "EXPIRED"
     assert (await queue.events(job["job_id"]))[-2:] == ["LEASE_EXPIRED", "JOB_REQUEUED"]
     assert await queue.claim() is not None
-    assert (await ask(queue, job["job_id"]))["approved"] is True
+    assert (await ask(queue, job["job_id"], worker_id="w1"))["approved"] is True
     await queue.clock.advance(31 * SECOND)
     ended = await queue.get(f"/jobs/{job['job_id']}")
     assert (ended["job"]["state"], ended["result"]["status"], ended["job"]["attempts"]) == (

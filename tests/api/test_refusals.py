@@ -107,7 +107,10 @@ async def test_a_wrong_member_is_named_with_what_is_allowed(
 async def test_free_members_are_kept_as_sent_and_server_owned_ones_ignored(
     client: httpx.AsyncClient,
 ) -> None:
-    raw = b'{"name":"a","id":9,"created_at":"x","payload":{"n":12345678901234567890123,"text":"\\\\u0000 \xe5\x88\xb9"}}'
+    raw = (
+        b'{"name":"a","id":9,"created_at":"x",'
+        b'"payload":{"n":12345678901234567890123,"text":"\\\\u0000 \xe5\x88\xb9"}}'
+    )
     answer = await post(client, raw)
     assert answer.status_code == 201
     assert answer.headers["location"] == "/api/v1/things/1"

@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from ksana.api.core import connection as connection_module
 from ksana.api.core import server as server_module
 from ksana.api.core.routing import Call, SocketRoute
 from tests.api.ground import CoreServices, append_events, open_house, thing_routes
@@ -92,10 +93,10 @@ async def test_a_head_without_end_is_cut_off(core: CoreServices) -> None:
 
 @pytest.fixture
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "HEAD_SEC", 0.2)
-    monkeypatch.setattr(server_module, "BODY_GRACE_SEC", 0.2)
-    monkeypatch.setattr(server_module, "WRITE_STALL_SEC", 0.2)
-    monkeypatch.setattr(server_module, "SWEEP_SEC", 0.05)
+    monkeypatch.setattr(connection_module, "HEAD_SEC", 0.2)
+    monkeypatch.setattr(connection_module, "BODY_GRACE_SEC", 0.2)
+    monkeypatch.setattr(connection_module, "WRITE_STALL_SEC", 0.2)
+    monkeypatch.setattr(server_module, "CHECK_SEC", 0.05)
 
 
 @pytest.mark.usefixtures("short_deadlines")

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ksana.client import Backoff, QueueClient
+from ksana.client import CallBackoff, QueueClient
 from tests.client.fake_queue import FakeQueue
 
-QUICK = Backoff(first_sec=0.01, most_sec=0.05, tries=4)
+QUICK = CallBackoff(first_sec=0.01, most_sec=0.05, tries=4)
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from ksana.client import (
-    Backoff,
+    ApiNotFoundError,
     BusyError,
+    CallBackoff,
     DeadlineError,
     DuplicateRequestError,
     InvalidRequestError,
     LeaseLostError,
     NewJob,
-    NotFoundError,
     QueueClient,
     ReleaseItem,
     TransportError,
@@ -106,7 +106,7 @@ async def test_a_refusal_is_an_exception_with_code_status_field_and_request_id(
         "cost_units",
         "r-1",
     )
-    with pytest.raises(NotFoundError):
+    with pytest.raises(ApiNotFoundError):
         await client.get_job("2b0d7b3d-0000-4000-8000-000000000000")
 
 
@@ -256,7 +256,9 @@ async def test_a_claim_is_not_repeated_after_a_lost_answer(
 async def test_a_server_that_is_not_there_is_a_transport_error_that_did_nothing() -> None:
     async with FakeQueue() as gone:
         url = gone.url
-    async with QueueClient(url, backoff=Backoff(first_sec=0.01, most_sec=0.01, tries=2)) as client:
+    async with QueueClient(
+        url, backoff=CallBackoff(first_sec=0.01, most_sec=0.01, tries=2)
+    ) as client:
         with pytest.raises(TransportError) as caught:
             await client.claim("shop", "w1")
     assert not caught.value.is_outcome_unknown
@@ -341,7 +343,7 @@ async def test_tls_is_spoken_to_https_addresses_and_certificates_are_checked(
         trusting = ssl.create_default_context(cafile=certificate[0])
         async with QueueClient(server.url, tls=trusting) as client:
             assert (await client.snapshot()).capacity.total == 70
-        async with QueueClient(server.url, backoff=Backoff(tries=1)) as client:
+        async with QueueClient(server.url, backoff=CallBackoff(tries=1)) as client:
             with pytest.raises(TransportError, match="certificate"):
                 await client.snapshot()
         assert len(server.calls) == 1

@@ -31,7 +31,8 @@ async def test_a_failure_is_told_as_the_server_would_see_it(worker: Worker) -> N
 
     tried = await WorkerTester(worker).run_one("fail")
     assert (tried.status, tried.error) == ("FAILED", "no such order")
-    assert (await WorkerTester(worker).run_one("fail", max_attempts=3)).status == "CANCELED"
+    failed = await WorkerTester(worker).run_one("fail", max_attempts=3)
+    assert (failed.status, failed.is_final) == ("FAILED", True)
 
 
 async def test_cancellation_can_be_tried(worker: Worker) -> None:

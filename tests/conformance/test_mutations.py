@@ -59,7 +59,7 @@ async def test_a_missing_guard_is_noticed(
         whole = statements[f"core.{name}"]
         bare = re.sub(GUARDS[name], "", whole._text, flags=re.DOTALL)
         assert bare != whole._text, "nothing was broken: this proves nothing"
-        statements[f"core.{name}"] = Statement(name, bare, {}, is_numbered=macros.is_numbered)
+        statements[f"core.{name}"] = Statement(name, bare, {}, macros)
         return statements
 
     monkeypatch.setattr(store_module, "load_statements", load_without_guard)
@@ -77,7 +77,7 @@ def run_together_without_undoing(
         try:
             work.result = work.fn(tx, *work.args, **work.kwargs)
         except Exception as error:
-            if self._dialect.judge(error) is not Trouble.OURS:
+            if self._dialect.classify(error) is not Trouble.OURS:
                 raise
             work.result, work.error = None, error
     return True
@@ -93,7 +93,7 @@ def run_apart_without_savepoint(
             work.result = work.fn(tx, *work.args, **work.kwargs)
             tx.flush()
         except Exception as error:
-            if self._dialect.judge(error) is not Trouble.OURS:
+            if self._dialect.classify(error) is not Trouble.OURS:
                 raise
             session.raw("ROLLBACK")
             session.raw(self._dialect.begin_write)
@@ -196,7 +196,8 @@ async def test_weaker_durability_is_noticed(
 ) -> None:
     weaken = (
         "import asyncio, sys; from ksana.store.sql.core import sqlite_file; "
-        f"sqlite_file._PRAGMAS = tuple(p.replace('FULL', '{level}') for p in sqlite_file._PRAGMAS); "
+        "sqlite_file._PRAGMAS = "
+        f"tuple(p.replace('FULL', '{level}') for p in sqlite_file._PRAGMAS); "
         "from tests.store.driver import write; "
         "asyncio.run(write(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), 'k'))"
     )

@@ -14,5 +14,6 @@ async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
     """One instance that fires and delivers, on the virtual clock."""
     world = await open_world(tmp_path, clock)
     yield world
+    await world.check_events()
     await world.die()
     await world.store.close()

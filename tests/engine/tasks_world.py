@@ -3,7 +3,7 @@ engine, a scripted caller."""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import msgspec
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.schedule import Once, Schedule, make_cron, make_every
+from ksana.domain.tasks.events import KINDS
 from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Run, Task
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.delivery import Delivery
@@ -23,6 +24,8 @@ from ksana.service.tasks.callbacks import CallbackBody, CallbackService, Receive
 from ksana.service.tasks.definitions import NewTask, TaskService
 from ksana.service.tasks.runs import RunService
 from ksana.store.sql import SqlStore, open_store
+
+_KINDS = {(kind.entity, kind.name): kind for kind in KINDS}
 
 Script = Callable[[Request], Reply | None]
 """What a target does: a reply at once, or None to hang until aborted or past its deadline."""
@@ -122,8 +125,10 @@ class World:
         self.caller = ScriptedCaller(clock)
         self.metrics = Quiet()
         self.is_alive = False
+        self.generation = 0
+        self._is_draining = False
         self._names = 0
-        self._renew_every = SECOND
+        self.renew_every_us = SECOND
         self._instance = instance
         self._limits = (workers, per_host)
         self._tasks: list[asyncio.Task[None]] = []
@@ -131,6 +136,7 @@ class World:
     async def revive(self) -> None:
         """Start the instance, as a new one."""
         self._names += 1
+        self._is_draining = False
         me = f"{self._instance}-{self._names}"
         clock, store = self.clock, self.store
         await store.transact(lambda tx: tx.instances.register(me, "host", "0", 15 * SECOND, True))
@@ -139,7 +145,7 @@ class World:
             clock,
             lambda: self.caller,
             me,
-            lambda: self.is_alive,
+            self,
             self.metrics,
             workers=self._limits[0],
             per_host=self._limits[1],
@@ -150,25 +156,23 @@ class World:
             store,
             clock,
             me,
-            self.delivery.rooms,
+            self.delivery.slot_budget,
             self.delivery.take,
             self.metrics,
             batch_limit=500,
             poll_us=5 * SECOND,
         )
-        self.waking = RescueEngine(store, clock, me, self.delivery.ready, self.delivery.known_runs)
-        self.delivery.on_wakes = self.waking.wakes.signal
+        self.rescue = RescueEngine(store, clock, me, self.delivery.ready, self.delivery.known_runs)
+        self.delivery.on_wakes = self.rescue.wakes.signal
         self.tasks = TaskService(store, clock, self, SECOND)
         self.runs = RunService(store, self)
         self.callbacks = CallbackService(store, clock, self, 3600 * SECOND, True)
         self.is_alive = True
         pumps = (
-            self.delivery.outcomes,
-            self.delivery.claims,
-            self.delivery.cancels,
-            self.waking.wakes,
-            self.waking.rescue,
-            self.waking.promote,
+            *self.delivery.pumps,
+            self.rescue.wakes,
+            self.rescue.rescue,
+            self.rescue.promote,
             self.firing.pump,
         )
         self._pumps = pumps
@@ -178,7 +182,7 @@ class World:
 
     def slow_down_polls(self) -> None:
         """For tests over years: the polls are a net, and nothing falls here."""
-        self._renew_every = 10**15
+        self.renew_every_us = 10**15
         for pump in self._pumps:
             pump._poll_us = 10**15
             pump.signal()
@@ -192,17 +196,30 @@ class World:
             if isinstance(ended, Exception):  # a loop fell, and here no supervisor picks it up
                 raise ended
 
+    async def begin_drain(self) -> None:
+        """Fire nothing more, as at the beginning of a shutdown."""
+        me = f"{self._instance}-{self._names}"
+        await self.store.transact(lambda tx: tx.instances.renew_if_registered(me, 15 * SECOND))
+        self._is_draining = True
+        self.firing.stop()
+
     async def _renew(self, me: str) -> None:
         while True:
-            await self.store.transact(lambda tx: tx.instances.renew_if_registered(me, 15 * SECOND))
-            await self.clock.sleep_until(self.clock.now() + self._renew_every)
+            draining = self._is_draining
+            await self.store.transact(
+                lambda tx, draining=draining: tx.instances.renew_if_registered(
+                    me, 15 * SECOND, draining
+                )
+            )
+            await self.clock.sleep_until(self.clock.now() + self.renew_every_us)
+
+    def is_held(self) -> bool:
+        """The lease, as delivery asks for it."""
+        return self.is_alive
 
     # the services' hints
     def due(self, at: Instant | None) -> None:
         self.firing.hint(at)
-
-    def made(self, tasks: Sequence[Task]) -> None:
-        self.firing.remember(tasks)
 
     def ready(self, host: str) -> None:
         self.delivery.ready(host)
@@ -229,11 +246,26 @@ class World:
             if e.type == kind
         ]
 
+    async def check_events(self) -> None:
+        """Every event that was written is one of the catalogue, with the members it declares."""
+        events = await self.store.read(lambda tx: tx.events.list_after(0, 100_000))
+        for event in events:
+            assert_is_declared(event)
+
     async def call_back(self, token: str, status: str, **members: Any) -> Any:
         body = CallbackBody(status, **members)
         answer = await self.callbacks.take_by_token(token, Received(body, "{}", "{}", "POST"))
         await self.clock.settle()
         return answer
+
+
+def assert_is_declared(event: Event) -> None:
+    """An event of a task or a run is as its kind says."""
+    if event.entity_type in ("TASK", "RUN"):
+        kind = _KINDS.get((event.entity_type, event.type))
+        assert kind is not None, f"{event.type} is in no catalogue"
+        members = list(data_of(event))
+        assert kind.allows(members), (event.type, members)
 
 
 async def open_world(path: Path, clock: VirtualClock, **limits: int) -> World:

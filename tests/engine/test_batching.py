@@ -9,7 +9,7 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import ConflictError, StoreDownError
-from ksana.service.core.batching import TRAY, Batcher
+from ksana.service.core.batching import MAX_ITEMS, Batcher
 from ksana.store.sql import open_store
 
 
@@ -64,8 +64,8 @@ def make() -> tuple[FakeStore, Ledger, Batcher[int, str]]:
 
 
 async def test_what_comes_in_the_same_moment_is_one_transaction_and_each_gets_its_own() -> None:
-    store, ledger, intake = make()
-    answers = [intake.put(number) for number in range(5)]
+    store, ledger, batcher = make()
+    answers = [batcher.add(number) for number in range(5)]
     await store.run_next()
     assert await asyncio.gather(*answers) == [f"made {number}" for number in range(5)]
     assert ledger.sets == [[0, 1, 2, 3, 4]]
@@ -73,14 +73,14 @@ async def test_what_comes_in_the_same_moment_is_one_transaction_and_each_gets_it
     assert store.waiting.empty()
 
 
-async def test_a_tray_takes_more_until_the_writer_takes_it_up_and_nothing_after() -> None:
-    store, ledger, intake = make()
-    first = intake.put(1)
+async def test_a_batch_takes_more_until_the_writer_takes_it_up_and_nothing_after() -> None:
+    store, ledger, batcher = make()
+    first = batcher.add(1)
     for _ in range(20):
         await asyncio.sleep(0)
-    second = intake.put(2)  # the writer has not begun
+    second = batcher.add(2)  # the writer has not begun
     await store.run_next()
-    third = intake.put(3)
+    third = batcher.add(3)
     assert [await first, await second] == ["made 1", "made 2"]
     await store.run_next()
     assert await third == "made 3"
@@ -88,16 +88,16 @@ async def test_a_tray_takes_more_until_the_writer_takes_it_up_and_nothing_after(
 
 
 async def test_a_transaction_that_runs_again_enters_the_same_set() -> None:
-    store, ledger, intake = make()
-    answers = [intake.put(1), intake.put(2)]
+    store, ledger, batcher = make()
+    answers = [batcher.add(1), batcher.add(2)]
     late: list[asyncio.Future[str]] = []
     enter = ledger.enter
 
     def enter_and_hear_more(tx: Any, items: Sequence[int]) -> list[str]:
-        late.append(intake.put(10 + len(late)))
+        late.append(batcher.add(10 + len(late)))
         return enter(tx, items)
 
-    intake._tray._enter = enter_and_hear_more  # type: ignore[union-attr]
+    batcher._batch._enter = enter_and_hear_more  # type: ignore[union-attr]
     await store.run_next(times=2)
     assert await asyncio.gather(*answers) == ["made 1", "made 2"]
     assert ledger.sets == [[1, 2], [1, 2]]
@@ -106,8 +106,8 @@ async def test_a_transaction_that_runs_again_enters_the_same_set() -> None:
 
 
 async def test_one_that_fails_takes_nobody_with_it() -> None:
-    store, ledger, intake = make()
-    answers = [intake.put(number) for number in (12, 13, 14)]
+    store, ledger, batcher = make()
+    answers = [batcher.add(number) for number in (12, 13, 14)]
     await store.run_next()
     for _ in range(3):
         await store.run_next()
@@ -118,8 +118,8 @@ async def test_one_that_fails_takes_nobody_with_it() -> None:
 
 
 async def test_a_store_that_is_down_is_told_to_all_and_not_tried_again() -> None:
-    store, ledger, intake = make()
-    answers = [intake.put(number) for number in range(3)]
+    store, ledger, batcher = make()
+    answers = [batcher.add(number) for number in range(3)]
     await store.run_next(error=StoreDownError("away"))
     done = await asyncio.gather(*answers, return_exceptions=True)
     assert all(isinstance(one, StoreDownError) for one in done)
@@ -128,21 +128,21 @@ async def test_a_store_that_is_down_is_told_to_all_and_not_tried_again() -> None
 
 
 async def test_a_caller_who_has_gone_does_not_keep_the_others_from_their_answers() -> None:
-    store, ledger, intake = make()
-    answers = [intake.put(number) for number in range(3)]
+    store, ledger, batcher = make()
+    answers = [batcher.add(number) for number in range(3)]
     answers[1].cancel()
     await store.run_next()
     assert [await answers[0], await answers[2]] == ["made 0", "made 2"]
     assert ledger.told == [0, 1, 2], "what was entered stays entered"
 
 
-async def test_a_tray_is_bounded() -> None:
-    store, ledger, intake = make()
-    answers = [intake.put(100 + number) for number in range(TRAY + 3)]
+async def test_a_batch_is_bounded() -> None:
+    store, ledger, batcher = make()
+    answers = [batcher.add(100 + number) for number in range(MAX_ITEMS + 3)]
     await store.run_next()
     await store.run_next()
     await asyncio.gather(*answers)
-    assert [len(one) for one in ledger.sets] == [TRAY, 3]
+    assert [len(one) for one in ledger.sets] == [MAX_ITEMS, 3]
 
 
 @pytest.mark.spec("X10")
@@ -154,13 +154,13 @@ async def test_on_a_real_store_many_at_once_are_all_there_and_share_commits(tmp_
             tx.events.append("JOB", item, "JOB_SUBMITTED")
         return list(items)
 
-    intake: Batcher[int, int] = Batcher(store, enter, lambda *_: None)
+    batcher: Batcher[int, int] = Batcher(store, enter, lambda *_: None)
     try:
         before = store.health().commits
-        done = await asyncio.gather(*(intake.put(number) for number in range(1000)))
+        done = await asyncio.gather(*(batcher.add(number) for number in range(1000)))
         assert done == list(range(1000))
         events = await store.read(lambda tx: tx.events.list_after(0, 2000))
         assert sorted(int(event.entity_id) for event in events) == list(range(1000))
-        assert store.health().commits - before <= 1000 // TRAY + 1
+        assert store.health().commits - before <= 1000 // MAX_ITEMS + 1
     finally:
         await store.close()

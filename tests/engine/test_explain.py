@@ -3,13 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import NotFoundError
-from ksana.base.instant import DAY, HOUR, MINUTE, SECOND, Instant
+from ksana.base.instant import DAY, HOUR, MINUTE, SECOND, Instant, format_instant
+from ksana.domain.schedule import make_every
 from ksana.domain.tasks.explain_runs import RunExplanation
-from ksana.domain.tasks.records import Options, RetryPolicy, Task
+from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Task
 from ksana.service.tasks.explain import ExplainService, TaskInsight
 from ksana.store.sql.tasks.history import SqlHistory
 from tests.engine.tasks_world import World, answer, cron, every, once, open_world, task_of
@@ -236,10 +238,47 @@ async def test_what_is_unknown_is_not_found(world: World) -> None:
     for asked in (insight.explain_task(99), insight.explain_run(99), insight.explain_run("a" * 32)):
         with pytest.raises(NotFoundError):
             await asked
+
+
+@pytest.mark.spec("B1")
+async def test_a_deleted_task_is_explained_before_and_after_its_end(world: World) -> None:
+    insight = ExplainService(world.store)
     task = await world.add(task_of(every(world, 10)))
+    await world.clock.advance(25 * SECOND)
     await world.tasks.delete(task.id)
+    deleted_at = world.clock.now()
+    await world.clock.advance(MINUTE)
+    now = await insight.explain_task(task.id)
+    assert now.why.verdict == "deleted"
+    assert [one.code for one in now.why.reasons] == ["DELETED"]
+    assert now.why.reasons[0].event_id is not None
+    then = await insight.explain_task(task.id, deleted_at - SECOND)
+    assert (then.why.verdict, then.slot) == ("ran", task.created_at + 20 * SECOND)
     with pytest.raises(NotFoundError):
-        await insight.explain_task(task.id)
+        await insight.explain_task(task.job_id)
+
+
+@pytest.mark.spec("B1")
+async def test_an_instant_is_judged_by_the_schedule_that_was_in_force_then(world: World) -> None:
+    insight = ExplainService(world.store)
+    began = world.clock.now()
+    task = await world.add(task_of(every(world, 10)))
+    await world.clock.advance(25 * SECOND)
+
+    def change(old: Task, now: Instant) -> Definition:
+        return msgspec.structs.replace(old.definition, schedule=make_every(7 * HOUR, now=now))
+
+    await world.tasks.change(task.id, change)
+    await world.clock.advance(HOUR)
+    then = await insight.explain_task(task.id, began + 24 * SECOND)
+    assert (then.slot, then.why.verdict) == (began + 20 * SECOND, "ran")
+    assert "NEXT_SLOT" in [one.code for one in then.why.reasons]
+    assert then.why.reasons[-1].data["slot"] == format_instant(began + 30 * SECOND)
+    later = await insight.explain_task(task.id, began + MINUTE)
+    assert later.slot is None, "the new schedule had no slot yet"
+    await world.store.transact(lambda tx: tx.events.purge(began + 20 * SECOND, 1))
+    then = await insight.explain_task(task.id, began + 24 * SECOND)
+    assert then.slot == began + 20 * SECOND, "the change itself tells what was before"
 
 
 async def test_the_last_event_before_an_instant_is_found_by_halving_over_gaps(world: World) -> None:
@@ -267,13 +306,10 @@ async def test_the_last_event_before_an_instant_is_found_by_halving_over_gaps(wo
 async def test_no_question_scans_history(world: World) -> None:
     """Each statement of explain names an index in its plan; none reads a table from end to end."""
     statements = {
-        "run_of_slot": {"task_id": 1, "slot_at": 1},
-        "newest_runs": {"task_id": 1, "limit": 1},
-        "first_event": {"entity_id": "1", "entity_type": "RUN"},
         "events_down": {"entity_id": "1", "entity_type": "RUN", "upto": 1, "limit": 1},
         "events_up": {"entity_id": "1", "entity_type": "RUN", "after": 1, "limit": 1},
         "event_from": {"from_id": 1},
-        "count_waiting_before": {"task_id": 1, "id": 1},
+        "count_waiting_before": {"task_id": 1, "id": 1, "limit": 1},
         "count_ready_before": {"host": "h", "id": 1, "limit": 1},
         "lease_of": {"id": "i"},
         "newest_surplus": {"task_id": 1, "keep": 1, "look": 1},
@@ -293,3 +329,27 @@ async def test_no_question_scans_history(world: World) -> None:
         assert "SEARCH" in told, (name, told)
         assert "SCAN scheduler_events" not in told, (name, told)
         assert "SCAN task_runs" not in told, (name, told)
+
+
+async def test_a_run_is_found_by_an_index_however_it_is_named(world: World) -> None:
+    """Statements with conditions: the one that was asked for is looked up, not searched for."""
+    asked = [
+        ("runs.list_runs", {"task_id": 1, "slot_at": 1}, "task_id=? AND slot_at=?"),
+        ("runs.list_runs", {"task_id": 1}, "task_id=?"),
+        ("runs.list_runs", {"open_task": 1}, "open_task=?"),
+        ("runs.find_id", {"uid": "u"}, "uid=?"),
+        ("runs.find_id", {"callback_token": "t"}, "callback_token=?"),
+        ("tasks.find_id", {"job_id": "j"}, "job_id=?"),
+        ("tasks.find_id", {"name": "n"}, "living_name=?"),
+    ]
+
+    def plan(tx: Any, name: str, filters: dict[str, Any]) -> str:
+        session: Any = tx.runs._session
+        sql, bind = session._statements[name].with_filters(filters)
+        more = {"limit": 1, "skip": 0} if "LIMIT" in sql else {}
+        session._cursor.execute(f"EXPLAIN QUERY PLAN {sql}", bind({**filters, **more}))
+        return " / ".join(str(row[3]) for row in session._cursor.fetchall())
+
+    for name, filters, by in asked:
+        told = await world.store.read(plan, name, filters)
+        assert by in told, (name, told)

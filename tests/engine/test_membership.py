@@ -48,3 +48,43 @@ async def test_the_others_on_a_shared_store_are_counted_while_they_live(
     assert seen[-1] == 0
     renewing.cancel()
     await store.close()
+
+
+@pytest.mark.spec("C19", "C23")
+@pytest.mark.parametrize("is_sole", [True, False])
+async def test_a_lease_that_was_lost_and_held_again_is_another_generation(
+    tmp_path: Path, clock: VirtualClock, is_sole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/ksana.db", clock, inline=True)
+    monkeypatch.setattr(type(store), "sole", is_sole)
+    membership = Membership(store, clock, "one", "host", "0")
+    await membership.join()
+    first = membership.generation
+    await clock.advance(RENEW_EVERY)
+    await membership._renew()
+    assert membership.generation == first, "renewed in time"
+    await clock.advance(LEASE + SECOND)  # frozen for longer than the lease
+    await membership._renew()
+    assert membership.is_held()
+    assert (membership.generation == first) is is_sole, "another may have taken over meanwhile"
+    await store.close()
+
+
+@pytest.mark.spec("C10", "X14")
+async def test_an_instance_that_drains_keeps_its_lease_and_gives_no_sign_of_life(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/ksana.db", clock, inline=True)
+    membership = Membership(store, clock, "one", "host", "0")
+    await membership.join()
+    await clock.advance(2 * SECOND)
+    await membership.begin_drain()
+    began_at = clock.now()
+    await clock.advance(RENEW_EVERY)
+    await membership._renew()
+    [instance] = await store.read(lambda tx: tx.instances.list_instances())
+    assert (instance.alive_at, instance.lease_until) == (began_at, clock.now() + LEASE)
+    await membership.leave()
+    after = Membership(store, clock, "two", "host", "0")
+    assert (await after.join()).outage_from == began_at
+    await store.close()

@@ -11,7 +11,13 @@ import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
-from ksana.engine.queue.chores import PACK, PACK_EVERY, QueueChores
+from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.classes import class_of
+from ksana.domain.queue.jobs import NewJob
+from ksana.engine.core.retention import Retention
+from ksana.engine.queue.chores import PACK, PACK_EVERY, QueueChores, add_queue_rows
+from ksana.ports.queue.tables import JobFilter
+from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import read_series
 from ksana.store.sql import SqlStore, open_store
 
@@ -33,7 +39,7 @@ async def upkeep(store: SqlStore, clock: VirtualClock) -> AsyncIterator[list[int
     async def sample() -> None:
         sampled.append(clock.now())
 
-    running = asyncio.ensure_future(QueueChores(store, clock, "one", KEEP, sample).pump.run())
+    running = asyncio.ensure_future(QueueChores(store, clock, "one", sample).pump.run())
     yield sampled
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -45,8 +51,8 @@ async def rows_of(store: SqlStore, table: str) -> int:
 
 
 def count_some(tx: Any) -> None:
-    tx.queue.tally("done", 2)
-    tx.queue.observe("run", {4: 1, 9: 1})
+    tx.series.add("queue.done", 2)
+    tx.series.observe("queue.run", {4: 1, 9: 1})
 
 
 @pytest.mark.spec("Q15")
@@ -83,7 +89,7 @@ async def test_few_minutes_are_left_to_read_one_by_one(
             most = max(most, await rows_of(store, "rollups"))
             await clock.advance(MINUTE)
     assert 3 < most <= 3 * (PACK_EVERY // MINUTE + 2)
-    assert await store.read(lambda tx: tx.counts.sum_since("done", 0)) == 40
+    assert await store.read(lambda tx: tx.series.sum_since("queue.done", 0)) == 40
 
 
 @pytest.mark.spec("Q15")
@@ -96,22 +102,35 @@ async def test_a_backlog_is_packed_in_batches_and_keeps_nothing_else(
         for n in range(1, minutes + 1)
     ]
     columns = ("metric", "minutes", "bucket_at", "entry", "count", "total")
-    await store.transact(lambda tx: tx._session.run_tuples("core.add_to_bucket", columns, rows))
+    await store.transact(lambda tx: tx._session.run_rows("core.add_to_bucket", columns, rows))
     async with upkeep(store, clock) as sampled:
         await clock.advance(SECOND)
     assert len(sampled) == 1
     assert await rows_of(store, "rollups") == 0
-    assert await store.read(lambda tx: tx.counts.sum_since("done", 0)) == minutes
+    assert await store.read(lambda tx: tx.series.sum_since("queue.done", 0)) == minutes
 
 
 @pytest.mark.spec("X13")
-async def test_old_hours_are_removed(store: SqlStore, clock: VirtualClock) -> None:
-    await store.transact(count_some)
+async def test_old_jobs_and_hours_are_removed_by_the_cores_retention(
+    store: SqlStore, clock: VirtualClock
+) -> None:
+    queue = QueueService(store, clock, Limits())
+    ended, waiting = [
+        NewJob(job_id, "NORMAL", class_of("a", "t", 1, ()), "{}", "{}", None, 1, None, None)
+        for job_id in queue.new_ids(2)
+    ]
+    await queue.submit(ended)
+    await queue.cancel(ended.job_id, None)
+    await queue.submit(waiting)
     await clock.advance(MINUTE)
     async with upkeep(store, clock):
         await clock.advance(SECOND)
-    assert await rows_of(store, "queue_hours") == 2
+    assert await rows_of(store, "queue_hours") == 3
     await clock.advance(KEEP + HOUR)
-    async with upkeep(store, clock):
-        await clock.advance(SECOND)
+    retention = Retention(store, clock, "one")
+    add_queue_rows(retention, KEEP)
+    await retention.step()
     assert await rows_of(store, "queue_hours") == 0
+    left = await store.read(lambda tx: tx.jobs.list_jobs(JobFilter(), None, 10))
+    assert [job.job_id for job in left] == [waiting.job_id]
+    assert retention.removed == {"queue_jobs": 1, "series": 3}

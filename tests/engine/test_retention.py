@@ -68,6 +68,7 @@ async def test_everything_old_is_removed_and_counted(store: SqlStore, clock: Vir
         "instances": 4,
         "rollups": BATCH + 1,
         "marks": 0,
+        "idempotency": 0,
     }
     assert [
         await count(store, table) for table in ("scheduler_events", "rollups", "instances")
@@ -84,6 +85,23 @@ async def test_nothing_young_is_removed(store: SqlStore, clock: VirtualClock) ->
     assert await count(store, "scheduler_events") == 50
 
 
+@pytest.mark.spec("X13", "X21")
+async def test_answers_that_expired_are_removed_until_none_is_left(
+    store: SqlStore, clock: VirtualClock
+) -> None:
+    def remember(tx: Any, first: int, count: int) -> None:
+        for n in range(first, first + count):
+            assert tx.idempotency.remember("s", f"{n:064d}", "b" * 64, "{}", DAY)
+
+    await store.transact(remember, 0, 3 * BATCH + 7)
+    await clock.advance(DAY + SECOND)
+    await store.transact(remember, 3 * BATCH + 7, 5)
+    retention = make_retention(store, clock)
+    await let_run(retention, clock, SECOND)
+    assert retention.removed["idempotency"] == 3 * BATCH + 7
+    assert await count(store, "idempotency_keys") == 5
+
+
 @pytest.mark.spec("X13")
 async def test_the_database_stops_growing(store: SqlStore, clock: VirtualClock) -> None:
     retention = make_retention(store, clock)
@@ -97,12 +115,12 @@ async def test_the_database_stops_growing(store: SqlStore, clock: VirtualClock) 
     assert sizes[-1] <= sizes[5]
 
 
-async def test_a_batch_is_small_and_a_breath_follows(store: SqlStore, clock: VirtualClock) -> None:
+async def test_a_batch_is_small_and_a_pause_follows(store: SqlStore, clock: VirtualClock) -> None:
     await fill(store, events=3 * BATCH)
     await clock.advance(KEEP + MINUTE)
     retention = make_retention(store, clock)
     now = clock.now()
-    assert await retention.step() == now + retention_loop.BREATH
+    assert await retention.step() == now + retention_loop.PAUSE
     assert await count(store, "scheduler_events") == 2 * BATCH
     await retention.step()
     await retention.step()

@@ -11,12 +11,11 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.ids import new_uid
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
-from ksana.domain.tasks.records import Options, Task
+from ksana.domain.tasks.records import NewRun, Options, Task
 from ksana.engine.core import retention as retention_loop
 from ksana.engine.core.retention import Retention
 from ksana.engine.tasks import run_history
 from ksana.engine.tasks.run_history import BATCH, MAX_NOTED, RunHistory, add_run_history
-from ksana.ports.tasks.tables import NewRun
 from ksana.store.sql import SqlStore
 from tests.engine.tasks_world import World, every, open_world, task_of
 
@@ -59,14 +58,14 @@ async def add_runs(
                 is_ready=False,
                 held_by=None,
                 token=1,
-                reason=None,
+                reason="RUN_NOW",
                 trace_id="t",
             )
             for _ in range(count)
         ]
-        ids: list[int] = tx.runs.insert_many(new)
+        ids: list[int] = tx.run_changes.insert(new)
         for run_id in ids if callbacks else ():
-            tx.runs.insert_callback(run_id, "{}", "{}", "RECEIVED")
+            tx.run_changes.insert_callback(run_id, "{}", "{}", "RECEIVED")
         return ids
 
     return await store.transact(write)
@@ -169,7 +168,7 @@ async def test_a_lowered_limit_is_followed_in_batches(world: World) -> None:
     await add_runs(world.store, task, 3 * BATCH)
     history = RunHistory(world.store, world.clock)
     now = world.clock.now()
-    assert await history.step() == now + run_history.BREATH
+    assert await history.step() == now + run_history.PAUSE
     assert history.removed == BATCH
     await let_run(history.pump, world.clock, SECOND)
     assert len(await kept(world.store, task)) == 10

@@ -9,6 +9,7 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
 from ksana.domain.tasks.records import RetryPolicy
+from ksana.engine.tasks.claimer import claim_ready
 from tests.engine.tasks_world import World, answer, every, open_world, task_of
 
 
@@ -79,8 +80,9 @@ async def test_a_run_that_is_ours_in_the_store_although_we_were_never_told_is_fo
     known = await world.tasks.run_now(long.id)
     await world.clock.settle()
     started = await world.tasks.trigger(task.id)
-    world.delivery._ready.clear()  # the claim that follows is not ours: its answer is lost for good
-    await world.store.transact(lambda tx: tx.runs.hold_ready("target", 1, "one-1", [77]))
+    # The claim that follows is not ours: its answer is lost for good.
+    world.delivery.claimer._ready.clear()
+    await world.store.transact(lambda tx: claim_ready(tx, "target", "one-1", [77], 1))
     await world.clock.advance(110 * SECOND)
     assert (await world.runs.get(started.run_id)).run.status == "RUNNING"
     await world.clock.advance(20 * SECOND)

@@ -1,4 +1,4 @@
-"""Runs that are held ahead and never begun: after a kill they are told from those that were sent."""
+"""Runs that were claimed and never sent: after a kill they are told from those that were sent."""
 
 import msgspec
 import pytest
@@ -122,15 +122,15 @@ async def test_how_many_are_held_ahead_is_asked_of_the_store_once_it_is_open(wor
         sole = False
 
     late = Late()
-    world.delivery._store = late  # type: ignore[assignment]
-    shared = world.delivery.rooms()
+    world.delivery.dispatcher._store = late  # type: ignore[assignment]
+    shared = world.delivery.slot_budget()
     late.sole = True
-    alone = world.delivery.rooms()
+    alone = world.delivery.slot_budget()
     assert sum(shared.take("h") for _ in range(5000)) == 16 + 128
     assert sum(alone.take("h") for _ in range(5000)) == 16 + 4096
-    world.delivery._store = world.store
+    world.delivery.dispatcher._store = world.store
 
 
 async def test_what_waits_here_at_all_hosts_is_bounded(world: World) -> None:
-    rooms = world.delivery.rooms()
-    assert sum(rooms.take(f"h{n}") for n in range(20_000)) == 16_384
+    budget = world.delivery.slot_budget()
+    assert sum(budget.take(f"h{n}") for n in range(20_000)) == 16_384

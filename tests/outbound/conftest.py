@@ -1,4 +1,4 @@
-"""A server that misbehaves on request, and a way to run one scenario in either lane, on either
+"""A server that misbehaves on request, and a way to run one scenario by either client, on either
 event loop."""
 
 import asyncio
@@ -6,7 +6,9 @@ import contextlib
 import socket
 import ssl
 import struct
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,7 +22,7 @@ from ksana.outbound.resolver import look_up_addresses
 from ksana.ports.caller import Reply, Request
 
 AnyCaller = CurlCaller | HttpCaller
-LANES: dict[str, type[AnyCaller]] = {"plain": HttpCaller, "curl": CurlCaller}
+CLIENTS: dict[str, type[AnyCaller]] = {"plain": HttpCaller, "curl": CurlCaller}
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 SECOND = 1_000_000
 # How a client that has gone away shows itself; uvloop says RuntimeError when writing to a closed
@@ -186,10 +188,10 @@ class RogueServer:
 class Net:
     """What a scenario works with: the rogue server and callers that are closed after it."""
 
-    def __init__(self, server: RogueServer, stack: contextlib.ExitStack, lane: str) -> None:
+    def __init__(self, server: RogueServer, stack: contextlib.ExitStack, client_kind: str) -> None:
         self.server = server
         self._stack = stack
-        self._make = LANES[lane]
+        self._make = CLIENTS[client_kind]
         self._caller: AnyCaller | None = None
 
     def caller(self, policy: EgressPolicy | None = None, **options: Any) -> AnyCaller:
@@ -221,39 +223,73 @@ Scenario = Callable[[Net], Coroutine[Any, Any, None]]
 def run_on(
     factory: Callable[[], asyncio.AbstractEventLoop],
     scenario: Callable[[Net], Awaitable[None]],
-    lane: str = "plain",
+    client_kind: str = "plain",
 ) -> None:
     async def main() -> None:
         with contextlib.ExitStack() as stack:
             async with RogueServer().listening() as server:
-                await scenario(Net(server, stack, lane))
+                await scenario(Net(server, stack, client_kind))
                 stack.close()
 
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main())
 
 
-@pytest.fixture(params=list(LANES))
-def lane(request: pytest.FixtureRequest) -> str:
-    """Go through a test in each lane in turn."""
+@pytest.fixture(params=list(CLIENTS))
+def client_kind(request: pytest.FixtureRequest) -> str:
+    """Go through a test by each client in turn."""
     return str(request.param)
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])
-def run(request: pytest.FixtureRequest, lane: str) -> Callable[[Scenario], None]:
-    """Run a scenario in each lane, on each kind of loop in turn."""
+def run(request: pytest.FixtureRequest, client_kind: str) -> Callable[[Scenario], None]:
+    """Run a scenario by each client, on each kind of loop in turn."""
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-    return lambda scenario: run_on(factory, scenario, lane)
+    return lambda scenario: run_on(factory, scenario, client_kind)
 
 
 @pytest.fixture
-def run_once(lane: str) -> Callable[[Scenario], None]:
-    """Run a scenario in each lane on uvloop only, where the kind of loop plays no part."""
-    return lambda scenario: run_on(uvloop.new_event_loop, scenario, lane)
+def run_once(client_kind: str) -> Callable[[Scenario], None]:
+    """Run a scenario by each client on uvloop only, where the kind of loop plays no part."""
+    return lambda scenario: run_on(uvloop.new_event_loop, scenario, client_kind)
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def run_plain(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
-    """Run a scenario in the plain lane only, on each kind of loop in turn."""
+    """Run a scenario by the plain client only, on each kind of loop in turn."""
     factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
     return lambda scenario: run_on(factory, scenario)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    key, cert = folder / "key.pem", folder / "cert.pem"
+    try:
+        subprocess.run(
+            [
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "2",
+                "-keyout",
+                key,
+                "-out",
+                cert,
+                "-subj",
+                "/CN=target.test",
+                "-addext",
+                "subjectAltName=DNS:target.test",
+            ],
+            check=True,
+            capture_output=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("needs the openssl command")
+    return key, cert

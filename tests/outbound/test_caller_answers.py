@@ -202,7 +202,7 @@ def test_done_is_never_called_from_inside_call(run: Callable[..., None]) -> None
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         # Whether the refused and the unreachable one were still under way when it was closed is the
-        # lane's matter.
+        # client's matter.
         assert before <= 2 and len(told) == 5
         assert told[-1].kind == "aborted"
 

@@ -177,17 +177,20 @@ def test_only_plain_http_urls_are_called(run_once: Callable[..., None], url: str
 
 
 @pytest.mark.spec("X20")
-def test_no_connect_reaches_the_kernel(lane: str) -> None:
+def test_no_connect_reaches_the_kernel(client_kind: str) -> None:
     if shutil.which("strace") is None:
         pytest.skip("needs strace")
     script = """
     import asyncio
-    from tests.outbound.conftest import LANES
+    from tests.outbound.conftest import CLIENTS
     from ksana.ports.caller import Request
 
     async def main():
-        caller = LANES[LANE](look_up=lambda host: ["169.254.169.254"])
-        for url in ("http://metadata.test/", "http://2852039166/", "http://[::ffff:169.254.169.254]/", "http://127.0.0.1:9/"):
+        caller = CLIENTS[KIND](look_up=lambda host: ["169.254.169.254"])
+        for url in (
+            "http://metadata.test/", "http://2852039166/",
+            "http://[::ffff:169.254.169.254]/", "http://127.0.0.1:9/",
+        ):
             waiter = asyncio.get_running_loop().create_future()
             caller.call(Request("GET", url), waiter.set_result)
             print((await waiter).kind)
@@ -195,7 +198,7 @@ def test_no_connect_reaches_the_kernel(lane: str) -> None:
 
     asyncio.run(main())
     """
-    script = textwrap.dedent(script).replace("LANE]", f"{lane!r}]")
+    script = textwrap.dedent(script).replace("KIND]", f"{client_kind!r}]")
     made = subprocess.run(
         ["strace", "-f", "-e", "trace=connect,sendto", sys.executable, "-c", script],
         capture_output=True,
@@ -300,7 +303,7 @@ def test_credentials_do_not_follow_to_another_host(run: Callable[..., None]) -> 
 
 @pytest.mark.spec("X20")
 @pytest.mark.parametrize(
-    "place",
+    "origin",
     [
         "http://169.254.169.254/",
         "file:///etc/passwd",
@@ -308,9 +311,9 @@ def test_credentials_do_not_follow_to_another_host(run: Callable[..., None]) -> 
         "ftp://127.0.0.1/",
     ],
 )
-def test_every_hop_is_judged(run_once: Callable[..., None], place: str) -> None:
+def test_every_hop_is_judged(run_once: Callable[..., None], origin: str) -> None:
     async def scenario(net: Any) -> None:
-        reply = await net.ask(f"/to?url={place}", follow_redirects=5)
+        reply = await net.ask(f"/to?url={origin}", follow_redirects=5)
         assert reply.kind == "refused" and reply.status is None and reply.error
         assert len(net.server.seen) == 1
 

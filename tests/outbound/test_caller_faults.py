@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -197,40 +196,6 @@ def test_close_tells_every_call_and_frees_the_sockets(run: Callable[..., None]) 
             await asyncio.sleep(0.005)
 
     run(scenario)
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    try:
-        subprocess.run(
-            [
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-                "-days",
-                "2",
-                "-keyout",
-                key,
-                "-out",
-                cert,
-                "-subj",
-                "/CN=target.test",
-                "-addext",
-                "subjectAltName=DNS:target.test",
-            ],
-            check=True,
-            capture_output=True,
-        )
-    except FileNotFoundError:
-        pytest.skip("needs the openssl command")
-    return key, cert
 
 
 def test_tls_is_verified_against_the_name(

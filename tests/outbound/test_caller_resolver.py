@@ -1,4 +1,4 @@
-"""Names: looked up off the loop, judged whole, and never in each other's way."""
+"""Resolver: looked up off the loop, checked whole, and never in each other's way."""
 
 import asyncio
 import socket

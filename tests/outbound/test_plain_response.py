@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ksana.outbound.plain.response import MAX_HEAD, Answer, AnswerError, read_common
+from ksana.outbound.plain.response import MAX_HEAD, ResponseError, ResponseParser, read_common
 
 NOT_HTTP = 8
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -28,7 +28,7 @@ class Read:
         max_body: int | None = None,
         cap: int = 1 << 20,
     ) -> None:
-        self.answer = Answer(is_head, max_body, cap)
+        self.answer = ResponseParser(is_head, max_body, cap)
         self.error: int | None = None
         self.message = ""
         self.was_whole = False
@@ -38,7 +38,7 @@ class Read:
                 self.was_whole = self.answer.feed(rest.pop(0))
             if not self.was_whole:
                 self.answer.finish()
-        except AnswerError as error:
+        except ResponseError as error:
             self.error, self.message = error.code, error.message
         # Bytes that came in a piece of their own would meet an idle connection, and end it.
         self.can_keep = self.answer.can_keep and self.was_whole and not rest
@@ -63,7 +63,7 @@ def read(data: bytes, **options: Any) -> Read:
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
-    edges = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
+    edges = [0, *sorted({origin % (len(data) + 1) for origin in places}), len(data)]
     return [piece for piece in (data[a:b] for a, b in itertools.pairwise(edges)) if piece]
 
 
@@ -271,21 +271,25 @@ def test_httptools_reads_a_sound_answer_the_same_way(
     ("data", "body"),
     [
         (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"2\r\nok\r\n0\r\n\r\n",
             b"ok",
         ),
         (
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n"
+            b"2\r\nok\r\n0\r\n\r\n",
             b"ok",
         ),
         (
-            b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+            b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n"
+            b"2\r\nok\r\n0\r\n\r\n",
             b"ok",
         ),
         (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", b"ok"),
         (b"HTTP/1.1 200 OK\nContent-Length: 2\n\nok", b"ok"),
         (
-            b"HTTP/1.1 200 OK\r\nConnection: close\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok",
+            b"HTTP/1.1 200 OK\r\nConnection: close\r\nConnection: keep-alive\r\n"
+            b"Content-Length: 2\r\n\r\nok",
             b"ok",
         ),
         (OK + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil", b"ok"),

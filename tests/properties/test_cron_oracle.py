@@ -360,8 +360,8 @@ def test_every_jump_of_every_clock_gives_the_slots_of_a_walk_through_real_time(
                     differences.append(difference)
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{standing_for} zones as {clocks} clocks, {len(expected)} jumps, {len(cases)} cases: "
-            f"{checks} comparisons, "
+            f"\n{standing_for} zones as {clocks} clocks, {len(expected)} jumps, "
+            f"{len(cases)} cases: {checks} comparisons, "
             f"{len(differences)} differences, {time.process_time() - begun:.0f} s\n"
         )
     assert not differences, differences[:10]

@@ -22,16 +22,21 @@ from hypothesis.stateful import (
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError, KsanaError
 from ksana.base.instant import SECOND
-from ksana.domain.queue.admission import Room
-from ksana.domain.queue.jobs import Ending, Settled, Wants, line_of
-from ksana.engine.queue import leasing
+from ksana.domain.leases import Proof
+from ksana.domain.queue import attempt_ends
+from ksana.domain.queue.admission import Capacity, Limits
+from ksana.domain.queue.attempt_ends import EndDecision, Release
+from ksana.domain.queue.classes import Wants, class_of
+from ksana.domain.queue.jobs import LeasedJob, NewJob
 from ksana.engine.queue.leasing import recount, sweep
 from ksana.service.queue import leases as lease_service
-from ksana.service.queue.jobs import Claim, Limits, NewJob
-from ksana.service.queue.leases import Beat, Granted, Held, Release
+from ksana.service.queue.claims import Claim
+from ksana.service.queue.jobs import Report
+from ksana.service.queue.leases import Heartbeat
+from ksana.service.queue.releases import Released
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
-from ksana.store.sql.queue.jobs import SqlQueue
+from ksana.store.sql.queue.gauges import SqlGauges
 from ksana.store.sql.queue.leases import SqlLeases
 
 TOTAL = 20
@@ -120,7 +125,7 @@ class QueueMachine(RuleBasedStateMachine):
         job = NewJob(
             job_id,
             priority,
-            line_of("a", f"t{cost % 3}", cost, ()),
+            class_of("a", f"t{cost % 3}", cost, ()),
             "{}",
             "{}",
             None,
@@ -202,9 +207,9 @@ class QueueMachine(RuleBasedStateMachine):
         if found is None:
             return
         job_id, twin = found
-        answer = self.wait(self.queue.request_lease(job_id, 20, twin.worker, ()))
+        answer = self.wait(self.queue.request_lease(job_id, 20, Proof(worker_id=twin.worker)))
         used = sum(one.cost for one in self.twins.values() if one.state == "RUNNING")
-        if isinstance(answer, Granted):
+        if isinstance(answer, LeasedJob):
             assert used + twin.cost <= TOTAL
             self.start(twin, answer.lease, twin.worker)
         else:
@@ -219,7 +224,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.sweep()
         found = self.some("CLAIMED", pick)
         if found is not None:
-            job = self.wait(self.queue.report(found[0], "PREPARING", 0.5, None, found[1].worker))
+            job = self.wait(
+                self.queue.report(
+                    Report(found[0], "PREPARING", 0.5, None, Proof(worker_id=found[1].worker))
+                )
+            )
             found[1].state, found[1].until = "PREPARING", job.claim_expires_at
 
     @rule(pick=st.integers(0, 99), is_late=st.booleans())
@@ -230,12 +239,12 @@ class QueueMachine(RuleBasedStateMachine):
         twin = found[1]
         if is_late:  # before any sweep has come
             self.clock.step(twin.until - self.now)
-        beat = Beat(twin.lease or "", worker_id=twin.worker)
+        beat = Heartbeat(twin.lease or "", proof=Proof(worker_id=twin.worker))
         if twin.until <= self.now:
             with pytest.raises(ConflictError, match="EXPIRED"):
-                self.wait(self.queue.beat(beat))
+                self.wait(self.queue.heartbeat(beat))
             return
-        held = self.wait(self.queue.beat(beat))
+        held = self.wait(self.queue.heartbeat(beat))
         assert bool(held.job.cancel_requested) == twin.cancel
         twin.until = held.lease.expires_at
 
@@ -245,21 +254,23 @@ class QueueMachine(RuleBasedStateMachine):
         ways=st.tuples(st.booleans(), st.booleans(), st.booleans()),
     )
     def release(self, pick: int, status: str, ways: tuple[bool, bool, bool]) -> None:
-        again, is_late, is_brief = ways
+        again, is_late, is_compact = ways
         found = self.some("RUNNING", pick)
         if found is None:
             return
         twin = found[1]
-        item = Release(twin.lease or "", status, worker_id=twin.worker, result_json="1")
+        item = Release(
+            twin.lease or "", status, proof=Proof(worker_id=twin.worker), result_json="1"
+        )
         if is_late:
             self.clock.step(twin.until - self.now)
-        send = self.queue.release_batch_briefly if is_brief else self.queue.release_batch
+        send = self.queue.release_batch_compactly if is_compact else self.queue.release_batch
         outcomes = [self.wait(send([item]))[0] for _ in range(2 if again else 1)]
         if is_late:
             assert all(isinstance(one, KsanaError) and one.code == "LEASE_LOST" for one in outcomes)
             self.sweep()
             return
-        assert all(isinstance(one, Settled if is_brief else Held) for one in outcomes)
+        assert all(isinstance(one, Released if is_compact else LeasedJob) for one in outcomes)
         self.old_leases.append(twin.lease or "")
         twin.lease = None
         if twin.cancel or status == "CANCELED":
@@ -292,7 +303,7 @@ class QueueMachine(RuleBasedStateMachine):
     def zombie(self, pick: int) -> None:
         lease_id = self.old_leases[pick % len(self.old_leases)]
         for outcome in (
-            self.wait(self.queue.beat_batch([Beat(lease_id)]))[0],
+            self.wait(self.queue.heartbeat_batch([Heartbeat(lease_id)]))[0],
             self.wait(
                 self.queue.release_batch([Release(lease_id, "SUCCEEDED", result_json='"zombie"')])
             )[0],
@@ -322,10 +333,10 @@ class QueueMachine(RuleBasedStateMachine):
             running += twin.state == "RUNNING"
             queued += twin.state == "QUEUED"
         assert used <= TOTAL
-        gauges, room = self.wait(
-            self.store.read(lambda tx: (tx.queue.gauges(), tx.leases.room(TOTAL)))
+        gauges, capacity = self.wait(
+            self.store.read(lambda tx: (tx.gauges.read(), tx.capacity.read(TOTAL)))
         )
-        assert (room.used, room.active, gauges.queued, gauges.running) == (
+        assert (capacity.used, capacity.active, gauges.queued, gauges.running) == (
             used,
             running,
             queued,
@@ -340,18 +351,18 @@ TestQueueModel.settings = QueueSettings = settings(
 )
 
 
-def again_for_ever(_: Any) -> Ending:
-    return Ending("QUEUED", 0)
+def again_for_ever(_: Any) -> EndDecision:
+    return EndDecision("QUEUED", 0)
 
 
-def forget_the_cancel(job: Any) -> Ending:
-    return Ending("QUEUED", 0) if job.attempts < job.max_attempts else Ending("TIMEOUT")
+def forget_the_cancel(job: Any) -> EndDecision:
+    return EndDecision("QUEUED", 0) if job.attempts < job.max_attempts else EndDecision("TIMEOUT")
 
 
-def one_attempt_too_many(job: Any) -> Ending:
+def one_attempt_too_many(job: Any) -> EndDecision:
     if job.cancel_requested:
-        return Ending("CANCELED")
-    return Ending("QUEUED", 0) if job.attempts <= job.max_attempts else Ending("TIMEOUT")
+        return EndDecision("CANCELED")
+    return EndDecision("QUEUED", 0) if job.attempts <= job.max_attempts else EndDecision("TIMEOUT")
 
 
 def live_whatever_the_clock_says(leases: SqlLeases, lease_ids: Any) -> dict[str, Any]:
@@ -361,8 +372,10 @@ def live_whatever_the_clock_says(leases: SqlLeases, lease_ids: Any) -> dict[str,
     }
 
 
-def always_room(room: Room, cost_units: int, count: int) -> Room:
-    return msgspec.structs.replace(room, used=room.used + cost_units, active=room.active + count)
+def always_fits(capacity: Capacity, cost_units: int, count: int) -> Capacity:
+    return msgspec.structs.replace(
+        capacity, used=capacity.used + cost_units, active=capacity.active + count
+    )
 
 
 def no_denial(*_: Any) -> None:
@@ -374,13 +387,21 @@ def count_nothing(*_: Any, **__: Any) -> None:
 
 
 FAULTS: dict[str, tuple[Any, str, Any]] = {
-    "an expired job is tried for ever": (leasing, "after_expiry", again_for_ever),
-    "an expired job forgets that it was cancelled": (leasing, "after_expiry", forget_the_cancel),
-    "an expired job gets one attempt too many": (leasing, "after_expiry", one_attempt_too_many),
+    "an expired job is tried for ever": (attempt_ends, "after_expiry", again_for_ever),
+    "an expired job forgets that it was cancelled": (
+        attempt_ends,
+        "after_expiry",
+        forget_the_cancel,
+    ),
+    "an expired job gets one attempt too many": (
+        attempt_ends,
+        "after_expiry",
+        one_attempt_too_many,
+    ),
     "a late worker is believed": (SqlLeases, "lock_leases", live_whatever_the_clock_says),
-    "a claim with leases overbooks": (Room, "with_all", always_room),
+    "a claim with leases overbooks": (Capacity, "with_all", always_fits),
     "a lease request overbooks": (lease_service, "find_denial", no_denial),
-    "a gauge is not counted": (SqlQueue, "count", count_nothing),
+    "a gauge is not counted": (SqlGauges, "add", count_nothing),
 }
 
 

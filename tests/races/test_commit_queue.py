@@ -17,6 +17,7 @@ from tests.conformance.store.checks import (
     event_types,
     key_names,
     refuse_after_write,
+    revoke_key,
     stumble_after_write,
 )
 from tests.conformance.store.ground import LEASE
@@ -37,10 +38,7 @@ async def test_of_many_who_change_one_state_one_wins(stores: list[SqlStore]) -> 
         name = f"k{round_number}"
         await stores[0].transact(enter_key, name)
         answers = await asyncio.gather(
-            *(
-                stores[n % 2].transact(lambda tx, name=name: tx.keys.revoke_if_live(name))
-                for n in range(40)
-            )
+            *(stores[n % 2].transact(revoke_key, name) for n in range(40))
         )
         assert sum(answers) == 1
     events = await stores[1].read(event_types)

@@ -17,7 +17,7 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.client import NewJob, QueueClient
-from ksana.domain.queue.jobs import HELD
+from ksana.domain.queue.jobs import CLAIM_HELD
 from ksana.engine.queue.leasing import recount
 from ksana.ports.queue.tables import JobFilter
 from ksana.store.sql import SqlStore, open_store
@@ -36,7 +36,7 @@ pytestmark = [
 
 CLAIMER = """
 import asyncio, pathlib, sys
-from ksana.client import Backoff, QueueClient, TransportError
+from ksana.client import CallBackoff, QueueClient, TransportError
 from ksana.client.shapes import ReleaseItem
 url, name, way = sys.argv[1:]
 
@@ -55,7 +55,7 @@ async def claim(client):
     return [(job.job_id, await lease_of(client, job.job_id)) for job in jobs]
 
 async def main():
-    async with QueueClient(url, deadline_sec=25, backoff=Backoff(tries=50)) as client:
+    async with QueueClient(url, deadline_sec=25, backoff=CallBackoff(tries=50)) as client:
         while not pathlib.Path("all-done").exists():
             try:
                 held = await claim(client)
@@ -63,8 +63,12 @@ async def main():
                 continue  # what a claim got whose answer was lost comes back when its time is over
             if not held:
                 continue
-            items = [ReleaseItem(lease_id=lease, job_id=job, worker_id=name, status="SUCCEEDED") for job, lease in held]
-            for (job_id, _), refusal in zip(held, await client.release_batch_briefly(items), strict=True):
+            items = [
+                ReleaseItem(lease_id=lease, job_id=job, worker_id=name, status="SUCCEEDED")
+                for job, lease in held
+            ]
+            refusals = await client.release_batch_briefly(items)
+            for (job_id, _), refusal in zip(held, refusals, strict=True):
                 print("ran" if refusal is None else f"REFUSED {refusal}", job_id, flush=True)
 
 asyncio.run(main())
@@ -121,15 +125,15 @@ async def fleet(database: str, tmp_path: Path) -> AsyncIterator[Fleet]:
 async def watch(store: SqlStore, seen: list[tuple[int, int]]) -> None:
     """Read the truth over and over: what the active leases hold, not what a counter says."""
     while True:
-        seen.append(await store.read(lambda tx: tx.leases.sum_active()))
+        seen.append(await store.read(lambda tx: tx.capacity.sum_active()))
         await asyncio.sleep(0.005)
 
 
 def has_work(tx: Any) -> bool:
     """Whether a job has not ended yet."""
     return any(
-        tx.queue.list_jobs(JobFilter(state=state), None, 1)
-        for state in ("QUEUED", "RUNNING", *HELD)
+        tx.jobs.list_jobs(JobFilter(state=state), None, 1)
+        for state in ("QUEUED", "RUNNING", *CLAIM_HELD)
     )
 
 
@@ -166,6 +170,6 @@ async def test_claimers_in_processes_of_their_own_share_no_job_and_no_unit(fleet
     assert Counter(line[1] for line in told) == Counter(made)  # each once, and none besides
     assert max(units for _, units in seen) <= TOTAL
     assert max(leases for leases, _ in seen) > 1  # it was seen at work
-    room, gauges = await fleet.store.read(lambda tx: (tx.leases.room(TOTAL), tx.queue.gauges()))
+    room, gauges = await fleet.store.read(lambda tx: (tx.capacity.read(TOTAL), tx.gauges.read()))
     assert (room.used, room.active, gauges.queued, gauges.running) == (0, 0, 0, 0)
     assert await fleet.store.transact(recount, TOTAL) == (0, 0)

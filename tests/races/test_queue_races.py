@@ -15,10 +15,13 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import ConflictError
-from ksana.domain.queue.jobs import Wants, line_of
+from ksana.domain.leases import Proof
+from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
+from ksana.domain.queue.classes import Wants, class_of
+from ksana.domain.queue.jobs import LeasedJob, NewJob
 from ksana.engine.queue.leasing import recount
-from ksana.service.queue.jobs import Claim, Limits, NewJob
-from ksana.service.queue.leases import Granted, Held, Release
+from ksana.service.queue.claims import Claim
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
 
@@ -51,7 +54,7 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
 
 
 def new_jobs(service: QueueService, count: int) -> list[NewJob]:
-    lines = [line_of("a", f"t{n % 5}", 1 + n % 7, ()) for n in range(35)]
+    lines = [class_of("a", f"t{n % 5}", 1 + n % 7, ()) for n in range(35)]
     return [
         NewJob(
             job_id,
@@ -79,7 +82,7 @@ async def submit_all(service: QueueService, count: int) -> list[str]:
 async def watch_capacity(store: SqlStore, seen: list[int]) -> None:
     """Read the truth over and over: the sum of active leases, not the counter."""
     while True:
-        seen.append((await store.read(lambda tx: tx.leases.sum_active()))[1])
+        seen.append((await store.read(lambda tx: tx.capacity.sum_active()))[1])
         await asyncio.sleep(0.005)
 
 
@@ -110,10 +113,10 @@ async def work(
                 leases.append(await until_granted(service, job.job_id, worker))
         if leases:
             outcomes = await service.release_batch(
-                [Release(lease, "SUCCEEDED", worker_id=worker) for lease in leases]
+                [Release(lease, "SUCCEEDED", proof=Proof(worker_id=worker)) for lease in leases]
             )
             for outcome in outcomes:
-                assert isinstance(outcome, Held), outcome
+                assert isinstance(outcome, LeasedJob), outcome
                 mine.append(outcome.job.job_id)
                 left["jobs"] -= 1
         else:
@@ -123,8 +126,8 @@ async def work(
 
 async def until_granted(service: QueueService, job_id: str, worker: str) -> str:
     while True:
-        answer = await service.request_lease(job_id, 60, worker, ())
-        if isinstance(answer, Granted):
+        answer = await service.request_lease(job_id, 60, Proof(worker_id=worker))
+        if isinstance(answer, LeasedJob):
             return answer.lease.lease_id
         await asyncio.sleep(0.01)
 
@@ -151,7 +154,7 @@ async def test_sixty_four_claimers_on_three_instances_share_no_job_and_no_unit(
     done = Counter(job_id for mine in ran for job_id in mine)
     assert set(done.values()) == {1}
     assert set(done) == set(ids)
-    snapshot = await cluster.stores[1].read(lambda tx: (tx.leases.room(TOTAL), tx.queue.gauges()))
+    snapshot = await cluster.stores[1].read(lambda tx: (tx.capacity.read(TOTAL), tx.gauges.read()))
     assert (snapshot[0].used, snapshot[0].active, snapshot[1].queued, snapshot[1].running) == (
         0,
         0,
@@ -164,7 +167,7 @@ async def test_sixty_four_claimers_on_three_instances_share_no_job_and_no_unit(
 @pytest.mark.spec("Q2")
 async def test_a_claim_that_waits_hears_of_a_submit_on_another_instance(cluster: Cluster) -> None:
     here, there = cluster.services[:2]
-    watch = asyncio.create_task(here.arrivals.watch())
+    watch = asyncio.create_task(here.poll.watch())
     try:
         delays = []
         for _ in range(5):
@@ -189,7 +192,7 @@ async def test_a_claim_that_waits_hears_of_a_submit_on_another_instance(cluster:
 
 @pytest.mark.spec("Q1", "X4")
 async def test_the_same_request_on_three_instances_at_once_makes_one_job(cluster: Cluster) -> None:
-    line = line_of("a", "t", 1, ())
+    line = class_of("a", "t", 1, ())
 
     async def submit(service: QueueService, request_id: str) -> str:
         (job_id,) = service.new_ids(1)

@@ -22,6 +22,7 @@ def say(text: str) -> None:
 
 def enter(tx: Any, name: str) -> str:
     tx.keys.insert(name, name, "0" * 64, ())
+    tx.events.append("KEY", name, "KEY_CREATED")
     tx.rollups.add("entered")
     return name
 

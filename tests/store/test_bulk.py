@@ -75,3 +75,21 @@ def test_rows_are_cut_into_fixed_widths_in_their_order(count: int) -> None:
         width == len(piece) or (width == 1 and len(piece) < bulk.WIDTHS[-1])
         for width, piece in pieces
     )
+
+
+def test_a_statement_for_arrays_takes_a_value_of_each_row_from_them() -> None:
+    update = "UPDATE t SET a = %(a)s, b = %(b)s WHERE id = %(id)s AND a <> %(a)s"
+    assert bulk.widen_arrays(update, ("text", "int8", "int8")) == (
+        "UPDATE t SET a = v.p_a, b = v.p_b "
+        "FROM unnest(%(a)s::text[], %(b)s::int8[], %(id)s::int8[]) "
+        "WITH ORDINALITY AS v (p_a, p_b, p_id, row_number) "
+        "WHERE id = v.p_id AND a <> v.p_a"
+    )
+    insert = "INSERT INTO t (a, b) VALUES (%(a)s, COALESCE(%(b)s, 0)) ON CONFLICT DO NOTHING"
+    wide = bulk.widen_arrays(insert, ("text", "int8"))
+    assert wide is not None
+    assert wide.startswith("INSERT INTO t (a, b) SELECT v.p_a, COALESCE(v.p_b, 0) FROM unnest(")
+    assert wide.endswith("ON CONFLICT DO NOTHING")
+    assert bulk.number_names(update) == "UPDATE t SET a = $1, b = $2 WHERE id = $3 AND a <> $1"
+    assert bulk.widen_arrays("DELETE FROM t WHERE id = %(id)s", ("int8",)) is None
+    assert bulk.widen_arrays(f"{insert} WHERE a = %(a)s", ("text", "int8")) is None

@@ -14,7 +14,7 @@ from ksana.store.sql.core.tx import SqlTx
 def touch_every_table(tx: Any) -> None:
     for name in find_tables():
         getattr(tx, name)
-    tx.queue.tally("done")
+    tx.series.add("queue.done")
     tx.events.append("TASK", 1, "FIRED")
 
 
@@ -39,4 +39,4 @@ async def test_a_transaction_leaves_nothing_to_the_collector(tmp_path: Path) -> 
 def touch_and_read(tx: Any) -> int:
     for name in find_tables():
         getattr(tx, name)
-    return int(tx.counts.sum_since("done", 0))
+    return int(tx.series.sum_since("queue.done", 0))

@@ -180,7 +180,7 @@ async def test_what_a_firing_changed_is_in_the_file_within_a_second(
     store = await opened()
     task = await create(store)
     at = SystemClock().now()
-    await store.transact(lambda tx: tx.tasks.note_last(task.id, "failed", "HTTP 500", at))
+    await store.transact(lambda tx: tx.tasks.note_last([(task.id, "failed", "HTTP 500")], at))
     assert jobs_of(path)[0]["last_status"] == "", "not on the way of the firing"
     async with asyncio.timeout(1):
         while jobs_of(path)[0]["last_status"] == "":
@@ -198,7 +198,9 @@ async def test_what_a_firing_changed_is_in_the_file_within_a_second(
 async def test_an_orderly_end_flushes_what_was_not_written_yet(opened: Open, path: Path) -> None:
     store = await opened()
     task = await create(store)
-    await store.transact(lambda tx: tx.tasks.note_last(task.id, "success", "", SystemClock().now()))
+    await store.transact(
+        lambda tx: tx.tasks.note_last([(task.id, "success", "")], SystemClock().now())
+    )
     await store.close()
     assert jobs_of(path)[0]["last_status"] == "success"
 
@@ -368,7 +370,7 @@ async def test_after_downtime_a_one_time_job_is_missed_and_an_interval_rolls_on_
     once, every, made_up = await store.read(all_tasks)
     assert (once.last_status, once.next_slot_at) == ("missed", None)
     assert (every.next_slot_at, every.last_status) == (start + HOUR + 5 * MINUTE, "")
-    assert [(held.task.id, held.scheduled_time) for held in fired.held] == [
+    assert [(held.task.id, held.scheduled_time) for held in fired.claimed] == [
         (made_up.id, start + HOUR)
     ]
 
@@ -449,6 +451,6 @@ async def test_a_store_without_threads_writes_the_same_file(opened: Open, path: 
     store = await opened(clock, inline=True)
     task = await create(store, clock=clock)
     assert jobs_of(path)[0]["id"] == task.job_id
-    await store.transact(lambda tx: tx.tasks.note_last(task.id, "success", "", clock.now()))
+    await store.transact(lambda tx: tx.tasks.note_last([(task.id, "success", "")], clock.now()))
     await store.close()
     assert jobs_of(path)[0]["last_status"] == "success"

@@ -167,7 +167,7 @@ async def test_what_firings_left_is_written_when_there_is_room_again(tmp_path: P
         store = await open_store(f"json:///{disk}", clock, serve=True)
         task = await task_service(store, clock).create(NewTask("T", timer(clock.now())))
         ballast = fill(disk)
-        await store.transact(lambda tx: tx.tasks.note_last(task.id, "success", "", clock.now()))
+        await store.transact(lambda tx: tx.tasks.note_last([(task.id, "success", "")], clock.now()))
         await until(lambda: not store.health().ok)
         ballast.unlink()
         await until(lambda: store.health().ok)

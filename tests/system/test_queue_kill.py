@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ksana.client import Backoff, ClientError, NewJob, QueueClient
+from ksana.client import CallBackoff, ClientError, NewJob, QueueClient
 from tests.ground.child import Child
 from tests.ground.process import Program, clean_environment
 
@@ -118,7 +118,7 @@ async def until_done(client: QueueClient, count: int) -> None:
 async def test_killed_in_turn_no_job_is_lost_or_done_twice_and_no_unit_leaks(arena: Arena) -> None:
     dice = random.Random(20)
     async with QueueClient(
-        arena.program.url(), deadline_sec=60, backoff=Backoff(most_sec=0.5, tries=200)
+        arena.program.url(), deadline_sec=60, backoff=CallBackoff(most_sec=0.5, tries=200)
     ) as client:
         submitting = asyncio.create_task(submit_all(client, dice))
         for kill in range(KILLS):

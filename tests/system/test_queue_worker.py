@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ksana.client import Backoff, JobContext, LeaseLostError, NewJob, QueueClient, Worker
+from ksana.client import CallBackoff, JobContext, LeaseLostError, NewJob, QueueClient, Worker
 from tests.ground.child import Child, wait_for
 from tests.ground.process import Program, clean_environment
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "queue_worker"
-QUICK = Backoff(first_sec=0.02, most_sec=0.2)
+QUICK = CallBackoff(first_sec=0.02, most_sec=0.2)
 
 
 @pytest.fixture

@@ -6,18 +6,19 @@ from hypothesis import strategies as st
 
 from ksana.base.instant import SECOND
 from ksana.domain.histogram import bucket_of, bucket_seconds, pack, quantile
-from ksana.domain.queue.admission import Ask, Room, find_denial, may_reserve, retry_after_us
-from ksana.domain.queue.jobs import (
-    JOB_MOVES,
-    Wants,
-    accepts,
-    backoff_us,
-    can_report,
-    line_of,
-    needs_of,
-    next_turn,
-    release_digest,
+from ksana.domain.lifecycle import JOB
+from ksana.domain.queue.admission import (
+    AdmissionRequest,
+    Capacity,
+    find_denial,
+    may_reserve,
+    retry_after_us,
 )
+from ksana.domain.queue.attempt_ends import backoff_us
+from ksana.domain.queue.changes import can_report
+from ksana.domain.queue.classes import Wants, accepts, class_of, needs_of
+from ksana.domain.queue.jobs import release_digest
+from ksana.domain.queue.turns import next_turn
 
 NOW = 1_767_225_600_000_000
 
@@ -29,12 +30,12 @@ def room(
     kept_for: str | None = None,
     urgency: int = 2,
     until: int = NOW + 1,
-) -> Room:
-    return Room(100, used, 0, kept, kept_for, urgency, until)
+) -> Capacity:
+    return Capacity(100, used, 0, kept, kept_for, urgency, until)
 
 
-def ask(cost: int, urgency: int = 2, job_id: str = "me", addon: str = "a") -> Ask:
-    return Ask(job_id, addon, cost, urgency)
+def ask(cost: int, urgency: int = 2, job_id: str = "me", addon: str = "a") -> AdmissionRequest:
+    return AdmissionRequest(job_id, addon, cost, urgency)
 
 
 @pytest.mark.spec("Q9")
@@ -44,7 +45,7 @@ def test_what_fits_is_admitted_to_the_last_unit() -> None:
 
 @pytest.mark.spec("Q9")
 def test_what_does_not_fit_is_told_why_in_the_words_of_the_contract() -> None:
-    denial = find_denial(Room(70, 60, 1, 0, None, 0, 0), ask(30), NOW)
+    denial = find_denial(Capacity(70, 60, 1, 0, None, 0, 0), ask(30), NOW)
     assert denial is not None
     assert (denial.code, denial.reason) == (
         "CAPACITY_EXCEEDED",
@@ -116,12 +117,12 @@ def test_the_rest_after_a_failure_doubles_up_to_five_minutes() -> None:
 
 @pytest.mark.spec("Q2")
 def test_a_need_is_met_by_its_capability_alone() -> None:
-    gpu = line_of("a", "t", 1, needs_of({"gpu_required": True, "cpu_heavy": False}))
+    gpu = class_of("a", "t", 1, needs_of({"gpu_required": True, "cpu_heavy": False}))
     assert gpu.needs == ("gpu_required",)
     assert not accepts(gpu, Wants())
     assert accepts(gpu, Wants(capabilities=(("gpu_available", True),)))
     assert not accepts(gpu, Wants(capabilities=(("gpu_available", False),)))
-    net = line_of("a", "t", 1, ("network_heavy",))
+    net = class_of("a", "t", 1, ("network_heavy",))
     assert accepts(net, Wants())
     assert not accepts(net, Wants(capabilities=(("network_heavy", False),)))
 
@@ -136,7 +137,7 @@ def test_turns_rotate_keys_and_keep_the_rest_by_age() -> None:
 
 @pytest.mark.spec("Q5", "X12")
 def test_only_the_moves_of_the_table_can_be_reported() -> None:
-    states = {state for state, _, _ in JOB_MOVES} | {to for _, _, to in JOB_MOVES}
+    states = JOB.states
     legal = {(a, b) for a in states for b in states if a != b and can_report(a, b)}
     assert legal == {
         ("CLAIMED", "PREPARING"),

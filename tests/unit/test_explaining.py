@@ -36,15 +36,18 @@ EVERY_MINUTE = Every(MINUTE, MADE, False)
 
 WRITERS = [
     "engine/tasks/firing.py",
-    "engine/tasks/delivery.py",
     "engine/tasks/outcomes.py",
     "engine/tasks/rescue.py",
-    "engine/tasks/promotion.py",
+    "engine/tasks/run_writer.py",
     "service/tasks/definitions.py",
     "service/tasks/runs.py",
+    "service/tasks/triggers.py",
     "service/tasks/callbacks.py",
+    "domain/tasks/callbacks.py",
+    "domain/tasks/changes.py",
     "domain/tasks/firing.py",
     "domain/tasks/outcome.py",
+    "domain/tasks/rescue.py",
 ]
 """Everything that writes a reason."""
 

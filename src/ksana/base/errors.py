@@ -1,14 +1,22 @@
 """Every error a caller can see, with its stable code and HTTP status.
 
-KsanaError ├── InvalidError              400  INVALID_ARGUMENT (carries the field), INVALID_JSON,
-INVALID_ID ├── UnauthenticatedError      401  UNAUTHENTICATED ├── ForbiddenError            403
-FORBIDDEN ├── NotFoundError             404  NOT_FOUND ├── MethodError               405
-METHOD_NOT_ALLOWED ├── ConflictError             409  ALREADY_EXISTS, VERSION_CONFLICT,
-CONCURRENCY_LIMIT, QUEUE_FULL, ILLEGAL_TRANSITION, │
-DUPLICATE_REQUEST, IDEMPOTENCY_MISMATCH, CLAIM_LOST, LEASE_LOST (carries `current`) ├──
-TooLargeError             413  TOO_LARGE ├── MediaTypeError            415  UNSUPPORTED_MEDIA_TYPE
-├── RateLimitedError          429  RATE_LIMITED └── UnavailableError          503  with Retry-After
-├── StoreDownError             STORE_DOWN └── DependencyDownError        SCHEDULER_DEPENDENCY_DOWN
+    KsanaError
+    ├── InvalidError              400  INVALID_ARGUMENT (carries the field), INVALID_JSON,
+    │                                  INVALID_ID
+    ├── UnauthenticatedError      401  UNAUTHENTICATED
+    ├── ForbiddenError            403  FORBIDDEN
+    ├── NotFoundError             404  NOT_FOUND
+    ├── MethodError               405  METHOD_NOT_ALLOWED
+    ├── ConflictError             409  ALREADY_EXISTS, VERSION_CONFLICT, CONCURRENCY_LIMIT,
+    │                                  QUEUE_FULL, ILLEGAL_TRANSITION, DUPLICATE_REQUEST,
+    │                                  IDEMPOTENCY_MISMATCH, CLAIM_LOST, LEASE_LOST
+    │                                  (carries `current`)
+    ├── TooLargeError             413  TOO_LARGE
+    ├── MediaTypeError            415  UNSUPPORTED_MEDIA_TYPE
+    ├── RateLimitedError          429  RATE_LIMITED
+    └── UnavailableError          503  with Retry-After
+        ├── StoreDownError             STORE_DOWN
+        └── DependencyDownError        SCHEDULER_DEPENDENCY_DOWN
 
 A lost race is a return value, never an exception: guarded writes answer a bool. Anything that is
 not a KsanaError is a bug of ours and becomes 500 INTERNAL at the edge, without its text. Setup

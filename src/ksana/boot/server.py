@@ -257,6 +257,8 @@ class KsanaServer:
         drains = [surface.drain for surface in self._surfaces if surface.drain is not None]
         if not drains:
             return
+        # Before anything stops: what falls due from here on belongs to the outage that may follow.
+        await self._membership.begin_drain()
         tasks = [asyncio.ensure_future(drain()) for drain in drains]
         done, late = await asyncio.wait(
             tasks, timeout=self._settings.server.graceful_timeout_us / SECOND

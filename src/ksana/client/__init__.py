@@ -7,16 +7,16 @@ Knows the public API only. Everything a user needs is exported here; the modules
 from ksana.client.context import CancelSignal, Fail, JobCancelled, JobContext, Retry
 from ksana.client.errors import (
     AccessError,
+    ApiConflictError,
     ApiError,
+    ApiNotFoundError,
     BusyError,
     ClaimLostError,
     ClientError,
-    ConflictError,
     DeadlineError,
     DuplicateRequestError,
     InvalidRequestError,
     LeaseLostError,
-    NotFoundError,
     TransportError,
 )
 from ksana.client.queue import QueueClient
@@ -39,21 +39,22 @@ from ksana.client.shapes import (
 )
 from ksana.client.stats import WorkerStats
 from ksana.client.tester import Tried, WorkerTester
-from ksana.client.transport import Backoff
+from ksana.client.transport import CallBackoff
 from ksana.client.worker import Worker
 
 __all__ = [
     "AccessError",
+    "ApiConflictError",
     "ApiError",
-    "Backoff",
+    "ApiNotFoundError",
     "Beat",
     "BeatItem",
     "BusyError",
+    "CallBackoff",
     "CancelSignal",
     "Capacity",
     "ClaimLostError",
     "ClientError",
-    "ConflictError",
     "DeadlineError",
     "DuplicateRequestError",
     "Event",
@@ -68,7 +69,6 @@ __all__ = [
     "LeaseDecision",
     "LeaseLostError",
     "NewJob",
-    "NotFoundError",
     "Point",
     "QueueClient",
     "Release",

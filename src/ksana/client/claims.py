@@ -3,9 +3,9 @@ claims come back full a second goes out beside the first, so that the server has
 we read the answer to the other.
 
 A claim is the one call that cannot be repeated: the server may have handed out jobs in an answer
-that was lost. Such a claim leaves a doubt, and a doubt is settled by looking: which RUNNING jobs
-does the server think we hold that we do not know of? We look at once, and again when the long poll
-of the lost claim must be over on the server's side too.
+that was lost. After such a claim the worker lists the RUNNING jobs that the server thinks it holds
+and takes up those it does not know: at once, and again when the long poll of the lost claim must be
+over on the server's side too.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from ksana.base.instant import SECOND, Micros
-from ksana.client.errors import ApiError, ClientError, ConflictError, NotFoundError
+from ksana.client.errors import ApiConflictError, ApiError, ApiNotFoundError, ClientError
 from ksana.client.queue import MAX_CLAIM, WAIT_MARGIN_SEC
-from ksana.client.transport import Backoff
+from ksana.client.transport import CallBackoff
 from ksana.client.wire import is_outcome_unknown
 
 if TYPE_CHECKING:
     from ksana.client.worker import Worker
 
-EARLY_EMPTY = Backoff(first_sec=0.02, most_sec=0.25)
+EARLY_EMPTY = CallBackoff(first_sec=0.02, most_sec=0.25)
 """The pause after an empty answer that came long before the long poll should have ended: a server
 that does not wait."""
 
@@ -35,10 +35,10 @@ log = logging.getLogger("ksana.client")
 class Claims:
     """The claiming loop of one worker."""
 
-    def __init__(self, worker: "Worker", backoff: Backoff) -> None:
+    def __init__(self, worker: "Worker", backoff: CallBackoff) -> None:
         self._worker = worker
         self._backoff = backoff
-        self._doubts: list[Micros] = []
+        self._rechecks: list[Micros] = []
         """When to look for jobs of claims whose answers were lost."""
         self._failures = 0
         self._early_empties = 0
@@ -50,7 +50,7 @@ class Claims:
         """The claim beside the first, while it is under way."""
 
     async def claim_until_stopped(self, *, burst: bool) -> None:
-        """Claim while there is room. With `burst`, end when a claim finds nothing and nothing runs."""
+        """Claim while there is room. With `burst`, end when no job is found and none runs."""
         second = asyncio.create_task(self._claim_ahead())
         try:
             await self._claim_on(burst=burst)
@@ -60,18 +60,18 @@ class Claims:
             if self._ahead is not None:
                 self._ahead.cancel()
         with contextlib.suppress(ClientError):
-            if self._doubts:
+            if self._rechecks:
                 await self._adopt()
 
     async def _claim_on(self, *, burst: bool) -> None:
         worker = self._worker
         while not worker.is_stopping:
             try:
-                await self._settle_doubts(worker.clock.monotonic())
+                await self._recheck_due(worker.clock.monotonic())
                 limit = self._count_room()
                 if limit <= 0:
-                    worker.has_room.clear()
-                    await worker.has_room.wait()
+                    worker.jobs.has_room.clear()
+                    await worker.jobs.has_room.wait()
                     continue
                 self._asked += limit
                 found = await self._claim(limit, 0.0 if burst else worker.wait_sec)
@@ -80,12 +80,12 @@ class Claims:
                 continue
             self._failures = 0
             if burst and not found:
-                if not worker.held and not self._doubts and not self._asked:
+                if not worker.jobs.held and not self._rechecks and not self._asked:
                     return
                 await self._pause(EARLY_EMPTY.pause(1))
 
     def _count_room(self) -> int:
-        return min(self._worker.count_free_slots() - self._asked, MAX_CLAIM)
+        return min(self._worker.jobs.count_free_slots() - self._asked, MAX_CLAIM)
 
     async def _claim_ahead(self) -> None:
         """Keep a second claim under way while jobs abound. It never waits for jobs, and leaves
@@ -95,10 +95,10 @@ class Claims:
             await self._is_deep.wait()
             limit = self._count_room()
             if limit < WORTH_A_SECOND:
-                worker.has_room.clear()
-                await worker.has_room.wait()
+                worker.jobs.has_room.clear()
+                await worker.jobs.has_room.wait()
                 continue
-            if self._doubts:
+            if self._rechecks:
                 self._is_deep.clear()
                 continue
             self._asked += limit  # here, because a task begins a turn later
@@ -111,7 +111,7 @@ class Claims:
             await self._claim(limit, 0.0)
         except ClientError as error:
             self._is_deep.clear()
-            self._note_doubt(error)
+            self._note_unknown(error)
 
     async def _wait_for_ahead(self) -> None:
         """Wait until no second claim is under way: what it brings must not be taken for jobs of a
@@ -138,13 +138,13 @@ class Claims:
             )
         finally:
             self._asked -= limit
-            worker.has_room.set()  # for the other, who may wait for just these slots
+            worker.jobs.has_room.set()  # for the other, who may wait for just these slots
         if len(jobs) == limit == MAX_CLAIM:
             self._is_deep.set()
         else:
             self._is_deep.clear()
         for job in jobs:
-            worker.begin(job, sent_at)
+            worker.jobs.begin(job, sent_at)
         took_us = worker.clock.monotonic() - sent_at
         if jobs or took_us >= wait_sec * SECOND / 2:
             self._early_empties = 0
@@ -154,7 +154,7 @@ class Claims:
         return len(jobs)
 
     async def _recover(self, error: ClientError) -> None:
-        """After a failed claim: give up on what will never pass, else remember the doubt and wait."""
+        """After a failed claim: raise what will never pass, else note the recheck and wait."""
         if (
             isinstance(error, ApiError)
             and error.code
@@ -163,7 +163,7 @@ class Claims:
         ):
             log.error("the server refuses our claims: %s", error)
             raise error
-        self._note_doubt(error)
+        self._note_unknown(error)
         self._failures += 1
         pause_sec = self._backoff.pause(
             self._failures, error.retry_after_sec if isinstance(error, ApiError) else None
@@ -171,16 +171,16 @@ class Claims:
         log.warning("claim failed, again in %.1f s: %s", pause_sec, error)
         await self._pause(pause_sec)
 
-    def _note_doubt(self, error: ClientError) -> None:
+    def _note_unknown(self, error: ClientError) -> None:
         if is_outcome_unknown(error):
             now = self._worker.clock.monotonic()
-            self._doubts += [now, now + int((self._worker.wait_sec + WAIT_MARGIN_SEC) * SECOND)]
+            self._rechecks += [now, now + int((self._worker.wait_sec + WAIT_MARGIN_SEC) * SECOND)]
 
-    async def _settle_doubts(self, now: Micros) -> None:
-        if any(at <= now for at in self._doubts):
+    async def _recheck_due(self, now: Micros) -> None:
+        if any(at <= now for at in self._rechecks):
             await self._wait_for_ahead()
             await self._adopt()
-            self._doubts = [at for at in self._doubts if at > now]
+            self._rechecks = [at for at in self._rechecks if at > now]
 
     async def _adopt(self) -> None:
         """Take up the jobs the server handed us in an answer that never came."""
@@ -191,7 +191,7 @@ class Claims:
             if (
                 job.claimed_by != worker.worker_id
                 or job.lease_id is None
-                or job.lease_id in worker.held
+                or job.lease_id in worker.jobs.held
             ):
                 continue
             sent_at = worker.clock.monotonic()
@@ -199,11 +199,11 @@ class Claims:
                 await worker.client.heartbeat(
                     job.lease_id, job_id=job.job_id, worker_id=worker.worker_id
                 )
-            except (ConflictError, NotFoundError):
+            except (ApiConflictError, ApiNotFoundError):
                 continue  # released or expired since the page was read
             log.info("job %s was handed out in a lost answer: taken up", job.job_id)
             worker.stats.adopted += 1
-            worker.begin(job, sent_at)
+            worker.jobs.begin(job, sent_at)
 
     async def _pause(self, pause_sec: float) -> None:
         """Wait, but not longer than until a stop."""

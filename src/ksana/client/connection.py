@@ -12,7 +12,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """More than any answer of the API; a stranger's endless body ends here."""
 
 
-class Reply:
+class HttpReply:
     """A whole answer."""
 
     __slots__ = ("body", "received_at", "retry_after", "status")
@@ -33,7 +33,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Reply] | None = None
+        self._waiter: asyncio.Future[HttpReply] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._parser: Any = None
         self._chunks: list[bytes] = []
@@ -42,12 +42,12 @@ class Connection(asyncio.Protocol):
         self.is_open = False
         self.idle_since = loop.time()
 
-    async def ask(self, request: bytes, deadline_sec: float) -> Reply:
+    async def ask(self, request: bytes, deadline_sec: float) -> HttpReply:
         """Send the request and wait for its answer. A caller that goes away closes the connection,
         for its answer may still come and must not be taken for that of the next request."""
         if not self.is_open or self._transport is None:
             raise TransportError("the connection is closed", is_outcome_unknown=False)
-        waiter: asyncio.Future[Reply] = self._loop.create_future()
+        waiter: asyncio.Future[HttpReply] = self._loop.create_future()
         self._waiter = waiter
         self._parser = httptools.HttpResponseParser(self)
         self._chunks = []
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
             self.close()
         if not waiter.done():
             body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-            waiter.set_result(Reply(parser.get_status_code(), body, self._retry_after, now))
+            waiter.set_result(HttpReply(parser.get_status_code(), body, self._retry_after, now))
 
     def _expire(self, deadline_sec: float) -> None:
         self._fail(DeadlineError(f"no answer within {deadline_sec:g} s", is_outcome_unknown=True))

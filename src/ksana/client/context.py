@@ -20,7 +20,7 @@ class Retry(Exception):
 
 class Fail(Exception):
     """Raised by a handler: the job failed and another attempt would not help. The job ends FAILED,
-    or CANCELED with the error when attempts were left: the API has no other word that ends them."""
+    whatever attempts are left."""
 
 
 class JobCancelled(Exception):
@@ -29,13 +29,14 @@ class JobCancelled(Exception):
 
 
 class CancelSignal:
-    """Tells a handler to stop. Set once, by the worker; read from the event loop or from a thread."""
+    """Tells a handler to stop. Set once, by the worker; read on the event loop or in a thread."""
 
-    __slots__ = ("_event", "_thread_event", "reason")
+    __slots__ = ("_event", "_is_announced", "_thread_event", "reason")
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self._event: asyncio.Event | None = None
+        self._is_announced = False
         self._thread_event: threading.Event | None = None
 
     def is_set(self) -> bool:
@@ -58,16 +59,26 @@ class CancelSignal:
             event = self._thread_event = self._thread_event or threading.Event()
         return event.wait(most_sec)
 
-    def set(self, reason: str) -> None:
-        """Tell it, once. Called by the worker on its event loop."""
+    def mark(self, reason: str) -> None:
+        """Give the reason; the first one stands. May be called from any thread, so that a handler
+        that blocks the event loop still sees it. Those who `wait` wake at the next `set`."""
         with _making:
             if self.reason is not None:
                 return
             self.reason = reason
             if self._thread_event is not None:
                 self._thread_event.set()
+
+    def set(self, reason: str) -> bool:
+        """Give the reason and wake those who wait; tell whether this is the first time. Called by
+        the worker on its event loop."""
+        self.mark(reason)
+        if self._is_announced:
+            return False
+        self._is_announced = True
         if self._event is not None:
             self._event.set()
+        return True
 
 
 class JobContext:

@@ -1,17 +1,17 @@
 """What a call can end with instead of an answer.
 
 ClientError
-├── TransportError            no answer; `is_outcome_unknown` tells whether the server may have acted
+├── TransportError            no answer; `is_outcome_unknown`: the server may have acted
 │   └── DeadlineError         the time the caller gave is over
 └── ApiError                  the server refused: code, status, message, field, current, request_id
     ├── InvalidRequestError   400, 413, 415
     ├── AccessError           401, 403
-    ├── NotFoundError         404
-    ├── ConflictError         409
+    ├── ApiNotFoundError         404
+    ├── ApiConflictError         409
     │   ├── DuplicateRequestError   the job that exists is in `job`
     │   ├── ClaimLostError
     │   └── LeaseLostError
-    └── BusyError             429, 502, 503, 504: nothing was done, try again after `retry_after_sec`
+    └── BusyError             429, 502, 503, 504: try again after `retry_after_sec`
 """
 
 from typing import Any
@@ -84,15 +84,15 @@ class AccessError(ApiError):
     """No key, an unknown one, or one without the scope."""
 
 
-class NotFoundError(ApiError):
+class ApiNotFoundError(ApiError):
     """No such job, lease or route."""
 
 
-class ConflictError(ApiError):
+class ApiConflictError(ApiError):
     """Right in itself, not in the present state."""
 
 
-class DuplicateRequestError(ConflictError):
+class DuplicateRequestError(ApiConflictError):
     """A job with this `client_request_id` exists."""
 
     @property
@@ -108,12 +108,12 @@ class DuplicateRequestError(ConflictError):
         return found if isinstance(found, int) else None
 
 
-class ClaimLostError(ConflictError):
+class ClaimLostError(ApiConflictError):
     """Another worker holds the job now."""
 
 
-class LeaseLostError(ConflictError):
-    """The lease ran out, was released, or is another worker's. Its result is not wanted any more."""
+class LeaseLostError(ApiConflictError):
+    """The lease ran out, was released, or is another worker's. Its result is not wanted."""
 
 
 class BusyError(ApiError):
@@ -131,8 +131,8 @@ _BY_STATUS: dict[int, type[ApiError]] = {
     415: InvalidRequestError,
     401: AccessError,
     403: AccessError,
-    404: NotFoundError,
-    409: ConflictError,
+    404: ApiNotFoundError,
+    409: ApiConflictError,
     429: BusyError,
     502: BusyError,
     503: BusyError,
@@ -158,26 +158,26 @@ def from_answer(status: int, body: bytes, retry_after_sec: float | None = None) 
     """Make the exception for an error answer. A body that is not ours (a proxy's page) gives an
     empty code."""
     try:
-        told = msgspec.json.decode(body)
+        members = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        told = None
-    if not isinstance(told, dict) or not isinstance(told.get("code"), str):
+        members = None
+    if not isinstance(members, dict) or not isinstance(members.get("code"), str):
         text = body[:200].decode("utf-8", "replace").strip() or "no body"
         return _BY_STATUS.get(status, ApiError)(status, "", text, None, retry_after_sec)
-    return from_body(status, told, retry_after_sec)
+    return from_body(status, members, retry_after_sec)
 
 
 def from_body(
-    status: int | None, told: dict[str, Any], retry_after_sec: float | None = None
+    status: int | None, members: dict[str, Any], retry_after_sec: float | None = None
 ) -> ApiError:
     """Make the exception for the error body of an answer, or of one item of a batch."""
-    code = told["code"]
+    code = members["code"]
     if status is None:
-        sent = told.get("status")
+        sent = members.get("status")
         status = sent if isinstance(sent, int) else _STATUS_OF_CODE.get(code, 409)
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ApiError)
-    message = told.get("message") or told.get("detail") or ""
+    message = members.get("message") or members.get("detail") or ""
     extra = {
-        name: value for name, value in told.items() if name not in {"code", "message", "detail"}
+        name: value for name, value in members.items() if name not in {"code", "message", "detail"}
     }
     return kind(status, code, str(message), extra, retry_after_sec)

@@ -23,7 +23,7 @@ MAX_METRICS_BYTES = 16_000
 Handler = Callable[[JobContext], Any] | Callable[[JobContext], Awaitable[Any]]
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class HandlerOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How an attempt ended, ready to be sent."""
 
     status: str
@@ -31,7 +31,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: str | None = None
     metrics: dict[str, Any] | None = None
     is_given_up: bool = False
-    """The handler ended because it was told to stop, whoever told it."""
+    """The handler ended because it was asked to stop, whoever asked."""
+    is_final: bool = False
+    """A failure that another attempt would not mend."""
 
     def result(self) -> Any:
         """The result as plain values."""
@@ -70,10 +72,10 @@ class Registered:
         self.is_plain = self.is_async and payload_type is None and deadline_sec is None
         if not self.is_async and deadline_sec is not None:
             raise ValueError(
-                f"{job_type!r}: a thread cannot be ended, so deadline_sec is for async handlers only"
+                f"{job_type!r}: deadline_sec is for async handlers only, a thread cannot be ended"
             )
 
-    async def run(self, ctx: JobContext, executor: Executor | None) -> Outcome:
+    async def run(self, ctx: JobContext, executor: Executor | None) -> HandlerOutcome:
         """Run it to its end. Only CancelledError comes through: what it means, the caller knows."""
         try:
             # The plain case without the frame in between: it is most jobs, and counted in
@@ -82,7 +84,7 @@ class Registered:
                 await (self.handler(ctx) if self.is_plain else self._call(ctx, executor)), ctx
             )
         except JobCancelled as error:
-            return Outcome(
+            return HandlerOutcome(
                 status="CANCELED",
                 error=one_line(error),
                 metrics=_sendable(ctx.metrics),
@@ -97,10 +99,10 @@ class Registered:
         except _DeadlinePassed:
             # TIMEOUT ends the job; with attempts left it is a failure, so that the next attempt is
             # made.
-            told = f"ran longer than {self.deadline_sec:g} s"
+            late = f"ran longer than {self.deadline_sec:g} s"
             if not ctx.is_last_attempt:
-                return _failed(ctx, told)
-            return Outcome(status="TIMEOUT", error=told, metrics=_sendable(ctx.metrics))
+                return _failed(ctx, late)
+            return HandlerOutcome(status="TIMEOUT", error=late, metrics=_sendable(ctx.metrics))
         except Exception as error:
             return _failed(ctx, describe(error))
 
@@ -126,9 +128,9 @@ class _DeadlinePassed(Exception):
 
 def describe(error: BaseException) -> str:
     """One line for an exception: its type and the first line of its text."""
-    told = one_line(error)
+    text = one_line(error)
     name = type(error).__name__
-    return f"{name}: {told}" if told != name else name
+    return f"{name}: {text}" if text != name else name
 
 
 def one_line(error: BaseException) -> str:
@@ -138,30 +140,28 @@ def one_line(error: BaseException) -> str:
     return line if len(line) <= MAX_ERROR_CHARS else line[: MAX_ERROR_CHARS - 1] + "…"
 
 
-def _succeeded(value: Any, ctx: JobContext) -> Outcome:
+def _succeeded(value: Any, ctx: JobContext) -> HandlerOutcome:
     if value is None:
-        return Outcome(status="SUCCEEDED", metrics=_sendable(ctx.metrics))
+        return HandlerOutcome(status="SUCCEEDED", metrics=_sendable(ctx.metrics))
     try:
         data = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         return _failed(ctx, f"the result is not JSON: {one_line(error)}", is_final=True)
     if len(data) > MAX_RESULT_BYTES:
-        told = f"the result has {len(data)} bytes, more than {MAX_RESULT_BYTES}: store it elsewhere and answer where"
-        return _failed(ctx, told, is_final=True)
-    return Outcome(
+        size = f"the result has {len(data)} bytes, more than {MAX_RESULT_BYTES}"
+        return _failed(ctx, f"{size}: store it elsewhere and answer where", is_final=True)
+    return HandlerOutcome(
         status="SUCCEEDED", result_data=msgspec.Raw(data), metrics=_sendable(ctx.metrics)
     )
 
 
-def _failed(ctx: JobContext, error: str, *, is_final: bool = False) -> Outcome:
-    """A failure. The API has no word for "failed, and do not try again": with attempts left
-    CANCELED, with the error, is it."""
-    status = "CANCELED" if is_final and not ctx.is_last_attempt else "FAILED"
-    return Outcome(status=status, error=error, metrics=_sendable(ctx.metrics))
+def _failed(ctx: JobContext, error: str, *, is_final: bool = False) -> HandlerOutcome:
+    metrics = _sendable(ctx.metrics)
+    return HandlerOutcome(status="FAILED", error=error, metrics=metrics, is_final=is_final)
 
 
 def _sendable(metrics: dict[str, Any]) -> dict[str, Any] | None:
-    """The metrics, if they are JSON and small; a handler's odd metric must not cost it the result."""
+    """The metrics, if they are JSON and small; an odd metric must not cost the job its result."""
     if not metrics:
         return None
     try:

@@ -8,9 +8,14 @@ renewal *left*. From then on the job is lost to us, whatever happens.
 
     worker's loop                        this thread
     ─────────────                        ───────────
-    held[lease] = Holding   ─────────▶   every beat_at: heartbeat-batch ──▶ server
+    held[lease] = LeasedJob   ─────────▶   every beat_at: heartbeat-batch ──▶ server
     drop the job            ◀─ lost ──   409, 404, or fence_at passed
     tell the handler        ◀─ cancel─   cancel_requested in the answer
+
+A job that has ended is beaten for until the server has its result: while another handler blocks the
+event loop, the result waits there, and its lease must not run out meanwhile. For the same reason,
+while the loop is blocked, the thread asks the server which jobs it has handed out to this worker in
+answers that the loop could not read yet, and beats for those too.
 """
 
 import asyncio
@@ -21,12 +26,12 @@ from collections.abc import Callable, Mapping
 
 from ksana.base.clock import Clock
 from ksana.base.instant import MILLISECOND, SECOND, Micros
-from ksana.client import holding
-from ksana.client.errors import ApiError, ClientError, ConflictError, NotFoundError
-from ksana.client.holding import Holding
+from ksana.client import leased_job
+from ksana.client.errors import ApiConflictError, ApiError, ApiNotFoundError, ClientError
+from ksana.client.leased_job import LeasedJob
 from ksana.client.queue import MAX_LEASE_BATCH, QueueClient
 from ksana.client.shapes import BeatItem
-from ksana.client.transport import Backoff
+from ksana.client.transport import CallBackoff
 
 PROGRESS_GAP: Micros = SECOND
 """Progress is sent at most this often; a handler may report far more often."""
@@ -40,15 +45,17 @@ class Heartbeats:
     def __init__(
         self,
         client: QueueClient,
+        addon_id: str,
         worker_id: str,
-        held: Mapping[str, Holding],
+        held: Mapping[str, LeasedJob],
         ttl_us: Micros,
         clock: Clock,
         *,
-        on_lost: Callable[[Holding, str], None],
-        on_cancel: Callable[[Holding], None],
+        on_lost: Callable[[LeasedJob, str], None],
+        on_cancel: Callable[[LeasedJob], None],
     ) -> None:
         self._source = client
+        self._addon_id = addon_id
         self._worker_id = worker_id
         self._held = held
         self._ttl_us = ttl_us
@@ -59,6 +66,12 @@ class Heartbeats:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._is_stopping = False
+        self._workers_loop = asyncio.get_running_loop()
+        self._pinged_at: Micros | None = None
+        """When the worker's loop was asked for a sign of life that it has not given yet."""
+        self._look_at: Micros = 0
+        self.kept: dict[str, Micros] = {}
+        """By lease id, when the last heartbeat left for a job that the worker does not know yet."""
         self._thread = threading.Thread(
             target=self._main, name=f"ksana-heartbeats-{worker_id}", daemon=True
         )
@@ -90,31 +103,76 @@ class Heartbeats:
         self._loop = asyncio.get_running_loop()
         # One try per beat: the next beat is the repeat, and carries what is true by then.
         deadline_sec = min(self._source.deadline_sec, self._ttl_us / 4 / SECOND)
-        async with self._source.twin(deadline_sec=deadline_sec, backoff=Backoff(tries=1)) as client:
+        async with self._source.twin(
+            deadline_sec=deadline_sec, backoff=CallBackoff(tries=1)
+        ) as client:
             while not self._is_stopping:
                 self._wake.clear()
                 now = self._clock.monotonic()
-                running = [
-                    held for held in list(self._held.values()) if held.phase is holding.RUNNING
+                kept = [
+                    held for held in list(self._held.values()) if held.phase is not leased_job.LOST
                 ]
-                alive = [held for held in running if not self._is_fenced(held, now)]
+                alive = [held for held in kept if not self._is_fenced(held, now)]
                 due = [held for held in alive if self._due_at(held) <= now]
                 for start in range(0, len(due), MAX_LEASE_BATCH):
                     await self._beat(client, due[start : start + MAX_LEASE_BATCH])
+                if self._is_blocked(now) and now >= self._look_at:
+                    await self._keep_unread(client)
                 await self._sleep(alive)
 
-    def _is_fenced(self, held: Holding, now: Micros) -> bool:
+    def _is_blocked(self, now: Micros) -> bool:
+        """Tell whether the worker's loop has given no sign of life for a third of the lease."""
+        if self._pinged_at is None:
+            self._pinged_at = now
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._workers_loop.call_soon_threadsafe(self._on_ping)
+            return False
+        return now - self._pinged_at > self._ttl_us // 3
+
+    def _on_ping(self) -> None:
+        self._pinged_at = None
+
+    async def _keep_unread(self, client: QueueClient) -> None:
+        """Keep the leases of jobs whose claim was answered and not read yet."""
+        now = self._clock.monotonic()
+        self._look_at = now + self._ttl_us // 3
+        for lease_id, sent_at in list(self.kept.items()):
+            if now - sent_at > self._ttl_us:  # nobody took it up
+                self.kept.pop(lease_id, None)
+        try:
+            found = [
+                BeatItem(lease_id=job.lease_id, job_id=job.job_id, worker_id=self._worker_id)
+                async for job in client.list_jobs(
+                    state="RUNNING", addon_id=self._addon_id, page_size=MAX_LEASE_BATCH
+                )
+                if job.claimed_by == self._worker_id
+                and job.lease_id is not None
+                and job.lease_id not in self._held
+            ]
+            for start in range(0, len(found), MAX_LEASE_BATCH):
+                batch = found[start : start + MAX_LEASE_BATCH]
+                sent_at = self._clock.monotonic()
+                answers = await client.heartbeat_batch(batch)
+                for item, answer in zip(batch, answers, strict=True):
+                    if not isinstance(answer, ApiError):
+                        self.kept[item.lease_id] = sent_at
+        except ClientError as error:
+            log.warning("jobs of answers not read yet could not be kept: %s", error)
+            self._look_at = self._clock.monotonic() + self._ttl_us // 10
+
+    def _is_fenced(self, held: LeasedJob, now: Micros) -> bool:
         if now < held.fence_at:
             return False
-        self._on_lost(held, "its own lease time has passed")
-        return True
+        if held.phase is leased_job.RUNNING:
+            self._on_lost(held, "its own lease time has passed")
+        return True  # of a job that has ended, the server's answer to the release decides
 
-    def _due_at(self, held: Holding) -> Micros:
-        if held.reported != held.sent:
+    def _due_at(self, held: LeasedJob) -> Micros:
+        if held.reported != held.sent and held.phase is leased_job.RUNNING:
             return min(held.beat_at, held.beaten_at + PROGRESS_GAP)
         return held.beat_at
 
-    async def _sleep(self, alive: list[Holding]) -> None:
+    async def _sleep(self, alive: list[LeasedJob]) -> None:
         now = self._clock.monotonic()
         until = min(
             [now + self._tick_us, *(min(self._due_at(held), held.fence_at) for held in alive)]
@@ -124,7 +182,7 @@ class Heartbeats:
             async with asyncio.timeout(max(0, until - now) / SECOND):
                 await self._wake.wait()
 
-    async def _beat(self, client: QueueClient, due: list[Holding]) -> None:
+    async def _beat(self, client: QueueClient, due: list[LeasedJob]) -> None:
         sent_at = self._clock.monotonic()
         reported = [held.reported for held in due]
         items = [
@@ -132,6 +190,7 @@ class Heartbeats:
                 lease_id=held.lease_id,
                 job_id=held.job.job_id,
                 worker_id=self._worker_id,
+                lease_token=held.lease_token,
                 progress=held.progress,
                 message=held.message,
             )
@@ -149,13 +208,14 @@ class Heartbeats:
                 held.renew(sent_at, self._ttl_us)
                 if answer.job.cancel_requested:
                     self._on_cancel(held)
-            elif isinstance(answer, ConflictError | NotFoundError):
+            elif isinstance(answer, ApiConflictError | ApiNotFoundError):
+                held.fence_at = sent_at  # beaten for no more
                 self._on_lost(held, str(answer))
             else:
                 log.warning("heartbeat of lease %s failed: %s", held.lease_id, answer)
                 self._postpone([held])
 
-    def _postpone(self, due: list[Holding]) -> None:
+    def _postpone(self, due: list[LeasedJob]) -> None:
         """Beat again soon: a tenth of the lease's time, so that an outage of half of it is still
         survived."""
         again_at = self._clock.monotonic() + min(self._ttl_us // 10, 2 * SECOND)

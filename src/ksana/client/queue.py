@@ -9,8 +9,8 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from ksana.client import shapes, wire
-from ksana.client.errors import ApiError, ConflictError, DuplicateRequestError
-from ksana.client.transport import Backoff, Transport
+from ksana.client.errors import ApiConflictError, ApiError, DuplicateRequestError
+from ksana.client.transport import CallBackoff, Transport
 
 BASE = "/api/scheduler"
 MAX_SUBMIT_BATCH = 1_000
@@ -36,7 +36,7 @@ class QueueClient:
         connect_sec: float = 5.0,
         tls: ssl.SSLContext | None = None,
         headers: Mapping[str, str] | None = None,
-        backoff: Backoff | None = None,
+        backoff: CallBackoff | None = None,
     ) -> None:
         """`deadline_sec` bounds each call with all its repeats; `backoff` says how often and how
         soon it is repeated."""
@@ -53,7 +53,7 @@ class QueueClient:
         self._transport = Transport(base_url, **self._options)
 
     def twin(
-        self, *, deadline_sec: float | None = None, backoff: Backoff | None = None
+        self, *, deadline_sec: float | None = None, backoff: CallBackoff | None = None
     ) -> "QueueClient":
         """Make a client with the same settings, but for those given, and connections of its own,
         for another event loop."""
@@ -70,7 +70,7 @@ class QueueClient:
         """Close the connections."""
         await self._transport.close()
 
-    # ------------------------------------------------------------------------------------------------ jobs
+    # --- jobs ---
 
     async def submit(
         self,
@@ -179,7 +179,11 @@ class QueueClient:
         found = wire.decode(reply.body, wire.ClaimAnswer)
         if found.jobs is not None:
             return found.jobs
-        return [found.job] if found.job is not None else []
+        if found.job is None:
+            return []
+        if found.claim_token is not None and found.job.claim_token is None:
+            return [msgspec.structs.replace(found.job, claim_token=found.claim_token)]
+        return [found.job]
 
     async def get_job(self, job_id: str) -> shapes.JobStatus:
         """Get a job and its result."""
@@ -223,12 +227,12 @@ class QueueClient:
         note: str | None = None,
         progress: float | None = None,
         worker_id: str | None = None,
+        claim_token: str | None = None,
     ) -> shapes.Job:
         """Tell that a claimed job is PREPARING or LEASE_PENDING, with a note or progress; extends
-        the claim."""
-        body = wire.without_none(
-            {"state": state, "note": note, "progress": progress, "worker_id": worker_id}
-        )
+        the claim. Prove the claim by its token, or by the worker's id."""
+        members = {"state": state, "note": note, "progress": progress}
+        body = wire.without_none({**members, "worker_id": worker_id, "claim_token": claim_token})
         return (
             await self._post(f"/jobs/{wire.path_part(job_id)}/status", body, wire.JobAnswer)
         ).job
@@ -243,7 +247,7 @@ class QueueClient:
                     wire.JobAnswer,
                 )
             ).job
-        except ConflictError as error:
+        except ApiConflictError as error:
             if error.unknown_tries:  # perhaps our own first try did it
                 job = (await self.get_job(job_id)).job
                 if job.state == "CANCELED" or job.cancel_requested:
@@ -258,15 +262,26 @@ class QueueClient:
         """Ask why a job did, did not, or has not yet run."""
         return await self._get(f"/jobs/{wire.path_part(job_id)}/explain", dict[str, Any])
 
-    # ---------------------------------------------------------------------------------------------- leases
+    # --- leases ---
 
     async def request_lease(
-        self, job_id: str, *, worker_id: str | None = None, ttl_sec: int | None = None
+        self,
+        job_id: str,
+        *,
+        worker_id: str | None = None,
+        claim_token: str | None = None,
+        ttl_sec: int | None = None,
     ) -> shapes.LeaseDecision:
-        """Ask for a lease on a claimed job. A denial is an answer, not an error: see `approved`,
-        `reason`."""
-        body = wire.without_none({"job_id": job_id, "worker_id": worker_id, "ttl_sec": ttl_sec})
-        return await self._post("/lease/request", body, shapes.LeaseDecision)
+        """Ask for a lease on a claimed job. Prove the claim by its token, or by the worker's id. A
+        denial is an answer, not an error: see `approved`, `reason`."""
+        proof = {"worker_id": worker_id, "claim_token": claim_token}
+        body = wire.without_none({"job_id": job_id, **proof, "ttl_sec": ttl_sec})
+        found = await self._post("/lease/request", body, shapes.LeaseDecision)
+        lease = found.lease
+        if lease is None or lease.lease_token is not None or found.lease_token is None:
+            return found
+        lease = msgspec.structs.replace(lease, lease_token=found.lease_token)
+        return msgspec.structs.replace(found, lease=lease)
 
     async def heartbeat(
         self,
@@ -274,13 +289,13 @@ class QueueClient:
         *,
         job_id: str,
         worker_id: str,
+        lease_token: str | None = None,
         progress: float | None = None,
         message: str | None = None,
     ) -> shapes.Beat:
         """Keep a lease. Raise LeaseLostError when it is ours no longer."""
-        body = wire.without_none(
-            {"job_id": job_id, "worker_id": worker_id, "progress": progress, "message": message}
-        )
+        proof = {"job_id": job_id, "worker_id": worker_id, "lease_token": lease_token}
+        body = wire.without_none({**proof, "progress": progress, "message": message})
         return await self._post(f"/lease/{wire.path_part(lease_id)}/heartbeat", body, shapes.Beat)
 
     async def release(
@@ -289,14 +304,18 @@ class QueueClient:
         *,
         job_id: str,
         worker_id: str,
+        lease_token: str | None = None,
         status: str = "SUCCEEDED",
         result_data: Any = None,
         error: str | None = None,
         metrics: Mapping[str, Any] | None = None,
+        retry: bool = True,
     ) -> shapes.Release:
-        """End the job with its result. The same release sent again is answered the same."""
-        told = {"status": status, "result_data": result_data, "error": error, "metrics": metrics}
-        body = wire.without_none({"job_id": job_id, "worker_id": worker_id, **told})
+        """End the job with its result. The same release sent again is answered the same. With
+        `retry=False` a FAILED job stays so, whatever attempts are left."""
+        proof = {"job_id": job_id, "worker_id": worker_id, "lease_token": lease_token}
+        members = {"status": status, "result_data": result_data, "error": error, "metrics": metrics}
+        body = wire.without_none({**proof, **members, "retry": None if retry else False})
         return await self._post(f"/lease/{wire.path_part(lease_id)}/release", body, shapes.Release)
 
     async def get_lease(self, lease_id: str) -> shapes.Lease:
@@ -342,7 +361,7 @@ class QueueClient:
             for raw in results
         ]
 
-    # ----------------------------------------------------------------------------------------------- stats
+    # --- stats ---
 
     async def snapshot(self) -> shapes.Snapshot:
         """Get capacity, jobs and leases as they are now."""
@@ -352,10 +371,8 @@ class QueueClient:
         self, metric: str, *, bucket: str = "5m", span: str = "24h"
     ) -> shapes.Timeseries:
         """Get a metric over time; `span` is the API's `range`."""
-        return await self._get(
-            f"/stats/timeseries{wire.query_string({'metric': metric, 'bucket': bucket, 'range': span})}",
-            shapes.Timeseries,
-        )
+        query = wire.query_string({"metric": metric, "bucket": bucket, "range": span})
+        return await self._get(f"/stats/timeseries{query}", shapes.Timeseries)
 
     async def _get(self, path: str, kind: type[T]) -> T:
         reply, _ = await self._transport.call(

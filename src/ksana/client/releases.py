@@ -1,9 +1,8 @@
-"""The way of results to the server: what waits goes together, and each goes until the server has
-given its answer.
+"""Results on their way to the server: in batches, each until the server has answered for it.
 
 A result is sent again and again until it is accepted or refused. That is safe, because the same
 release twice is answered the same, and a release of a lease that is ours no longer is refused; the
-server, not we, judges that. No result is held back to fill a batch: a batch is what came in while
+server, not we, decides that. No result is held back to fill a batch: a batch is what came in while
 the last one was under way.
 """
 
@@ -16,21 +15,21 @@ import msgspec
 
 from ksana.client.errors import (
     AccessError,
+    ApiConflictError,
     ApiError,
+    ApiNotFoundError,
     ClientError,
-    ConflictError,
     InvalidRequestError,
-    NotFoundError,
 )
 from ksana.client.handlers import MAX_ERROR_CHARS, one_line
-from ksana.client.holding import Holding
+from ksana.client.leased_job import LeasedJob
 from ksana.client.queue import MAX_LEASE_BATCH, QueueClient
 from ksana.client.shapes import ReleaseItem
-from ksana.client.transport import Backoff
+from ksana.client.transport import CallBackoff
 
 FULL_ENOUGH = 200
 """So many waiting results are worth a second request beside the one under way."""
-MAX_FLIGHTS = 2
+MAX_REQUESTS = 2
 MAX_BATCH_BYTES = 950_000
 """A body may have 1 MiB."""
 ITEM_BYTES = 400
@@ -39,13 +38,13 @@ ITEM_BYTES = 400
 log = logging.getLogger("ksana.client")
 
 
-class Waiting:
+class PendingRelease:
     """A result on its way."""
 
     __slots__ = ("held", "is_substitute", "item", "size")
 
     def __init__(
-        self, held: Holding, item: ReleaseItem, size: int, *, is_substitute: bool = False
+        self, held: LeasedJob, item: ReleaseItem, size: int, *, is_substitute: bool = False
     ) -> None:
         self.held = held
         self.item = item
@@ -54,21 +53,21 @@ class Waiting:
         """True when the server refused the result itself and this reports that failure instead."""
 
 
-Settle = Callable[[Holding, ReleaseItem, ApiError | None], None]
-"""Told the server's verdict: None is accepted, an error is refused for good."""
+Settle = Callable[[LeasedJob, ReleaseItem, ApiError | None], None]
+"""Called with the server's answer: None is accepted, an error is refused for good."""
 
 
 class Releases:
     """Takes results and sees them through."""
 
-    def __init__(self, client: QueueClient, settle: Settle, backoff: Backoff) -> None:
+    def __init__(self, client: QueueClient, settle: Settle, backoff: CallBackoff) -> None:
         self._client = client
         self._settle = settle
         self._backoff = backoff
-        self._waiting: deque[Waiting] = deque()
-        self._flights: set[asyncio.Task[None]] = set()
-        self._flying = 0
-        """Flights that will still look for what waits. A flight's task is done a turn later than
+        self._waiting: deque[PendingRelease] = deque()
+        self._requests: set[asyncio.Task[None]] = set()
+        self._sending = 0
+        """Flights that will still look for what waits. A request's task is done a turn later than
         its last look."""
         self._in_flight = 0
         self._is_idle = asyncio.Event()
@@ -77,11 +76,11 @@ class Releases:
     def __len__(self) -> int:
         return len(self._waiting) + self._in_flight
 
-    def add(self, held: Holding, item: ReleaseItem) -> None:
+    def add(self, held: LeasedJob, item: ReleaseItem) -> None:
         """Take a result. It leaves with what else ends in this turn of the event loop, or with the
         next batch."""
         self._put(
-            Waiting(
+            PendingRelease(
                 held,
                 item,
                 ITEM_BYTES + (len(bytes(item.result_data)) if item.result_data is not None else 0),
@@ -89,7 +88,7 @@ class Releases:
         )
 
     async def drain(self, within_sec: float) -> bool:
-        """Wait until all results have their verdict; tell whether they had it in time."""
+        """Wait until the server has answered for all results; False if not in time."""
         try:
             async with asyncio.timeout(within_sec):
                 await self._is_idle.wait()
@@ -97,33 +96,35 @@ class Releases:
             return False
         return True
 
-    async def abandon(self) -> list[Holding]:
-        """Stop sending; tell which results are without a verdict."""
-        flights = list(self._flights)
-        for flight in flights:
-            flight.cancel()
-        await asyncio.gather(*flights, return_exceptions=True)
+    async def abandon(self) -> list[LeasedJob]:
+        """Stop sending; list the results without an answer."""
+        requests = list(self._requests)
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
         left = [waiting.held for waiting in self._waiting]
         self._waiting.clear()
         self._is_idle.set()
         return left
 
-    def _put(self, waiting: Waiting) -> None:
+    def _put(self, waiting: PendingRelease) -> None:
         self._waiting.append(waiting)
-        if not self._flying or (self._flying < MAX_FLIGHTS and len(self._waiting) >= FULL_ENOUGH):
+        if not self._sending or (
+            self._sending < MAX_REQUESTS and len(self._waiting) >= FULL_ENOUGH
+        ):
             self._is_idle.clear()
-            self._flying += 1
+            self._sending += 1
             # A task starts in the next turn of the loop: all that ends in this one goes with it.
-            flight = asyncio.get_running_loop().create_task(self._fly())
-            self._flights.add(flight)
-            flight.add_done_callback(self._land)
+            request = asyncio.get_running_loop().create_task(self._send_batches())
+            self._requests.add(request)
+            request.add_done_callback(self._on_request_done)
 
-    def _land(self, flight: asyncio.Task[None]) -> None:
-        self._flights.discard(flight)
-        if not flight.cancelled() and flight.exception() is not None:
-            log.error("sending results failed", exc_info=flight.exception())
+    def _on_request_done(self, request: asyncio.Task[None]) -> None:
+        self._requests.discard(request)
+        if not request.cancelled() and request.exception() is not None:
+            log.error("sending results failed", exc_info=request.exception())
 
-    async def _fly(self) -> None:
+    async def _send_batches(self) -> None:
         try:
             while self._waiting:
                 batch = self._take()
@@ -136,11 +137,11 @@ class Releases:
                 finally:
                     self._in_flight -= len(batch)
         finally:
-            self._flying -= 1
-            if not self._flying:
+            self._sending -= 1
+            if not self._sending:
                 self._is_idle.set()
 
-    def _take(self) -> list[Waiting]:
+    def _take(self) -> list[PendingRelease]:
         batch = [self._waiting.popleft()]
         size = batch[0].size
         while (
@@ -152,13 +153,13 @@ class Releases:
             size += batch[-1].size
         return batch
 
-    async def _deliver(self, batch: list[Waiting]) -> None:
-        """Send the batch until every result has its verdict, or waits anew as something smaller."""
+    async def _deliver(self, batch: list[PendingRelease]) -> None:
+        """Send the batch until every result has its answer, or waits anew as something smaller."""
         failures = 0
         while batch:
             asked_sec: float | None = None
             try:
-                verdicts = await self._client.release_batch_briefly(
+                answers = await self._client.release_batch_briefly(
                     [waiting.item for waiting in batch]
                 )
             except ClientError as error:
@@ -168,25 +169,27 @@ class Releases:
                 log.warning("releasing %d results failed, will repeat: %s", len(batch), error)
                 asked_sec = error.retry_after_sec if isinstance(error, ApiError) else None
             else:
-                batch = self._settle_all(batch, verdicts)
+                batch = self._settle_all(batch, answers)
                 if not batch:
                     return
             failures += 1
             await asyncio.sleep(self._backoff.pause(failures, asked_sec))
 
-    def _settle_all(self, batch: list[Waiting], verdicts: list[ApiError | None]) -> list[Waiting]:
-        """Hand out the verdicts; give back what must be sent again."""
-        again: list[Waiting] = []
-        for waiting, verdict in zip(batch, verdicts, strict=True):
-            if verdict is None or isinstance(verdict, ConflictError | NotFoundError):
-                self._settle(waiting.held, waiting.item, verdict)
-            elif isinstance(verdict, InvalidRequestError):
-                self._substitute(waiting, verdict)
+    def _settle_all(
+        self, batch: list[PendingRelease], answers: list[ApiError | None]
+    ) -> list[PendingRelease]:
+        """Report the answers; list what must be sent again."""
+        again: list[PendingRelease] = []
+        for waiting, answer in zip(batch, answers, strict=True):
+            if answer is None or isinstance(answer, ApiConflictError | ApiNotFoundError):
+                self._settle(waiting.held, waiting.item, answer)
+            elif isinstance(answer, InvalidRequestError):
+                self._substitute(waiting, answer)
             else:
                 again.append(waiting)
         return again
 
-    async def _deliver_smaller(self, batch: list[Waiting], error: ClientError) -> None:
+    async def _deliver_smaller(self, batch: list[PendingRelease], error: ClientError) -> None:
         """The batch as a whole was refused: find the culprit by halving."""
         if len(batch) > 1:
             half = len(batch) // 2
@@ -196,17 +199,17 @@ class Releases:
             assert isinstance(error, ApiError)
             self._substitute(batch[0], error)
 
-    def _substitute(self, waiting: Waiting, error: ApiError) -> None:
+    def _substitute(self, waiting: PendingRelease, error: ApiError) -> None:
         """The server cannot take this result: report that as the job's failure, once."""
         if waiting.is_substitute:
             self._settle(waiting.held, waiting.item, error)
             return
         log.error("the server refused the result of job %s: %s", waiting.item.job_id, error)
-        told = f"the server refused the result: {one_line(error)}"[:MAX_ERROR_CHARS]
+        text = f"the server refused the result: {one_line(error)}"[:MAX_ERROR_CHARS]
         item = msgspec.structs.replace(
-            waiting.item, status="FAILED", result_data=None, error=told, metrics=None
+            waiting.item, status="FAILED", result_data=None, error=text, metrics=None
         )
-        self._put(Waiting(waiting.held, item, ITEM_BYTES, is_substitute=True))
+        self._put(PendingRelease(waiting.held, item, ITEM_BYTES, is_substitute=True))
 
     @staticmethod
     def _is_refused(error: ClientError) -> bool:
@@ -214,4 +217,4 @@ class Releases:
         and may pass."""
         if not isinstance(error, ApiError) or not error.code or isinstance(error, AccessError):
             return False
-        return isinstance(error, InvalidRequestError | ConflictError | NotFoundError)
+        return isinstance(error, InvalidRequestError | ApiConflictError | ApiNotFoundError)

@@ -33,7 +33,11 @@ class Job(Answer, frozen=True, kw_only=True, gc=False):
     run_at: datetime | None = None
     claimed_by: str | None = None
     claim_expires_at: datetime | None = None
+    claim_token: str | None = None
+    """Proves the claim; only in the answer to the claim that took the job."""
     lease_id: str | None = None
+    lease_token: str | None = None
+    """Proves the lease; only in the answer to a claim that came with the lease."""
     attempts: int = 0
     max_attempts: int = 1
     next_retry_at: datetime | None = None
@@ -55,6 +59,8 @@ class Lease(Answer, frozen=True, kw_only=True, gc=False):
     lease_id: str
     job_id: str
     state: str
+    lease_token: str | None = None
+    """Proves the lease; only in the answer that granted it."""
     addon_id: str | None = None
     cost_units: int = 1
     ttl_sec: float = 30
@@ -94,6 +100,7 @@ class LeaseDecision(Answer, frozen=True, kw_only=True, gc=False):
 
     approved: bool
     lease: Lease | None = None
+    lease_token: str | None = None
     retry_after_sec: float | None = None
     reason: str | None = None
     position: int | None = None
@@ -176,6 +183,7 @@ class BeatItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lease_id: str
     job_id: str
     worker_id: str
+    lease_token: str | None = None
     progress: float | None = None
     message: str | None = None
 
@@ -187,6 +195,9 @@ class ReleaseItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     job_id: str
     worker_id: str
     status: str
+    lease_token: str | None = None
     result_data: Any = None
     error: str | None = None
     metrics: dict[str, Any] | None = None
+    retry: bool = True
+    """False: FAILED for good, whatever attempts are left."""

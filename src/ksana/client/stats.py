@@ -26,4 +26,4 @@ class WorkerStats:
         self.lost = 0
         """Dropped because the lease was over or the server refused the result."""
         self.unsettled = 0
-        """Results without a verdict when the worker ended."""
+        """Results without an answer when the worker ended."""

@@ -9,7 +9,7 @@ import msgspec
 
 from ksana.base.ids import new_uuid
 from ksana.client.context import CancelSignal, JobContext
-from ksana.client.handlers import Outcome
+from ksana.client.handlers import HandlerOutcome
 from ksana.client.shapes import Job
 from ksana.client.worker import Worker
 
@@ -22,6 +22,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     metrics: dict[str, Any]
     reports: list[tuple[float | None, str | None]]
+    is_final: bool = False
+    """A failure after which no other attempt is made, whatever attempts are left."""
 
 
 class WorkerTester:
@@ -49,26 +51,14 @@ class WorkerTester:
         """
         registered = self._worker.handlers.get(job_type)
         if registered is None:
-            raise ValueError(
-                f"no handler for {job_type!r}; there are: {', '.join(sorted(self._worker.handlers)) or 'none'}"
-            )
-        made = {
-            "job_id": new_uuid(),
-            "lease_id": new_uuid(),
-            "addon_id": self._worker.addon_id,
-            "job_type": job_type,
-            "state": "RUNNING",
-            "claimed_by": self._worker.worker_id,
-            "attempts": attempt,
-            "max_attempts": max_attempts,
-            "payload": payload,
-            **(job or {}),
-        }
-        told = msgspec.json.decode(msgspec.json.encode(made), type=Job)
+            known = ", ".join(sorted(self._worker.handlers)) or "none"
+            raise ValueError(f"no handler for {job_type!r}; there are: {known}")
+        members = {"attempts": attempt, "max_attempts": max_attempts, "payload": payload}
+        parsed = self._make_job(job_type, {**members, **(job or {})})
         signal = CancelSignal()
         reports: list[tuple[float | None, str | None]] = []
         loop = asyncio.get_running_loop()
-        task: asyncio.Task[Outcome] | None = None
+        task: asyncio.Task[HandlerOutcome] | None = None
 
         def tell_cancel() -> None:
             if not signal.is_set():
@@ -84,7 +74,7 @@ class WorkerTester:
                 else:
                     signal.set("the job was cancelled")
 
-        ctx = JobContext(told, told.payload, self._worker.worker_id, signal, report)
+        ctx = JobContext(parsed, parsed.payload, self._worker.worker_id, signal, report)
         with ThreadPoolExecutor(max_workers=1) as executor:
             task = loop.create_task(registered.run(ctx, executor))
             if cancel:
@@ -94,11 +84,24 @@ class WorkerTester:
             except asyncio.CancelledError:
                 if not signal.is_set():
                     raise
-                outcome = Outcome(status="CANCELED", error=signal.reason, is_given_up=True)
+                outcome = HandlerOutcome(status="CANCELED", error=signal.reason, is_given_up=True)
         return Tried(
             status=outcome.status,
             result=outcome.result(),
             error=outcome.error,
             metrics=outcome.metrics or {},
             reports=reports,
+            is_final=outcome.is_final,
         )
+
+    def _make_job(self, job_type: str, members: Mapping[str, Any]) -> Job:
+        made = {
+            "job_id": new_uuid(),
+            "lease_id": new_uuid(),
+            "addon_id": self._worker.addon_id,
+            "job_type": job_type,
+            "state": "RUNNING",
+            "claimed_by": self._worker.worker_id,
+            **members,
+        }
+        return msgspec.json.decode(msgspec.json.encode(made), type=Job)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ksana.client.connection import Connection, Reply
+from ksana.client.connection import Connection, HttpReply
 from ksana.client.errors import (
     ApiError,
     BusyError,
@@ -30,7 +30,7 @@ MAX_RETRY_AFTER_SEC = 60.0
 _UNSAFE = re.compile(r"[\x00-\x20\x7f]")
 
 
-class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+class CallBackoff(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait before the next try: full jitter under a ceiling that doubles."""
 
     first_sec: float = 0.1
@@ -57,7 +57,7 @@ class Transport:
         idle_sec: float = 4.0,
         tls: ssl.SSLContext | None = None,
         headers: Mapping[str, str] | None = None,
-        backoff: Backoff | None = None,
+        backoff: CallBackoff | None = None,
     ) -> None:
         """`idle_sec` stays below the five seconds after which uvicorn closes an idle connection."""
         parts = urlsplit(base_url)
@@ -76,7 +76,7 @@ class Transport:
             connect_sec,
             idle_sec,
         )
-        self.backoff = backoff or Backoff()
+        self.backoff = backoff or CallBackoff()
         self._idle: list[Connection] = []
         self._slots: asyncio.Semaphore | None = None
         self._is_closed = False
@@ -91,7 +91,7 @@ class Transport:
         is_repeatable: bool = True,
         tries: int | None = None,
         headers: Mapping[str, str] | None = None,
-    ) -> tuple[Reply, int]:
+    ) -> tuple[HttpReply, int]:
         """Make the call, repeated where that is safe, and give a 2xx answer and how many tries had
         an unknown outcome. Raise an ApiError or a TransportError."""
         request = self._request(method, path, body, headers)
@@ -129,9 +129,9 @@ class Transport:
         self._is_closed = True
         while self._idle:
             self._idle.pop().close()
-        await asyncio.sleep(0)  # lets the closed transports tell the event loop
+        await asyncio.sleep(0)  # lets the closed transports report to the event loop
 
-    async def _ask_once(self, request: bytes, left_sec: float) -> Reply:
+    async def _ask_once(self, request: bytes, left_sec: float) -> HttpReply:
         if self._is_closed:
             raise TransportError("the client is closed", is_outcome_unknown=False)
         if left_sec <= 0:
@@ -187,8 +187,8 @@ class Transport:
                 f"{self._host}:{self._port} did not take the connection", is_outcome_unknown=False
             ) from None
         except OSError as error:  # ssl.SSLError is one too
-            told = f"cannot connect to {self._host}:{self._port}: {error}"
-            raise TransportError(told, is_outcome_unknown=False) from None
+            message = f"cannot connect to {self._host}:{self._port}: {error}"
+            raise TransportError(message, is_outcome_unknown=False) from None
         return connection
 
     def _request(
@@ -204,8 +204,9 @@ class Transport:
                     "latin-1"
                 )
             )
-        head = f"{self._head}{more}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        return f"{method} {self._prefix}{path} HTTP/1.1\r\n{head}".encode("latin-1") + body
+        kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._head}{more}{kind}"
+        return head.encode("latin-1") + body
 
 
 def _common_head(host: str, api_key: str | None, headers: Mapping[str, str]) -> str:

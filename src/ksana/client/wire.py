@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 class ClaimAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
     job: shapes.Job | None = None
+    claim_token: str | None = None
     jobs: list[shapes.Job] | None = None
 
 
@@ -83,9 +84,9 @@ def is_outcome_unknown(error: ClientError) -> bool:
 
 def refusal_in(item: dict[str, Any]) -> ApiError | None:
     """The error of a batch item: its body stands in the item itself or under `error`."""
-    for told in (item, item.get("error")):
-        if isinstance(told, dict) and isinstance(told.get("code"), str):
-            return from_body(None, told)
+    for members in (item, item.get("error")):
+        if isinstance(members, dict) and isinstance(members.get("code"), str):
+            return from_body(None, members)
     return None
 
 

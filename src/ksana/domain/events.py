@@ -30,6 +30,12 @@ class EventKind(msgspec.Struct, frozen=True):
 
 
 KINDS: Final = (
-    EventKind("KEY", "KEY_CREATED", "An API key was made.", ("name", "scopes")),
-    EventKind("KEY", "KEY_REVOKED", "An API key was revoked."),
+    EventKind(
+        entity="KEY",
+        name="KEY_CREATED",
+        meaning="An API key was made, or taken over from a JSON file.",
+        members=("name", "scopes"),
+        optional=("from",),
+    ),
+    EventKind(entity="KEY", name="KEY_REVOKED", meaning="An API key was revoked."),
 )

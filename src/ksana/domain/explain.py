@@ -19,11 +19,17 @@ RECORDED: Final[dict[str, str]] = {
     "CONCURRENCY_LIMIT": "as many runs as allowed were active, and the concurrency policy is SKIP",
     "QUEUED_BEHIND_ACTIVE": "as many runs as allowed were active, so it waits in line for its turn",
     "QUEUE_FULL": "as many runs as allowed were active and the line of waiting runs was full",
-    "MISFIRE_FIRE_NOW": "the slot was missed; the misfire policy FIRE_NOW makes one run up for all that were missed",
+    "MISFIRE_FIRE_NOW": (
+        "the slot was missed; the misfire policy FIRE_NOW makes one run up for all that were missed"
+    ),
     "MISFIRE_SKIP": "the slot was missed, and the misfire policy SKIP makes nothing up",
-    "MISFIRE_CATCH_UP_LIMITED": "the slot was missed; the misfire policy CATCH_UP_LIMITED makes up the latest ones",
+    "MISFIRE_CATCH_UP_LIMITED": (
+        "the slot was missed; the misfire policy CATCH_UP_LIMITED makes up the latest ones"
+    ),
     "NO_INSTANCE_RAN": "its only slot passed while no instance ran, and it is not made up",
     "PAST_WHEN_SET": "its only slot had passed already when it was set",
+    "TASK_DISABLED": "the task was disabled before the slot could be fired",
+    "SCHEDULE_CHANGED": "the schedule was changed before the slot could be fired",
     "RUN_NOW": "somebody asked to run it at once, beside whatever runs",
     "RETRIED_BY_CALLER": "somebody asked to run a finished run again",
     # on the way to its end
@@ -35,8 +41,12 @@ RECORDED: Final[dict[str, str]] = {
     "NOT_RETRYABLE": "the target's answer, or the rules, say that another try would not help",
     "RETRIES_USED_UP": "every try the retry policy allows was made",
     "NO_RETRIES": "the attempt failed, and the task has no retries",
-    "OUTCOME_UNKNOWN_AT_MOST_ONCE": "what came of the call is not known, and the task is delivered at most once",
-    "TOKEN_VOID": "the run was no longer the instance's to finish: it had been cancelled, ended or taken over",
+    "OUTCOME_UNKNOWN_AT_MOST_ONCE": (
+        "what came of the call is not known, and the task is delivered at most once"
+    ),
+    "TOKEN_VOID": (
+        "the run was no longer the instance's to finish: it had been cancelled, ended or taken over"
+    ),
     # callbacks
     "CALLBACK_SAID_SUCCESS": "the callback said SUCCESS",
     "CALLBACK_SAID_FAILED": "the callback said FAILED",
@@ -65,21 +75,40 @@ PRESENT: Final[dict[str, str]] = {
     "DISABLED": "the task is disabled; slots that fall while it is are not made up",
     "NO_MORE_SLOTS": "the schedule has no slot after {after}",
     "MAX_RUNS_REACHED": "it has run {runs_fired} times, and max_runs is {max_runs}",
+    "DELETED": "the task was deleted at {at}",
     "NOT_CREATED_YET": "the task was made later, at {created_at}",
-    "SET_AFTER_SLOT": "the slot {slot} was past when the task was made, changed or enabled at {set_at}",
-    "CHANGED_SINCE": "the task was changed at {changed_at}: slots before are judged by its definition of today",
-    "NOT_RECORDED": "nothing is recorded of the slot {slot}: it is older than what is kept, or the schedule was another",
+    "SET_AFTER_SLOT": (
+        "the slot {slot} was past when the task was made, changed or enabled at {set_at}"
+    ),
+    "CHANGED_SINCE": (
+        "the task was changed at {changed_at}, and its schedule before is not recorded: it is"
+        " judged by the one of today"
+    ),
+    "NOT_RECORDED": (
+        "nothing is recorded of the slot {slot}: it is older than what is kept, or the "
+        "schedule was another"
+    ),
     "SLOT_RAN": "the slot {slot} was fired as run {run_id}, which is {status}",
     "RUN_BY_HAND": "run {run_id} was started by hand at {at} and is {status}",
     "SLOTS_TO_COME": "{count} slots fall due by then, the first at {slot}",
-    "WOULD_START": "as things stand the slot would start at once: {active} of {max_concurrency} runs are active",
+    "WOULD_START": (
+        "as things stand the slot would start at once: {active} of {max_concurrency} runs are"
+        " active"
+    ),
     "WOULD_WAIT": "as things stand the slot would wait in line: {active} active, {waiting} waiting",
     "WOULD_SKIP": "as things stand the slot would be skipped: {active} active, {waiting} waiting",
     # what a run waits for
-    "WAITS_FOR_PLACE": "it waits for a worker and a place at {host}; {ahead} runs are before it there",
-    "WAITS_FOR_TURN": "it is number {position} in line: {active} of {max_concurrency} runs of the task are active",
+    "WAITS_FOR_PLACE": (
+        "it waits for a worker and a place at {host}; {ahead} runs are before it there"
+    ),
+    "WAITS_FOR_TURN": (
+        "it is number {position} in line: {active} of {max_concurrency} runs of the task are active"
+    ),
     "HELD": "instance {instance} holds it and is at attempt {attempt}",
-    "HOLDER_LOST": "instance {instance} held it and gives no sign of life; it is taken over as soon as this is noticed",
+    "HOLDER_LOST": (
+        "instance {instance} held it and gives no sign of life; it is taken over as soon as "
+        "this is noticed"
+    ),
     "WAITS_FOR_RETRY": "attempt {attempt} is over; the next is made at {at}, in {rest}",
     "WAITS_FOR_CALLBACK": "the target has until {deadline} to call back, another {rest}",
     "OVERDUE": "{what} was due at {at} and is about to be looked at",
@@ -95,6 +124,7 @@ EVENTS: Final[dict[str, str]] = {
     "TASK_DISABLED": "the task was disabled",
     "TASK_DELETED": "the task was deleted",
     "TASK_MISFIRED": "slots were missed",
+    "TRIGGER_REFUSED": "a trigger was refused",
     "TASK_MISSED": "the only slot was missed",
     "RUN_SCHEDULED": "the run was made and has not started",
     "RUN_STARTED": "the run was started",
@@ -165,7 +195,8 @@ def tell(fact: Fact) -> str:
     """Put an event into one sentence without a full stop."""
     words = EVENTS.get(fact.type, fact.type)
     if fact.type == "TASK_MISFIRED":
-        words = f"{fact.data.get('count')} slots were missed, from {fact.data.get('first')} to {fact.data.get('last')}"
+        count, first, last = (fact.data.get(name) for name in ("count", "first", "last"))
+        words = f"{count} slots were missed, from {first} to {last}"
     elif fact.type == "TASK_CHANGED":
         words = f"{words}: version {fact.data.get('version')}, {fact.data.get('status')}"
     code = fact.data.get("reason")

@@ -1,8 +1,8 @@
-"""Every state of every entity and every legal move, as data. The only list there is: guards, docs
-and tests read it.
+"""Every state of every entity and every legal move, as data.
 
-A move is `(from, event, to)`. A change of state is a compare-and-set on `from`; what is not listed
-here is illegal and answered 409 ILLEGAL_TRANSITION naming both states. The diagrams in
+A move is `(from, event, to)`. Each entity has one writer, which asks `require` before it writes;
+the write itself is a compare-and-set on `from`. A move that is not listed here is illegal: it is
+answered 409 ILLEGAL_TRANSITION, naming both states, and changes nothing. The diagrams in
 docs/concepts/lifecycle.md are made from these tables.
 """
 

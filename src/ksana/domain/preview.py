@@ -10,7 +10,7 @@ from ksana.domain.timetable import Timetable
 from ksana.domain.zones import MARGIN, Second, Transition, Zone, format_offset, get_zone
 
 
-class Firing(msgspec.Struct, frozen=True):
+class PreviewedFiring(msgspec.Struct, frozen=True):
     """One slot to come."""
 
     at: Instant
@@ -21,9 +21,9 @@ class Firing(msgspec.Struct, frozen=True):
     note: str | None = None
 
 
-def preview(schedule: Schedule, after: Instant, n: int) -> list[Firing]:
+def preview(schedule: Schedule, after: Instant, n: int) -> list[PreviewedFiring]:
     """List the next `n` slots later than `after`, fewer if the schedule ends."""
-    firings: list[Firing] = []
+    firings: list[PreviewedFiring] = []
     zone = get_zone(schedule.timezone) if isinstance(schedule, Cron) else get_zone("UTC")
     before = after
     while len(firings) < n:
@@ -37,7 +37,9 @@ def preview(schedule: Schedule, after: Instant, n: int) -> list[Firing]:
             if isinstance(schedule, Cron)
             else None
         )
-        firings.append(Firing(slot, local + format_offset(offset), format_offset(offset), note))
+        firings.append(
+            PreviewedFiring(slot, local + format_offset(offset), format_offset(offset), note)
+        )
         before = slot
     return firings
 

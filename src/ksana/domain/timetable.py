@@ -6,8 +6,7 @@ shows some twice (an overlap). What happens then:
 
     dst_gap      next   all times inside one gap together fire once, at the instant the gap ends
                  skip   they do not fire
-                 shift  each fires later by the length of the gap (02:30 at 03:30), as if the clock
-                        had not jumped
+                 shift  each fires later by the length of the gap: 02:30 at 03:30
     dst_overlap  first  a time that comes twice fires the first time
                  second it fires the second time
                  both   it fires both times

@@ -150,8 +150,8 @@ def zone_names() -> frozenset[str]:
 
 
 def rules_version() -> str:
-    """The version of the zone rules in use, for `/version`. When it changes, stored slots are
-    worked out anew."""
+    """The version of the zone rules in use, for `/version`. Stored slots stay as they were worked
+    out with the rules of their time, until they are fired."""
     return str(import_module("tzdata").IANA_VERSION)
 
 

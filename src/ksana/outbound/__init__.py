@@ -1,2 +1,1 @@
-"""One HTTP attempt: a lane for plain http, libcurl for the rest, the egress rules, and plain words
-for what went wrong."""
+"""One HTTP attempt: our own client for plain http, libcurl for the rest, and the egress rules."""

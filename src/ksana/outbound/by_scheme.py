@@ -1,18 +1,18 @@
-"""The Caller of the service: plain http in a lane of its own, everything else by libcurl.
+"""The Caller of the service: plain http by our own client, everything else by libcurl.
 
-Both lanes ask the same egress policy and look names up in the same place. A redirect may lead from
-the plain lane to libcurl's, with what is left of its hops and its deadline; libcurl's lane follows
-its own, http or not.
+Both ask the same egress policy and the same resolver. A redirect may lead from the plain client to
+libcurl, with what is left of its hops and its deadline; libcurl follows its own, http or not.
 """
 
 import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 from ksana.outbound.curl.caller import MAX_IDLE, CurlCaller, check_libcurl
 from ksana.outbound.curl.handle import HARD_CAP
 from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.plain.client import PlainLane
-from ksana.outbound.resolver import LookUp, Names, look_up_addresses
+from ksana.outbound.plain.client import PlainHttpClient
+from ksana.outbound.resolver import LookUpFunction, Resolver, look_up_addresses
 from ksana.ports.caller import Call, Reply, Request
 
 
@@ -25,19 +25,21 @@ class HttpCaller:
         *,
         max_idle: int = MAX_IDLE,
         ca_file: str | None = None,
-        look_up: LookUp = look_up_addresses,
+        look_up: LookUpFunction = look_up_addresses,
         hard_cap: int = HARD_CAP,
+        plain_http: Literal["own", "libcurl"] = "own",
     ) -> None:
         """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it
-        may block."""
+        may block. `plain_http` chooses the client of http:// URLs; https:// is always libcurl's."""
         check_libcurl()  # now: a call cannot raise it later
         self._policy = policy or EgressPolicy()
+        self._is_all_curl = plain_http == "libcurl"
         self._max_idle = max_idle
         self._ca_file = ca_file
         self._hard_cap = hard_cap
-        self._names = Names(asyncio.get_running_loop(), look_up)
-        self._plain = PlainLane(
-            self._policy, self._names, self._hand_over, max_idle=max_idle, hard_cap=hard_cap
+        self._resolver = Resolver(asyncio.get_running_loop(), look_up)
+        self._plain = PlainHttpClient(
+            self._policy, self._resolver, self._hand_over, max_idle=max_idle, hard_cap=hard_cap
         )
         self._curl: CurlCaller | None = None
         self._closed = False
@@ -51,20 +53,27 @@ class HttpCaller:
         """Start an attempt; see the port."""
         if self._closed:
             return self._plain.refuse(request, done)
-        return self._plain.take(request, done) or self._find_curl().call(request, done)
+        if self._is_all_curl:
+            return self._find_curl().call(request, done)
+        return self._plain.start_if_plain(request, done) or self._find_curl().call(request, done)
 
     def close(self) -> None:
-        """Abort what is in flight, telling each one before this returns, and free every socket."""
+        """Abort what is in flight, calling each `done` before this returns; free every socket."""
         self._closed = True
         self._plain.close()
         if self._curl is not None:
             self._curl.close()
-        self._names.close()
+        self._resolver.close()
 
     def _hand_over(
-        self, request: Request, done: Callable[[Reply], None], hops_left: int, spent_ms: float
+        self,
+        request: Request,
+        done: Callable[[Reply], None],
+        hops_left: int,
+        spent_ms: float,
+        sends: int,
     ) -> Call:
-        return self._find_curl().carry_on(request, done, hops_left, spent_ms)
+        return self._find_curl().take_over(request, done, hops_left, spent_ms, sends)
 
     def _find_curl(self) -> CurlCaller:
         if self._curl is None:
@@ -73,6 +82,6 @@ class HttpCaller:
                 max_idle=self._max_idle,
                 ca_file=self._ca_file,
                 hard_cap=self._hard_cap,
-                names=self._names,
+                resolver=self._resolver,
             )
         return self._curl

@@ -118,7 +118,7 @@ class EgressPolicy:
         )
         self._allow_private = allow_private
         self._own_hosts, self._own_addresses = _read_own(own)
-        self._judge = lru_cache(maxsize=4096)(self._judge_uncached)
+        self._check = lru_cache(maxsize=4096)(self._check_uncached)
 
     def check_host(self, host: str, port: int) -> str | None:
         """Say why a name (lower case, no final dot) may not be called, before it is even looked up,
@@ -135,11 +135,11 @@ class EgressPolicy:
         return None
 
     def check_address(self, ip: str, port: int = 0, host: str = "") -> str | None:
-        """Say why an address may not be connected to, or None. `host` is the name that led to it."""
-        return self._judge(ip, port, bool(self._allowed_hosts) and self._is_host_allowed(host))
+        """Say why an address may not be called, or None. `host` is the name that led to it."""
+        return self._check(ip, port, bool(self._allowed_hosts) and self._is_host_allowed(host))
 
     def check_target(self, host: str, port: int) -> str | None:
-        """Judge what can be judged without a lookup, for an early word when a target is saved."""
+        """Check what can be checked without a lookup, for an early error when a target is saved."""
         reason = self.check_host(host, port)
         if reason is not None:
             return reason
@@ -152,13 +152,13 @@ class EgressPolicy:
     def _is_host_allowed(self, host: str) -> bool:
         return host in self._allowed_hosts or bool(_parents(host) & self._allowed_hosts)
 
-    def _judge_uncached(self, ip: str, port: int, host_allowed: bool) -> str | None:
+    def _check_uncached(self, ip: str, port: int, host_allowed: bool) -> str | None:
         try:
             outer = ip_address(ip.partition("%")[0])
         except ValueError:
             return f"{ip} is not an address"
         for address in unwrap(outer):
-            reason = self._judge_one(address, port, host_allowed)
+            reason = self._check_one(address, port, host_allowed)
             if reason is not None:
                 return (
                     f"{ip} is {reason}"
@@ -167,7 +167,7 @@ class EgressPolicy:
                 )
         return None
 
-    def _judge_one(self, address: Address, port: int, host_allowed: bool) -> str | None:
+    def _check_one(self, address: Address, port: int, host_allowed: bool) -> str | None:
         if address in METADATA:
             return "a metadata address"
         for net, name in _ALWAYS_REFUSED:
@@ -240,7 +240,8 @@ def _read_rules(
             # for a name.
             if not _PATTERN.match(text.rstrip(".")) or re.fullmatch(r"[\d.]+", text):
                 raise SetupError(
-                    f"{setting}: {rule!r} is not a CIDR, an address, a host pattern, private, loopback or *"
+                    f"{setting}: {rule!r} is not a CIDR, an address, a host pattern, "
+                    "private, loopback or *"
                 ) from None
             hosts.add(text.rstrip("."))
     return networks, frozenset(hosts)

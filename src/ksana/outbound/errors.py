@@ -87,7 +87,8 @@ def _describe_timeout(failure: Failure) -> str:
             return f"the name {failure.host} was not found within {limit}"
         return f"no connection to {_peer(failure)} within {limit}"
     what = "no whole answer" if failure.received or failure.has_status else "no answer"
-    return f"{what} within {limit} (connected after {timing.connect_ms:.0f} ms, {failure.received} bytes received)"
+    reached = f"connected after {timing.connect_ms:.0f} ms, {failure.received} bytes received"
+    return f"{what} within {limit} ({reached})"
 
 
 def _describe_break(failure: Failure) -> str:

@@ -34,18 +34,18 @@ def join_location(url: str, raw: bytes) -> str:
 
 
 def next_hop(request: Request, status: int, url: str) -> Request:
-    """Build the request that follows a redirect to `url`. Raise ValueError if it cannot be called."""
+    """Build the request that follows a redirect. Raise ValueError if `url` cannot be called."""
     target = split_url(url)
     method, body, headers = request.method, request.body, request.headers
     if (status == 303 and method != "HEAD") or (status in (301, 302) and method == "POST"):
         method, body = "GET", None
         headers = tuple(pair for pair in headers if not pair[0].lower().startswith(_OF_THE_BODY))
-    if not _is_same_place(split_url(request.url), target):
+    if not _is_same_origin(split_url(request.url), target):
         headers = tuple(pair for pair in headers if pair[0].lower() not in CREDENTIALS)
     return msgspec.structs.replace(request, method=method, url=url, headers=headers, body=body)
 
 
-def _is_same_place(here: Target, there: Target) -> bool:
+def _is_same_origin(here: Target, there: Target) -> bool:
     if here.host != there.host:
         return False
     upgraded = (here.scheme, here.port, there.scheme, there.port) == ("http", 80, "https", 443)

@@ -5,7 +5,7 @@ libcurl has its own resolver, but a bounded one: ten names whose servers are sil
 other name waiting. Asking ourselves also shows all addresses of a name to the egress rules before
 anything is connected.
 
-The loop's side owns all state; a thread only takes a name from the queue and hands the answer back
+The loop's side owns all state; a thread only takes a name from the queue and hands the result back
 to the loop.
 """
 
@@ -24,9 +24,9 @@ number of workers."""
 KEEP_S: Final = 30.0
 MAX_KEPT: Final = 4096
 
-Answer = tuple[str, ...] | str
+LookupResult = tuple[str, ...] | str
 """The addresses of a name, or one line that says why there are none."""
-LookUp = Callable[[str], Sequence[str]]
+LookUpFunction = Callable[[str], Sequence[str]]
 
 _NUMBERS = re.compile(r"(?:0x[0-9a-f]+|\d+)(?:\.(?:0x[0-9a-f]*|\d*))*\Z", re.ASCII)
 _NO_SUCH_NAME: Final = frozenset(
@@ -42,34 +42,34 @@ def is_literal(host: str) -> bool:
 
 
 def look_up_addresses(host: str) -> Sequence[str]:
-    """Ask the machine's resolver; blocks. Raise OSError if it has no answer."""
+    """Ask the machine's resolver; blocks. Raise OSError if it has no result."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
 
 
-class Names:
+class Resolver:
     """The resolver of one caller, on its loop."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, look_up: LookUp = look_up_addresses
+        self, loop: asyncio.AbstractEventLoop, look_up: LookUpFunction = look_up_addresses
     ) -> None:
         self._loop = loop
         self._look_up = look_up
         self._kept: dict[str, tuple[float, tuple[str, ...]]] = {}
-        self._waiting: dict[str, list[Callable[[Answer], None]]] = {}
+        self._waiting: dict[str, list[Callable[[LookupResult], None]]] = {}
         self._asked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._outstanding = 0
         self._threads = 0
 
     def find(self, host: str) -> tuple[str, ...] | None:
-        """Answer the addresses if they are known and fresh."""
+        """LookupResult the addresses if they are known and fresh."""
         kept = self._kept.get(host)
         if kept is None or kept[0] < self._loop.time():
             return None
         return kept[1]
 
-    def ask(self, host: str, done: Callable[[Answer], None]) -> None:
-        """Look a name up; `done` hears the answer on the loop, later."""
+    def ask(self, host: str, done: Callable[[LookupResult], None]) -> None:
+        """Look a name up; `done` is called with the result on the loop, later."""
         waiting = self._waiting.get(host)
         if waiting is not None:
             waiting.append(done)
@@ -81,7 +81,7 @@ class Names:
             threading.Thread(target=self._serve, name="ksana-names", daemon=True).start()
         self._asked.put(host)
 
-    def forget(self, host: str, done: Callable[[Answer], None]) -> None:
+    def forget(self, host: str, done: Callable[[LookupResult], None]) -> None:
         """Stop waiting. The lookup itself goes on; it cannot be ended, only ignored."""
         waiting = self._waiting.get(host, [])
         if done in waiting:
@@ -95,28 +95,28 @@ class Names:
 
     def _serve(self) -> None:
         while (host := self._asked.get()) is not None:
-            answer: Answer
+            result: LookupResult
             try:
-                answer = tuple(self._look_up(host)) or f"name not found: {host}"
+                result = tuple(self._look_up(host)) or f"name not found: {host}"
             except socket.gaierror as error:
-                answer = (
+                result = (
                     f"name not found: {host}"
                     if error.errno in _NO_SUCH_NAME
                     else _explain(host, error)
                 )
             except (OSError, UnicodeError) as error:
-                answer = _explain(host, error)
+                result = _explain(host, error)
             try:
-                self._loop.call_soon_threadsafe(self._deliver, host, answer)
+                self._loop.call_soon_threadsafe(self._deliver, host, result)
             except RuntimeError:  # the loop has ended
                 return
 
-    def _deliver(self, host: str, answer: Answer) -> None:
+    def _deliver(self, host: str, result: LookupResult) -> None:
         self._outstanding -= 1
-        if not isinstance(answer, str):
-            self._keep(host, answer)
+        if not isinstance(result, str):
+            self._keep(host, result)
         for done in self._waiting.pop(host, ()):
-            done(answer)
+            done(result)
 
     def _keep(self, host: str, addresses: tuple[str, ...]) -> None:
         self._kept.pop(host, None)

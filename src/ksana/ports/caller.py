@@ -32,9 +32,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """Bytes of the answer kept; the rest is read, within the deadline, and dropped. None keeps all
     up to a hard cap."""
     may_resend: bool = True
-    """Whether it may be sent again, on a new connection, when a kept one ends before a byte of the
-    answer. Mostly nobody got it then, but nobody knows. If not, it goes out on a connection of its
-    own."""
+    """Whether a GET, HEAD, PUT or DELETE may be sent again, once, on a new connection, when a kept
+    one ends before a byte of the answer. Other methods never are: the target may have acted. If
+    False, the request goes out on a new connection, so that a stale one cannot cost the attempt."""
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +59,10 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     retry_after: str | None = None
     """The Retry-After header as it came."""
     error: str | None = None
+    sends: int = 1
+    """How often the request was written, in whole or in part. 0: nothing of it was written to any
+    connection, so the target cannot have seen it (refused, unknown name, no connection, TLS
+    failure). 2: it was sent again, see `may_resend`. Of several hops the highest number counts."""
 
 
 class Call(Protocol):

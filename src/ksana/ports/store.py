@@ -17,7 +17,7 @@ What every store guarantees:
 - **Guarded.** Every `*_if_*` method is one `UPDATE … WHERE` on the state it expects and answers
   whether it happened.
 - **Its own clock.** `tx.now` is the store's clock, read inside the transaction: leases and claims
-  are judged by it.
+  are measured by it.
 
 `store.read(fn, *args)` is the read-only twin on other connections: a consistent snapshot, no
 writes. When the store cannot be reached or cannot write, both raise StoreDownError, soon, and
@@ -82,6 +82,11 @@ class Events(Protocol):
         """The greatest id, 0 if there is none."""
         ...
 
+    def settled_id(self, since: Instant) -> int:
+        """The id before the first gap among the events younger than `since`; without such a gap the
+        greatest id. A transaction under way may still fill a gap."""
+        ...
+
     def purge(self, before: Instant, limit: int) -> int:
         """Remove up to `limit` events older than `before`; answer how many."""
         ...
@@ -102,7 +107,8 @@ class Instance(msgspec.Struct, frozen=True):
 
 
 class Instances(Protocol):
-    """Who runs. An instance's lease covers everything it holds: it renews one row, not one per run."""
+    """Who runs. An instance's lease covers everything it holds: it renews one row, not one for
+    each run."""
 
     def register(
         self,
@@ -119,8 +125,11 @@ class Instances(Protocol):
         now."""
         ...
 
-    def renew_if_registered(self, instance_id: str, lease_us: int) -> bool:
-        """Sign of life: alive_at = tx.now, lease_until = tx.now + lease_us."""
+    def renew_if_registered(
+        self, instance_id: str, lease_us: int, is_draining: bool = False
+    ) -> bool:
+        """Sign of life: alive_at = tx.now, lease_until = tx.now + lease_us. An instance that drains
+        keeps its lease only: alive_at stays when it stopped to take work."""
         ...
 
     def note_begun(self, instance_id: str, run_id: int) -> None:
@@ -133,7 +142,7 @@ class Instances(Protocol):
         ...
 
     def stop(self, instance_id: str) -> None:
-        """Record an orderly end."""
+        """Record an orderly end. The outage that may follow counts from the last sign of life."""
         ...
 
     def list_instances(self) -> list[Instance]:
@@ -196,15 +205,21 @@ class ApiKey(msgspec.Struct, frozen=True):
 class Keys(Protocol):
     """API keys (X19)."""
 
-    def insert(
-        self, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]
-    ) -> ApiKey: ...
+    def insert(self, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]) -> ApiKey:
+        """Enter a key, made at `tx.now`."""
+        ...
 
-    def list_keys(self) -> list[ApiKey]: ...
+    def list_keys(self) -> list[ApiKey]:
+        """All keys, revoked ones too, oldest first."""
+        ...
 
-    def revoke_if_live(self, key_id: str) -> bool: ...
+    def revoke_if_live(self, key_id: str) -> bool:
+        """Revoke a key that is not revoked yet."""
+        ...
 
-    def touch(self, key_id: str) -> None: ...
+    def touch(self, key_id: str) -> None:
+        """Note that a key was used at `tx.now`."""
+        ...
 
 
 class Marks(Protocol):
@@ -216,16 +231,25 @@ class Marks(Protocol):
         ...
 
 
-class Idempotency(Protocol):
-    """Answers remembered by Idempotency-Key."""
+class RememberedAnswer(msgspec.Struct, frozen=True):
+    """The answer to the first request with a key, and a digest of that request's body."""
 
-    def find_answer(self, scope: str, key: str, body: bytes) -> str | None:
-        """The remembered answer. Raise 409 IDEMPOTENCY_MISMATCH when the key came with another
-        body."""
+    body_hash: str
+    answer: str
+
+
+class Idempotency(Protocol):
+    """Answers remembered by Idempotency-Key. What a repeated key means is decided by the service;
+    `scope` is its choice, up to 160 characters, and contains the caller."""
+
+    def find_answer(self, scope: str, key_hash: str) -> RememberedAnswer | None:
+        """What is remembered for a key and has not expired."""
         ...
 
-    def remember(self, scope: str, key: str, body: bytes, answer: str, ttl_us: Micros) -> bool:
-        """Keep an answer. False when another transaction used the key meanwhile."""
+    def remember(
+        self, scope: str, key_hash: str, body_hash: str, answer: str, ttl_us: Micros
+    ) -> bool:
+        """Keep an answer for so long. False when another transaction used the key meanwhile."""
         ...
 
     def purge(self, before: Instant, limit: int) -> int:
@@ -234,8 +258,8 @@ class Idempotency(Protocol):
 
 
 class Tx(Protocol):
-    """What a transaction function is given: the clock and the tables of the core. A surface's own protocol adds its tables
-    (`TasksTx`, `QueueTx`); the core names none of them."""
+    """What a transaction function is given: the clock and the tables of the core. A surface's own
+    protocol adds its tables (`TasksTx`, `QueueTx`); the core names none of them."""
 
     @property
     def now(self) -> Instant:
@@ -300,7 +324,7 @@ class Store(Protocol):
         ...
 
     def health(self) -> StoreHealth:
-        """Tell how it fares, without touching the database."""
+        """Its state, without touching the database."""
         ...
 
     async def close(self) -> None:

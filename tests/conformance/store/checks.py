@@ -23,7 +23,16 @@ class BugError(Exception):
 def enter_key(tx: Any, name: str) -> str:
     """Write one row and one event."""
     tx.keys.insert(name, name, "0" * 64, ("read",))
+    tx.events.append("KEY", name, "KEY_CREATED")
     return name
+
+
+def revoke_key(tx: Any, name: str) -> bool:
+    """Revoke a key that is live, with an event."""
+    if not tx.keys.revoke_if_live(name):
+        return False
+    tx.events.append("KEY", name, "KEY_REVOKED")
+    return True
 
 
 def key_names(tx: Any) -> set[str]:
@@ -92,7 +101,7 @@ def writer_count(store: SqlStore) -> int:
 async def batched(
     store: SqlStore, *calls: tuple[Callable[..., Any], *tuple[Any, ...]]
 ) -> list[Any]:
-    """Let the calls wait together, so that one writer finds them all, and answer what came of each."""
+    """Let the calls wait together, so that one writer finds them all; answer what came of each."""
     plugs, tasks = await hold_writers(store, writer_count(store))
     waiting = [asyncio.ensure_future(store.transact(fn, *args)) for fn, *args in calls]
     await asyncio.sleep(0)  # each has put itself into the queue

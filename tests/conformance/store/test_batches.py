@@ -2,23 +2,23 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from ksana.base.ids import new_token, new_uid
 from ksana.base.instant import HOUR
 from ksana.domain.schedule import Every
+from ksana.domain.tasks.changes import make_ready
 from ksana.domain.tasks.firing import Counts
-from ksana.domain.tasks.records import Definition, Task
-from ksana.ports.tasks.tables import Advance, AttemptEnd, NewRun
+from ksana.domain.tasks.records import Definition, NewRun, Task
+from ksana.engine.tasks.claimer import claim_ready
+from ksana.ports.tasks.tables import Advance
 from ksana.store.sql import SqlStore
+from tests.ground.task_rows import a_finish, a_task
 
 
 def add_tasks(tx: Any, count: int) -> list[Task]:
     definition = Definition("t", "", Every(HOUR, tx.now, False), target_url="http://h/")
-    ids = [
-        tx.tasks.insert(f"j{n}", "T", definition, "ENABLED", tx.now, tx.now) for n in range(count)
-    ]
+    ids = tx.tasks.insert([a_task(f"j{n}", definition, tx.now, tx.now, "T") for n in range(count)])
     return [tx.tasks.find(task_id) for task_id in ids]
 
 
@@ -43,29 +43,8 @@ def add_runs(tx: Any, task_id: int, count: int) -> list[tuple[int, int]]:
         for n in range(count)
     ]
     return [
-        (run_id, run.token) for run_id, run in zip(tx.runs.insert_many(runs), runs, strict=True)
+        (run_id, run.token) for run_id, run in zip(tx.run_changes.insert(runs), runs, strict=True)
     ]
-
-
-def an_end(status: str = "SUCCESS") -> AttemptEnd:
-    return AttemptEnd(
-        status=status,
-        start_time=1,
-        end_time=2,
-        open_task=None,
-        wake_at=None,
-        request_headers="{}",
-        request_body=None,
-        response_code=200,
-        response_body="",
-        response_truncated=0,
-        response_encoding=None,
-        error_message=None,
-        reason="ANSWERED_2XX",
-        next_retry_time=None,
-        callback_deadline=None,
-        attempts="[]",
-    )
 
 
 @pytest.mark.spec("X2", "C10")
@@ -116,10 +95,10 @@ async def test_an_outcome_under_a_void_token_is_refused_and_its_neighbours_are_w
         (task,) = add_tasks(tx, 1)
         runs = add_runs(tx, task.id, 50)
         ends = [
-            (run_id, token + (1 if n == 33 else 0), an_end())
+            a_finish(run_id, token + (1 if n == 33 else 0), task.id)
             for n, (run_id, token) in enumerate(runs)
         ]
-        return runs, tx.runs.finish_held(ends)
+        return runs, tx.run_changes.finish(ends)
 
     runs, written = await store.transact(finish)
     assert written == [n != 33 for n in range(50)]
@@ -134,21 +113,21 @@ async def test_taking_up_a_retry_counts_an_attempt_and_taking_up_a_first_try_doe
     def fill(tx: Any) -> list[int]:
         (task,) = add_tasks(tx, 1)
         runs = add_runs(tx, task.id, 12)
-        retry = msgspec.structs.replace(
-            an_end("RETRYING"), end_time=None, open_task=task.id, wake_at=tx.now
-        )
-        assert all(tx.runs.finish_held([(run_id, token, retry) for run_id, token in runs]))
-        assert all(tx.runs.make_ready_if_retrying(run_id) for run_id, _ in runs)
+        members = {"new": "RETRYING", "end_time": None, "wake_at": tx.now}
+        ends = [a_finish(run_id, token, task.id, **members) for run_id, token in runs]
+        assert all(tx.run_changes.finish(ends))
+        due = tx.run_due.list_wakes(tx.now, 100)
+        assert all(tx.run_changes.move([make_ready(run) for run in due]))
         return [run_id for run_id, _ in runs]
 
     ids = await store.transact(fill)
-    held = await store.transact(
-        lambda tx: tx.runs.hold_ready("h", 20, "me", [new_token() for _ in range(20)])
+    claimed, _ = await store.transact(
+        lambda tx: claim_ready(tx, "h", "me", [new_token() for _ in range(20)], 0)
     )
-    assert [run.id for run, _ in held] == ids
+    assert [run.run_id for run in claimed] == ids
     stored = await store.read(lambda tx: [tx.runs.find(run_id) for run_id in ids])
     assert [(run.attempt, run.status, run.token) for run in stored] == [
-        (2, "RUNNING", run.token) for run, _ in held
+        (2, "RUNNING", run.token) for run in claimed
     ]
 
 
@@ -174,9 +153,9 @@ async def test_open_runs_of_many_tasks_are_counted_at_once(store: SqlStore) -> N
         return [task.id for task in tasks]
 
     ids = await store.transact(fill)
-    counts = await store.read(lambda tx: tx.runs.count_open_of(ids))
+    counts = await store.read(lambda tx: tx.runs.count_open(ids))
     assert counts == {ids[0]: Counts(2, 0), ids[2]: Counts(1, 0)}
-    assert await store.read(lambda tx: tx.runs.count_open_of([])) == {}
+    assert await store.read(lambda tx: tx.runs.count_open([])) == {}
 
 
 @pytest.mark.spec("X2")
@@ -185,47 +164,13 @@ async def test_the_last_fact_of_many_tasks_is_noted_unless_a_later_one_is_known(
 ) -> None:
     def fill(tx: Any) -> list[int]:
         ids = [task.id for task in add_tasks(tx, 20)]
-        tx.tasks.note_last(ids[0], "failed", "later", tx.now + HOUR)
-        tx.tasks.note_last_of([(task_id, "success", f"e{task_id}") for task_id in ids], tx.now)
+        tx.tasks.note_last([(ids[0], "failed", "later")], tx.now + HOUR)
+        tx.tasks.note_last([(task_id, "success", f"e{task_id}") for task_id in ids], tx.now)
         return ids
 
     ids = await store.transact(fill)
     found = await store.read(lambda tx: [tx.tasks.find(task_id) for task_id in ids])
     assert [task.last_error for task in found] == ["later", *(f"e{task_id}" for task_id in ids[1:])]
-
-
-@pytest.mark.spec("X4")
-async def test_of_known_tasks_only_the_standing_is_read_and_the_current_version_counts(
-    store: SqlStore,
-) -> None:
-    tasks = await store.transact(lambda tx: add_tasks(tx, 5))
-    known = {task.id: task for task in tasks[:3]}
-    await store.transact(_change_and_move, tasks)
-
-    def list_twice(tx: Any) -> tuple[list[Task], list[Task]]:
-        return tx.tasks.list_due(tx.now, 10, known), tx.tasks.list_due(tx.now, 10)
-
-    by_memory, in_full = (
-        sorted(some, key=lambda task: task.id) for some in await store.transact(list_twice)
-    )
-    assert by_memory == in_full
-    assert [task.definition.target_url for task in by_memory] == [
-        "http://h/",
-        "http://new/",
-        "http://h/",
-        "http://h/",
-    ]
-    assert by_memory[0].last_status == "failed", "where a known task stands is read"
-
-
-def _change_and_move(tx: Any, tasks: list[Task]) -> None:
-    first, second, third = tasks[:3]
-    tx.tasks.note_last(first.id, "failed", "no", tx.now)
-    definition = msgspec.structs.replace(second.definition, target_url="http://new/")
-    assert tx.tasks.change_if_version(
-        second, definition, "ENABLED", second.next_slot_at, second.fire_at, 0, ""
-    )
-    assert tx.tasks.delete_if_living(third)
 
 
 @pytest.mark.spec("C12")
@@ -237,18 +182,18 @@ async def test_plain_and_other_outcomes_are_written_in_one_go_and_answered_in_or
         runs = add_runs(tx, task.id, 24)
         ends = []
         for place, (run_id, token) in enumerate(runs):
-            end = an_end()
+            members: dict[str, Any] = {}
             if place % 3 == 1:
-                end = msgspec.structs.replace(
-                    end,
-                    status="FAILED",
-                    reason="NOT_RETRYABLE",
-                    error_message="no",
-                    response_truncated=1,
-                    response_code=404,
-                )
-            ends.append((run_id, token + (place % 8 == 0), end))  # every eighth is another's by now
-        return tx.runs.finish_held(ends), [tx.runs.find(run_id) for run_id, _ in runs]
+                members = {
+                    "new": "FAILED",
+                    "reason": "NOT_RETRYABLE",
+                    "error": "no",
+                    "response_truncated": True,
+                    "response_code": 404,
+                }
+            # every eighth is another's by now
+            ends.append(a_finish(run_id, token + (place % 8 == 0), task.id, **members))
+        return tx.run_changes.finish(ends), [tx.runs.find(run_id) for run_id, _ in runs]
 
     held, runs = await store.transact(finish)
     assert held == [place % 8 != 0 for place in range(24)]

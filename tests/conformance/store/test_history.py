@@ -7,10 +7,10 @@ import pytest
 from ksana.base.ids import new_token, new_uid
 from ksana.base.instant import HOUR, SECOND
 from ksana.domain.schedule import Every
-from ksana.domain.tasks.records import Definition, Options
-from ksana.ports.tasks.tables import NewRun
+from ksana.domain.tasks.records import Definition, NewRun, Options
 from ksana.service.tasks.explain import explain_run, explain_task
 from ksana.store.sql import SqlStore
+from tests.ground.task_rows import a_task
 
 
 def new_run(task_id: int, at: int, status: str, **members: Any) -> NewRun:
@@ -43,10 +43,10 @@ async def test_runs_are_removed_by_age_and_by_number_and_unfinished_ones_are_not
         definition = Definition(
             "t", "", Every(HOUR, tx.now, False), options=Options(history_limit=3)
         )
-        task_id = tx.tasks.insert("j", "C", definition, "ENABLED", tx.now + HOUR, tx.now + HOUR)
+        [task_id] = tx.tasks.insert([a_task("j", definition, tx.now, tx.now + HOUR)])
         states = ["SCHEDULED", *["SUCCESS"] * 6, "FAILED", "SUCCESS"]
-        ids = tx.runs.insert_many([new_run(task_id, tx.now, state) for state in states])
-        tx.runs.insert_callback(ids[1], "{}", "{}", "RECEIVED")
+        ids = tx.run_changes.insert([new_run(task_id, tx.now, state) for state in states])
+        tx.run_changes.insert_callback(ids[1], "{}", "{}", "RECEIVED")
         return task_id, ids
 
     task_id, ids = await store.transact(fill)
@@ -73,7 +73,7 @@ async def test_tasks_and_runs_are_explained_alike(store: SqlStore) -> None:
         made_at = tx.now - 10 * SECOND
         tx.instances.register("i1", "host", "0", 15 * SECOND, False)
         definition = Definition("t", "", Every(HOUR, made_at - HOUR, False), target_url="http://h/")
-        task_id = tx.tasks.insert("j", "C", definition, "ENABLED", made_at + HOUR, made_at + HOUR)
+        [task_id] = tx.tasks.insert([a_task("j", definition, tx.now, made_at + HOUR)])
         tx.events.append("TASK", task_id, "TASK_CREATED", {})
         runs = [
             new_run(task_id, made_at, "RUNNING", slot_at=made_at, trigger="schedule", held_by="i1"),
@@ -82,7 +82,7 @@ async def test_tasks_and_runs_are_explained_alike(store: SqlStore) -> None:
             new_run(task_id, tx.now, "SCHEDULED", is_ready=True),
             new_run(task_id, tx.now, "SCHEDULED", is_ready=True),
         ]
-        return task_id, tx.runs.insert_many(runs)
+        return task_id, tx.run_changes.insert(runs)
 
     task_id, ids = await store.transact(fill)
     for run_id, what, position, instance in (

@@ -9,16 +9,13 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_uuid
-from ksana.domain.queue.jobs import Wants
+from ksana.domain.leases import Proof
+from ksana.domain.queue.attempt_ends import Release
+from ksana.domain.queue.classes import Wants
 from ksana.engine.queue.leasing import recount
-from ksana.service.queue.jobs import Claim, LineBook, claim_jobs
-from ksana.service.queue.leases import (
-    Denied,
-    LeaseAsk,
-    Release,
-    find_standing_denial,
-    release_briefly,
-)
+from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
+from ksana.service.queue.leases import LeaseDenied, LeaseRequest, find_standing_denial
+from ksana.service.queue.releases import release_compactly
 from ksana.store.sql import SqlStore, open_store
 from tests.conformance.store.test_queue_store import LIMITS, claim, lease, new_job, submit
 
@@ -29,22 +26,29 @@ async def test_who_asks_again_too_soon_is_told_the_same_without_a_write(store: S
     await claim(store, 2)
     granted = await lease(store, first)
     denied = await lease(store, second)
-    assert isinstance(denied, Denied)
-    ask = LeaseAsk(second, new_uuid(), 30, "w")
+    assert isinstance(denied, LeaseDenied)
+    ask = LeaseRequest(second, new_uuid(), 30, Proof(worker_id="w"))
     before = await store.read(lambda tx: tx.events.latest_id())
     told = await store.read(find_standing_denial, ask, LIMITS)
-    assert isinstance(told, Denied)
+    assert isinstance(told, LeaseDenied)
     assert (told.denial, told.position) == (denied.denial, denied.position)
     assert 0 < told.retry_after_us <= denied.retry_after_us
     assert await store.read(lambda tx: tx.events.latest_id()) == before
     assert (
-        await store.read(find_standing_denial, LeaseAsk(second, new_uuid(), 30, "another"), LIMITS)
+        await store.read(
+            find_standing_denial,
+            LeaseRequest(second, new_uuid(), 30, Proof(worker_id="another")),
+            LIMITS,
+        )
         is None
     )
     assert (
-        await store.read(find_standing_denial, LeaseAsk(first, new_uuid(), 30, "w"), LIMITS) is None
+        await store.read(
+            find_standing_denial, LeaseRequest(first, new_uuid(), 30, Proof(worker_id="w")), LIMITS
+        )
+        is None
     )
-    await store.transact(release_briefly, [Release(granted.lease.lease_id, "SUCCEEDED")])
+    await store.transact(release_compactly, [Release(granted.lease.lease_id, "SUCCEEDED")])
     assert await store.read(find_standing_denial, ask, LIMITS) is None, (
         "there is room now: decide anew"
     )
@@ -61,18 +65,18 @@ async def test_a_claim_that_is_not_patient_leaves_when_another_holds_the_capacit
     is_held, may_end = threading.Event(), threading.Event()
 
     def hold(tx: Any) -> None:
-        tx.leases.lock_room(LIMITS.total)
+        tx.capacity.lock(LIMITS.total)
         is_held.set()
         assert may_end.wait(20)
 
     holding = asyncio.create_task(other.transact(hold))
     await asyncio.to_thread(is_held.wait, 20)
     order = Claim("w", Wants(), 2, has_lease=True)
-    refused = await store.transact(claim_jobs, order, LineBook(), LIMITS, False)
+    refused = await store.transact(claim_jobs, order, JobClassCache(), LIMITS, False)
     assert (refused.is_busy, refused.jobs) == (True, [])
     may_end.set()
     await holding
-    assert len((await store.transact(claim_jobs, order, LineBook(), LIMITS, False)).jobs) == 2
+    assert len((await store.transact(claim_jobs, order, JobClassCache(), LIMITS, False)).jobs) == 2
     await other.close()
 
 
@@ -87,16 +91,16 @@ async def test_units_given_and_taken_at_once_by_two_stores_add_up(
         done = 0
         while True:
             order = Claim(name, Wants(), 3, has_lease=True)
-            claimed = await mine.transact(claim_jobs, order, LineBook(), LIMITS)
+            claimed = await mine.transact(claim_jobs, order, JobClassCache(), LIMITS)
             if not claimed.leases:
                 return done
             items = [Release(one.lease_id, "SUCCEEDED") for one in claimed.leases]
-            outcomes = await mine.transact(release_briefly, items)
+            outcomes = (await mine.transact(release_compactly, items)).answers
             done += sum(getattr(one, "state", "") == "DONE" for one in outcomes)
 
     done = await asyncio.gather(*(work((store, other)[n % 2], f"w{n}") for n in range(6)))
     assert sum(done) == 200
     assert await store.transact(recount, LIMITS.total) == (0, 0)
-    room = await store.read(lambda tx: tx.leases.room(LIMITS.total))
+    room = await store.read(lambda tx: tx.capacity.read(LIMITS.total))
     assert (room.used, room.active) == (0, 0)
     await other.close()

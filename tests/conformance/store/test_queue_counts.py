@@ -11,14 +11,16 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.instant import DAY, HOUR, MINUTE
 from ksana.domain import histogram
-from ksana.domain.queue.jobs import Wants
+from ksana.domain.queue.attempt_ends import Release
+from ksana.domain.queue.classes import Wants
+from ksana.domain.queue.effects import METRICS
 from ksana.engine.queue.leasing import sweep
-from ksana.service.queue.jobs import Claim, LineBook, cancel_job, claim_jobs
-from ksana.service.queue.leases import Release, release_leases
+from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
+from ksana.service.queue.jobs import cancel_job
+from ksana.service.queue.releases import release_leases
 from ksana.service.queue.stats import read_series, read_snapshot
 from ksana.store.sql import SqlStore, open_store
 from ksana.store.sql.core.migrate import list_migrations
-from ksana.store.sql.queue.counts import METRICS
 from tests.conformance.store.ground import Database
 from tests.conformance.store.test_queue_store import LIMITS, new_job, submit
 
@@ -34,7 +36,7 @@ def write(tx: Any, counts: Counted) -> None:
     rows = [
         (f"queue.{metric}", 1, at, entry, count, 0.0) for metric, at, entry, count in sorted(counts)
     ]
-    tx._session.run_tuples("core.add_to_bucket", columns, rows)
+    tx._session.run_rows("core.add_to_bucket", columns, rows)
 
 
 def make_past(now: int, seed: int) -> Counted:
@@ -72,13 +74,17 @@ async def check(store: SqlStore, past: Counted, now: int) -> None:
         since = last - (2 * 1440 // minutes + 1) * width
         for metric in ("done", "queued", "run"):
             sums = await store.read(
-                lambda tx, *span: tx.counts.sum_stretches(*span), metric, since, last + width, width
+                lambda tx, *span: tx.series.sum_stretches(*span),
+                f"queue.{metric}",
+                since,
+                last + width,
+                width,
             )
             assert {at: count for at, count in sums.items() if count} == sums_of(
                 past, metric, since, last + width, width
             ), minutes
     for since in (now - DAY, now - DAY - 1, now - 90 * MINUTE):
-        told = await store.read(lambda tx, since: tx.counts.sum_since("done", since), since)
+        told = await store.read(lambda tx, since: tx.series.sum_since("queue.done", since), since)
         assert told == sum(sums_of(past, "done", since, now + MINUTE, MINUTE).values())
 
 
@@ -90,9 +96,9 @@ async def test_counts_are_summed_over_stretches_of_any_whole_minutes(
     past = make_past(now, 1)
     await store.transact(write, past)
     await check(store, past, now)
-    assert await store.transact(lambda tx: tx.counts.pack_minutes(100)) == 100
+    assert await store.transact(lambda tx: tx.series.pack_minutes(METRICS, 100)) == 100
     await check(store, past, now)
-    while await store.transact(lambda tx: tx.counts.pack_minutes(100)):
+    while await store.transact(lambda tx: tx.series.pack_minutes(METRICS, 100)):
         pass
     await check(store, past, now)
     other = await open_store(store_url, SystemClock())
@@ -106,11 +112,11 @@ async def test_what_is_counted_late_in_a_packed_minute_is_added(store: SqlStore)
     past, late = make_past(now, 2), make_past(now, 3)
     again = [(metric, at, entry, 2) for metric, at, entry, _ in past[::3]]
     await store.transact(write, past)
-    await store.transact(lambda tx: tx.counts.pack_minutes(10_000))
+    await store.transact(lambda tx: tx.series.pack_minutes(METRICS, 10_000))
     await store.transact(write, late)
     await store.transact(write, again)
     await check(store, past + late + again, now)
-    await store.transact(lambda tx: tx.counts.pack_minutes(10_000))
+    await store.transact(lambda tx: tx.series.pack_minutes(METRICS, 10_000))
     await check(store, past + late + again, now)
 
 
@@ -125,7 +131,7 @@ async def test_instances_that_pack_and_count_at_once_lose_and_double_nothing(
 
     async def pack(one: SqlStore) -> None:
         for _ in range(30):
-            await one.transact(lambda tx: tx.counts.pack_minutes(25))
+            await one.transact(lambda tx: tx.series.pack_minutes(METRICS, 25))
 
     counting = [one.transact(write, part) for one, part in writes]
     await asyncio.gather(pack(store), pack(other), *counting, store.transact(write, past))
@@ -139,13 +145,13 @@ async def test_the_present_minute_is_not_packed_and_a_past_one_wholly(
 ) -> None:
     now = await store.read(lambda tx: tx.now)
     await store.transact(write, make_past(now, 5))
-    await store.transact(lambda tx: tx.queue.tally("done", 3))
-    await store.transact(lambda tx: tx.counts.pack_minutes(10_000))
+    await store.transact(lambda tx: tx.series.add("queue.done", 3))
+    await store.transact(lambda tx: tx.series.pack_minutes(METRICS, 10_000))
     left = database.ask("SELECT bucket_at, n FROM rollups")
     assert left == [] or (
         len(left) == 1 and left[0][0] >= now - now % MINUTE
     )  # the minute may turn between the two
-    assert await store.transact(lambda tx: tx.counts.pack_minutes(10_000)) in (0, 1)
+    assert await store.transact(lambda tx: tx.series.pack_minutes(METRICS, 10_000)) in (0, 1)
 
 
 @pytest.mark.spec("Q14", "Q15")
@@ -153,7 +159,7 @@ async def test_all_that_the_queue_counts_can_be_packed(store: SqlStore, database
     ids = await submit(store, *(new_job() for _ in range(6)), is_batch=True)
     await store.transact(cancel_job, ids[5], "no")
     claimed = await store.transact(
-        claim_jobs, Claim("w", Wants(), 3, has_lease=True), LineBook(), LIMITS
+        claim_jobs, Claim("w", Wants(), 3, has_lease=True), JobClassCache(), LIMITS
     )
     statuses = ("SUCCEEDED", "FAILED", "TIMEOUT")
     items = [
@@ -161,12 +167,13 @@ async def test_all_that_the_queue_counts_can_be_packed(store: SqlStore, database
     ]
     await store.transact(release_leases, items)
     await store.transact(
-        claim_jobs, Claim("w", Wants(), 1, has_lease=True, ttl_sec=0.000001), LineBook(), LIMITS
+        claim_jobs,
+        Claim("w", Wants(), 1, has_lease=True, ttl_sec=0.000001),
+        JobClassCache(),
+        LIMITS,
     )
     await store.transact(sweep, 50)
-    assert {row[0] for row in database.ask("SELECT DISTINCT metric FROM rollups")} == {
-        f"queue.{name}" for name in METRICS
-    }
+    assert {row[0] for row in database.ask("SELECT DISTINCT metric FROM rollups")} == set(METRICS)
 
     async def figures() -> Any:
         series = [
@@ -177,7 +184,7 @@ async def test_all_that_the_queue_counts_can_be_packed(store: SqlStore, database
 
     database.ask(f"UPDATE rollups SET bucket_at = bucket_at - {2 * MINUTE}")
     before = await figures()
-    assert await store.transact(lambda tx: tx.counts.pack_minutes(1000)) >= len(METRICS)
+    assert await store.transact(lambda tx: tx.series.pack_minutes(METRICS, 1000)) >= len(METRICS)
     assert database.ask("SELECT COUNT(*) FROM rollups") == [(0,)]
     assert await figures() == before
 
@@ -189,9 +196,9 @@ async def test_hours_are_purged_in_small_batches_once_they_are_over(
     now = await store.read(lambda tx: tx.now)
     first = now - now % HOUR - 5 * HOUR
     await store.transact(write, [("done", first + n * HOUR, "0", 1) for n in range(5)])
-    await store.transact(lambda tx: tx.counts.pack_minutes(100))
+    await store.transact(lambda tx: tx.series.pack_minutes(METRICS, 100))
     end_of_third = first + 3 * HOUR
-    purges = [await store.transact(lambda tx: tx.counts.purge(end_of_third, 2)) for _ in range(3)]
+    purges = [await store.transact(lambda tx: tx.series.purge(end_of_third, 2)) for _ in range(3)]
     assert purges == [2, 1, 0]
     assert database.ask("SELECT MIN(hour_at), COUNT(*) FROM queue_hours") == [(end_of_third, 2)]
 
@@ -208,15 +215,15 @@ async def test_a_store_of_before_keeps_its_counts(
         start = f"bucket_at - bucket_at % {width * MINUTE}"
         database.ask(
             "INSERT INTO rollups (metric, minutes, bucket_at, entry, n, total)"
-            f" SELECT metric, {width}, {start}, entry, SUM(n), 0 FROM rollups WHERE minutes = 1 GROUP BY metric, {start}, entry"
+            f" SELECT metric, {width}, {start}, entry, SUM(n), 0 FROM rollups WHERE minutes = 1"
+            f" GROUP BY metric, {start}, entry"
         )
     hours_version = next(one.version for one in list_migrations() if one.name == "queue_hours")
     database.ask("DROP TABLE queue_hours")
-    database.ask("ALTER TABLE instances DROP COLUMN begun_to")  # a later step, undone too
-    database.ask(f"DELETE FROM schema_migrations WHERE version >= {hours_version}")
+    database.ask(f"DELETE FROM schema_migrations WHERE version = {hours_version}")
     again = await open_store(store_url, SystemClock())
     await check(again, past, now)
-    await again.transact(lambda tx: tx.counts.pack_minutes(10_000))
+    await again.transact(lambda tx: tx.series.pack_minutes(METRICS, 10_000))
     await check(again, past, now)
     assert database.ask("SELECT COUNT(*) FROM rollups") == [(0,)]
     await again.close()

@@ -14,7 +14,7 @@ _MAX_REMEMBERED: Final = 256
 
 
 class Authenticator:
-    """Judges requests by their headers."""
+    """Checks requests by their headers."""
 
     def __init__(self, services: Services) -> None:
         settings = services.settings
@@ -26,7 +26,7 @@ class Authenticator:
         self._good_hosts: set[bytes] = set()
 
     def check_source(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse a foreign Host on a loopback bind (DNS rebinding), and a foreign Origin anywhere."""
+        """Refuse a foreign Host on a loopback bind (DNS rebinding), a foreign Origin anywhere."""
         host = headers.get(b"host")
         if host is not None and not self._any_host and host not in self._good_hosts:
             self._check_host(host)

@@ -33,15 +33,12 @@ _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-class ClientGoneError(Exception):
-    """The caller hung up before its body was complete; nobody is left to answer."""
-
-
 async def read_body(receive: Receive, max_body: int) -> bytes:
-    """Collect the body. Raise TooLargeError as soon as it passes the limit."""
+    """Collect the body. Raise TooLargeError as soon as it passes the limit, and INVALID_JSON if the
+    caller stops before it is complete."""
     message = await receive()
     if message["type"] != "http.request":
-        raise ClientGoneError
+        raise cut_off()
     body: bytes = message.get("body", b"")
     if not message.get("more_body", False):
         if len(body) > max_body:
@@ -53,12 +50,17 @@ async def read_body(receive: Receive, max_body: int) -> bytes:
             raise too_large(max_body)
         message = await receive()
         if message["type"] != "http.request":
-            raise ClientGoneError
+            raise cut_off()
         parts += message.get("body", b"")
         if not message.get("more_body", False):
             if len(parts) > max_body:
                 raise too_large(max_body)
             return bytes(parts)
+
+
+def cut_off() -> InvalidError:
+    """Make the 400 of a body that ended too early."""
+    return InvalidError("the body ended before it was complete", code="INVALID_JSON")
 
 
 def check_length(headers: Mapping[bytes, bytes], max_body: int) -> None:
@@ -94,15 +96,28 @@ def decode_body(route: Route, body: bytes, content_type: bytes | None) -> Any:
             body = _drop_members(body, route.ignored_members)
         return decoder.decode(body)
     except msgspec.ValidationError as error:
+        check_json(body)  # a wrong member is noticed before the text turns out to be cut off
         raise from_validation(error, route.body) from None
     except msgspec.DecodeError as error:
-        raise InvalidError(f"the body is not JSON: {error}", code="INVALID_JSON") from None
+        raise _not_json(error) from None
     except UnicodeDecodeError as error:
         raise InvalidError(
             f"the body is not UTF-8: byte {error.start}", code="INVALID_JSON"
         ) from None
     except RecursionError:
         raise _too_deep() from None
+
+
+def check_json(body: bytes) -> None:
+    """Refuse what is not one whole JSON text, whatever its members are."""
+    try:
+        _decode_any(body)
+    except msgspec.DecodeError as error:
+        raise _not_json(error) from None
+
+
+def _not_json(error: msgspec.DecodeError) -> InvalidError:
+    return InvalidError(f"the body is not JSON: {error}", code="INVALID_JSON")
 
 
 def check_media_type(content_type: bytes) -> None:

@@ -7,7 +7,8 @@ from typing import Final
 from ksana.api.core.routing import AnyRoute, Call, Content, Headers, Route
 
 CSP: Final = (
-    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    b"img-src 'self' data:; "
     b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 PAGE_HEADERS: Final[Headers] = (

@@ -62,8 +62,8 @@ def from_validation(error: msgspec.ValidationError, declared: Any) -> InvalidErr
     text = str(error)
     at = _PATH.search(text)
     path = at[2] if at else ""
-    told = text[: at.start()] if at else text
-    named = _NAMED.match(told)
+    message = text[: at.start()] if at else text
+    named = _NAMED.match(message)
     if named is not None:
         field = f"{path}.{named[2]}".lstrip(".")
         if named[1] == "missing required":
@@ -74,15 +74,15 @@ def from_validation(error: msgspec.ValidationError, declared: Any) -> InvalidErr
         )
     field = path.lstrip(".")
     if at and at[1]:
-        told = f"a member's name is wrong: {told}"
-    if told.startswith("Invalid "):
+        message = f"a member's name is wrong: {message}"
+    if message.startswith("Invalid "):
         allowed = _allowed_values(_at_path(declared, path), declared, path)
         if allowed:
-            told = f"{told}; allowed: {', '.join(allowed)}"
-    told = told.replace("`", "")
+            message = f"{message}; allowed: {', '.join(allowed)}"
+    message = message.replace("`", "")
     if not field:
-        return InvalidError(told)
-    return InvalidError(f"{field!r}: {told[0].lower()}{told[1:]}", field=field)
+        return InvalidError(message)
+    return InvalidError(f"{field!r}: {message[0].lower()}{message[1:]}", field=field)
 
 
 def _at_path(declared: Any, path: str) -> list[inspect.Type]:
@@ -126,7 +126,7 @@ def _allowed_values(kinds: list[inspect.Type], declared: Any, path: str) -> list
             values += kind.values
         elif isinstance(kind, inspect.EnumType):
             values += [member.value for member in kind.cls if isinstance(member, enum.Enum)]
-    if not values:  # the tag of a union: it is no field, its struct's parents tell
+    if not values:  # the tag of a union: it is no field, its struct's parents have it
         parent, _, last = path.rpartition(".")
         values = [
             kind.tag

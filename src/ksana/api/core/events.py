@@ -1,7 +1,7 @@
 """The event log over HTTP: pages, and live as server-sent events (X11)."""
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -21,10 +21,26 @@ EventId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 _encode = msgspec.json.Encoder().encode
 
 
+EntityType = Literal[
+    "TASK",
+    "RUN",
+    "JOB",
+    "LEASE",
+    "GOV_JOB",
+    "OBJECT",
+    "GATE",
+    "NODE",
+    "SESSION",
+    "NODE_JOB",
+    "KEY",
+    "STORE",
+]
+
+
 class EventQuery(msgspec.Struct, frozen=True):
     """Filters of a page."""
 
-    entity_type: Text | None = None
+    entity_type: EntityType | None = None
     entity_id: Text | None = None
     type: Text | None = None
     after: EventId = 0
@@ -34,7 +50,7 @@ class EventQuery(msgspec.Struct, frozen=True):
 class StreamQuery(msgspec.Struct, frozen=True):
     """Filters of a stream. `after` starts it in the past; without it, it starts now."""
 
-    entity_type: Text | None = None
+    entity_type: EntityType | None = None
     entity_id: Text | None = None
     type: Text | None = None
     after: EventId | None = None

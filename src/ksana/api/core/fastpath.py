@@ -1,24 +1,39 @@
-"""Swift routes: a request that came whole is answered without ASGI and without a task of its own.
+"""The fast path: small complete requests are served without ASGI and without a task of their own.
 
-The road through ASGI (a scope, a channel for the body, a task, an event) costs more than all the
-rest of a small write. A route may say that it is swift: its handler awaits nothing but the store.
-Its requests are run here, step by step, by the futures they wait for. There is no current task
-meanwhile, so `asyncio.timeout` and the like are not for such handlers.
+The way through ASGI (a scope, a channel for the body, a task, an event) costs more than all the
+rest of a small write. A route may opt in (`Route.is_fastpath`, checked by `fastpath_routes`). Its
+requests go from the parser to `Pipeline.serve`, the same function that ASGI requests reach, and the
+answer is one write. The coroutine is driven by the futures it waits for; no task is current
+meanwhile.
+
+Everything here depends on the inside of uvicorn. `server` checks it at start and does without this
+module if it has changed.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
-from ksana.api.core.routing import Route
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.server import ServerState
 
-MAX_WHOLE: Final = 256 * 1024
+from ksana.api.core.app import RESPOND
+from ksana.api.core.connection import GuardedProtocol
+from ksana.api.core.pipeline import FoundRoute, IncomingRequest, RenderedResponse
+
+MAX_BUFFERED: Final = 256 * 1024
 """A larger body is read piece by piece, with the connection held back while nobody takes it."""
 
 
 class CoroutineDriver:
-    """Runs a coroutine without a task. `done` is told what it returns, or None if it was cancelled.
-    It raises nothing else."""
+    """Runs a coroutine without a task. `done` gets what it returns, or None if it was cancelled.
+    The coroutine raises nothing else."""
 
     __slots__ = ("_coroutine", "_done", "_loop")
 
@@ -43,39 +58,190 @@ class CoroutineDriver:
         except asyncio.CancelledError:
             self._done(None)
             return
-        if future is None:  # a bare yield: let the others have their turn
+        if future is None:  # a bare yield: let others run first
             self._loop.call_soon(self.step)
             return
-        future._asyncio_future_blocking = False
+        future._asyncio_future_blocking = False  # noqa: SLF001 - as asyncio.Task does
         future.add_done_callback(self.step)
 
 
-class BufferedRequest:
-    """One request and its answer, as the connection sees it; has what uvicorn looks at in a cycle
+class BufferedRequest(IncomingRequest):
+    """A request whose body is collected before it is served, and what uvicorn looks at in a cycle
     of its own."""
 
-    __slots__ = ("body", "disconnected", "found", "headers", "keep_alive", "response_complete")
+    __slots__ = ("disconnected", "keep_alive", "response_complete")
 
+    raw_path = query_string = b""
+    """Not looked at: the route is found, and a URL with a query is not taken."""
     response_started = False
     """The answer is one write: it has not begun until it is over."""
 
     def __init__(
         self,
-        found: tuple[Route, dict[str, Any], str],
+        found: FoundRoute,
+        path: str,
         headers: dict[bytes, bytes],
+        peer: Any,
         keep_alive: bool,
     ) -> None:
-        self.found = found
+        self.method = found[0].method
+        self.path = path
         self.headers = headers
-        self.keep_alive = keep_alive
+        self.peer = peer
         self.body = b""
+        self.receive = None
+        self.found = found
+        self.keep_alive = keep_alive
         self.disconnected = False
         self.response_complete = False
 
     @property
     def message_event(self) -> "BufferedRequest":
-        """Nobody waits for more of a whole request."""
+        """Nobody waits for more of a request that is served once it is complete."""
         return self
 
     def set(self) -> None:
-        """Tell nobody."""
+        """Wake nobody."""
+
+
+class FastpathProtocol(GuardedProtocol):
+    """A guarded connection that serves small requests itself and writes whole answers at once."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._default_from: list[tuple[bytes, bytes]] | None = None
+        self._default_head = b""
+        self._buffered: BufferedRequest | None = None
+        """The request being received, if it is for a fast path route."""
+        self._is_half_closed = False
+        """The caller stopped sending inside a body, and may still read."""
+        app: Any = config.app
+        self._find_route = app.fastpath.find
+        self._serve = app.pipeline.serve
+
+    def on_message_begin(self) -> None:
+        # As uvicorn does, but for the scope, which is made once the request is known to need it.
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+        self._receiving = True
+        self._since = self.loop.time()
+
+    def on_headers_complete(self) -> None:
+        headers = self.headers
+        self.end_head()
+        self._buffered = self._begin_buffered()
+        if self._buffered is not None:
+            self.cycle = self._buffered  # type: ignore[assignment]
+            return
+        url, expects = self.url, self.expect_100_continue
+        HttpToolsProtocol.on_message_begin(self)  # makes the scope, and begins anew
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers
+        HttpToolsProtocol.on_headers_complete(self)
+
+    def _begin_buffered(self) -> BufferedRequest | None:
+        """The request, if the fast path takes it: opted in, small, alone on its connection."""
+        parser, cycle = self.parser, self.cycle
+        if self.expect_100_continue or self.flow.write_paused or parser.should_upgrade():
+            return None
+        found = self._find_route(parser.get_method(), self.url)
+        if found is None or (cycle is not None and not cycle.response_complete) or self.is_full():
+            return None
+        headers = dict(self.headers)
+        length = headers.get(b"content-length", b"0")
+        if (
+            b"transfer-encoding" in headers
+            or len(length) > 6
+            or not length.isdigit()
+            or int(length) > MAX_BUFFERED
+        ):
+            return None
+        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        return BufferedRequest(found[0], found[1], headers, self.client, keep_alive)
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._buffered is None:
+            HttpToolsProtocol.on_body(self, body)
+        else:
+            self._buffered.body += body
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The caller sends no more. A request whose body is not complete is refused like any other:
+        the connection stays open for that."""
+        if not self.is_in_body or self.cycle.response_complete or self.transport.is_closing():
+            return super().eof_received()
+        self._is_half_closed = True
+        self.cycle.keep_alive = False
+        request = self._buffered
+        if request is None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        else:
+            self._buffered = None
+            request.receive = _receive_nothing
+            CoroutineDriver(self._serve(request), partial(self._finish, request), self.loop)
+        return True
+
+    def on_message_complete(self) -> None:
+        self.end_message()
+        request = self._buffered
+        if request is None:
+            HttpToolsProtocol.on_message_complete(self)
+            return
+        self._buffered = None
+        CoroutineDriver(self._serve(request), partial(self._finish, request), self.loop)
+
+    def _finish(self, request: BufferedRequest, response: RenderedResponse | None) -> None:
+        request.response_complete = True
+        if response is None or response.chunks is not None:
+            # Cancelled by the end of the loop. A stream is refused at start where it can be seen.
+            self.transport.close()
+        elif not self.transport.is_closing():
+            keep_alive = request.keep_alive
+            self.transport.write(self._join(response, response.body, keep_alive))
+            if not keep_alive or response.closes:
+                self.transport.close()
+        self.on_response_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope[RESPOND] = partial(self._respond, cycle)  # type: ignore[typeddict-unknown-key]
+        super()._start_asgi_task(cycle, app)
+
+    def _respond(self, cycle: RequestResponseCycle, response: RenderedResponse) -> bool:
+        """Write the whole answer to an ASGI request at once; False if it must go through `send`."""
+        if cycle.response_started or self.flow.write_paused:
+            return False
+        if cycle.disconnected and not self._is_half_closed:
+            return False
+        body = b"" if cycle.scope["method"] == "HEAD" else response.body
+        self.transport.write(self._join(response, body, cycle.keep_alive))
+        cycle.response_started = cycle.response_complete = True
+        # It holds the cycle, which holds the scope.
+        cycle.scope.pop(RESPOND, None)  # type: ignore[typeddict-item]
+        cycle.waiting_for_100_continue = False
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
+
+    def _join(self, response: RenderedResponse, body: bytes, keep_alive: bool) -> bytes:
+        default = self.server_state.default_headers
+        if default is not self._default_from:
+            self._default_from = default
+            self._default_head = b"".join(b"%s: %s\r\n" % header for header in default)
+        end = b"\r\n" if keep_alive or response.closes else b"connection: close\r\n\r\n"
+        return STATUS_LINE[response.status] + self._default_head + response.head + end + body
+
+
+async def _receive_nothing() -> dict[str, Any]:
+    """What is received of a body that was cut off."""
+    return {"type": "http.disconnect"}

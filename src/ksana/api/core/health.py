@@ -74,16 +74,16 @@ def routes(services: Services, stats: StatsSections) -> list[AnyRoute]:
     """Probes, version, metrics, stats."""
     settings = services.settings
 
-    async def tell_alive(call: Call) -> Content:
+    async def show_alive(call: Call) -> Content:
         if "json" in (call.header("accept") or ""):
             return Content(b'{"status":"ok"}', "application/json")
         return Content(b"ok", "text/plain; charset=utf-8")
 
-    async def tell_ready(call: Call) -> Content:
-        ready = judge(services.readiness())
+    async def show_ready(call: Call) -> Content:
+        ready = summarize(services.readiness())
         return Content(_encode(ready), "application/json", 200 if ready.status == "ready" else 503)
 
-    async def tell_version(call: Call) -> Version:
+    async def show_version(call: Call) -> Version:
         return Version(
             settings.version,
             platform.python_version(),
@@ -91,11 +91,11 @@ def routes(services: Services, stats: StatsSections) -> list[AnyRoute]:
             store_kind(services),
         )
 
-    async def tell_metrics(call: Call) -> Content:
+    async def show_metrics(call: Call) -> Content:
         encoder, media_type = choose_encoder(call.header("accept") or "")
         return Content(encoder(services.metrics), media_type)
 
-    async def tell_stats(call: Call) -> dict[str, Any]:
+    async def show_stats(call: Call) -> dict[str, Any]:
         frame = Stats(
             settings.version, format_instant(services.clock.now()), _store_stats(services)
         )
@@ -120,45 +120,45 @@ def routes(services: Services, stats: StatsSections) -> list[AnyRoute]:
     metrics = Route(
         "GET",
         "/metrics",
-        tell_metrics,
+        show_metrics,
         scope="*:read",
         summary="Prometheus metrics",
         tags=("insight",),
         media_types=METRICS_TYPES,
     )
     return [
-        probe("/health", tell_alive, "Tell that the process answers", Alive),
-        probe("/api/v1/healthz", tell_alive, "Tell that the process answers", Alive),
+        probe("/health", show_alive, "Say that the process answers", Alive),
+        probe("/api/v1/healthz", show_alive, "Say that the process answers", Alive),
         probe(
             "/readyz",
-            tell_ready,
-            "Tell whether work can be taken, and what is wrong if not",
+            show_ready,
+            "Say whether work can be taken, and what is wrong if not",
             Ready,
             503,
         ),
-        probe("/version", tell_version, "Tell what runs", Version),
-        probe("/api/v1/version", tell_version, "Tell what runs", Version),
+        probe("/version", show_version, "Name what runs", Version),
+        probe("/api/v1/version", show_version, "Name what runs", Version),
         *([metrics] if settings.serves_metrics else []),
         Route(
             "GET",
             "/api/v1/stats",
-            tell_stats,
+            show_stats,
             scope="*:read",
             summary="One overview of all surfaces",
-            tags=("insight",),
+            tags=("metrics",),
             answers={200: Stats},
         ),
     ]
 
 
-def judge(checks: list[Check]) -> Ready:
+def summarize(checks: list[Check]) -> Ready:
     """Sum up the checks."""
     problems = [f"{check.name}: {check.problem or 'not well'}" for check in checks if not check.ok]
-    told = {check.name: _tell(check) for check in checks}
-    return Ready("not ready" if problems else "ready", told, problems)
+    described = {check.name: _describe(check) for check in checks}
+    return Ready("not ready" if problems else "ready", described, problems)
 
 
-def _tell(check: Check) -> str:
+def _describe(check: Check) -> str:
     """A check in words; one that is well may still have something to say."""
     if check.ok:
         return f"ok, but {check.problem}" if check.problem else "ok"

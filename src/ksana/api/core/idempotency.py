@@ -1,43 +1,36 @@
-"""Idempotency-Key at the edge (X21): the header becomes the service's key, and a remembered answer
-goes out again."""
+"""Idempotency-Key at the edge (X21): reads the header, and sends a kept answer again. The rules are
+the service's."""
 
-import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from ksana.api.core.routing import Call, Content
-from ksana.base.errors import InvalidError
-from ksana.service.core.idempotency import Idempotency, Replayed
+from ksana.service.core.idempotency import IdempotentRequest, ReplayedAnswer, identify
 
 T = TypeVar("T")
 
-MAX_KEY: Final = 255
+REPLAYED: Final = ((b"idempotency-replayed", b"true"),)
 _encode = msgspec.json.Encoder().encode
 
 
-def read_key(call: Call, scope: str, body: Any, render: Callable[[T], bytes]) -> Idempotency | None:
-    """Read the caller's key, if it sent one. What counts as the same request: method, path and the
-    body's meaning."""
+def read_key(
+    call: Call, operation: str, body: Any, render: Callable[[T], bytes]
+) -> IdempotentRequest | None:
+    """Read the caller's key, if it sent one. Two requests are the same if method, path and the
+    body's meaning are."""
     key = call.header("idempotency-key")
     if key is None:
         return None
-    if not (1 <= len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
-        raise InvalidError(
-            f"Idempotency-Key has 1 to {MAX_KEY} printable ASCII characters",
-            field="Idempotency-Key",
-        )
-    digest = hashlib.sha256(f"{call.method}\n{call.path}\n".encode() + _encode(body)).hexdigest()
-    return Idempotency(scope, key, digest, render)
+    request = f"{call.method}\n{call.path}\n".encode() + _encode(body)
+    return identify(operation, call.principal, key, request, render)
 
 
 async def answer_once(work: Awaitable[T], render: Callable[[T], bytes], status: int) -> Content:
-    """Answer a write, or its remembered answer with a header that says so."""
+    """Answer a write, or send its first answer again with a header that says so."""
     try:
         result = await work
-    except Replayed as replayed:
-        return Content(
-            replayed.answer, "application/json", status, ((b"idempotency-replayed", b"true"),)
-        )
+    except ReplayedAnswer as replayed:
+        return Content(replayed.answer, "application/json", status, REPLAYED)
     return Content(render(result), "application/json", status)

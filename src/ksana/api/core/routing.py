@@ -79,7 +79,7 @@ def find_trace(headers: Mapping[bytes, bytes]) -> Trace | None:
 class Call:
     """One request as its handler sees it."""
 
-    __slots__ = ("_headers", "app", "method", "params", "path", "principal", "query", "request_id")
+    __slots__ = ("app", "headers", "method", "params", "path", "principal", "query", "request_id")
 
     def __init__(
         self, app: Services, method: str, path: str, headers: Mapping[bytes, bytes], request_id: str
@@ -92,17 +92,18 @@ class Call:
         self.query: Any = None
         self.principal: Principal | None = None
         """Who calls; None while auth is off and on open routes."""
-        self._headers = headers
+        self.headers = headers
+        """By name, in lower case."""
 
     def header(self, name: str) -> str | None:
         """Find a header by its name in any case."""
-        value = self._headers.get(name.lower().encode("latin-1"))
+        value = self.headers.get(name.lower().encode("latin-1"))
         return None if value is None else value.decode("latin-1")
 
     @property
     def trace(self) -> Trace | None:
         """The caller's trace, if it sent a sound one."""
-        return find_trace(self._headers)
+        return find_trace(self.headers)
 
 
 Handler = Callable[..., Awaitable[Any]]
@@ -121,6 +122,7 @@ class Route:
 
     __slots__ = (
         "answers",
+        "any_query",
         "body",
         "converters",
         "decoder",
@@ -129,7 +131,7 @@ class Route:
         "has_ignored",
         "hidden",
         "ignored_members",
-        "is_swift",
+        "is_fastpath",
         "max_body",
         "media_types",
         "method",
@@ -159,7 +161,8 @@ class Route:
         ignored_members: frozenset[str] = frozenset(),
         media_types: tuple[str, ...] = ("application/json",),
         hidden: bool = False,
-        is_swift: bool = False,
+        any_query: bool = False,
+        is_fastpath: bool = False,
     ) -> None:
         self.method = method
         self.path = path
@@ -181,8 +184,13 @@ class Route:
         """What a success may come as, for OpenAPI."""
         self.hidden = hidden
         """Not in OpenAPI: pages for people."""
-        self.is_swift = is_swift
-        """The handler awaits nothing but the store and does not stream: see `swift`."""
+        self.any_query = any_query or hidden
+        """Query members that are not declared are ignored, not refused: machines report here, or a
+        browser asks for a page."""
+        self.is_fastpath = is_fastpath
+        """Small requests are served without ASGI and without a task: see `fastpath`. The handler
+        awaits nothing but the store, uses nothing that needs a current task, and does not stream.
+        """
         self.decoder: msgspec.json.Decoder[Any] | None = (
             None if body is None else msgspec.json.Decoder(body)
         )
@@ -190,7 +198,7 @@ class Route:
 
 
 class SocketRoute:
-    """A WebSocket endpoint. Origin, host, key and scope are checked before the handler is called."""
+    """A WebSocket endpoint. Origin, host, key and scope are checked before the handler runs."""
 
     __slots__ = ("converters", "handler", "method", "path", "scope", "segments", "summary")
 
@@ -342,7 +350,7 @@ def _convert(route: AnyRoute, segments: list[str], rest_from: int | None) -> dic
 def _read_template(
     path: str, given: Mapping[str, Converter]
 ) -> tuple[tuple[tuple[str, str | None], ...], dict[str, Converter]]:
-    """Split `/a/{id:int}` into ((literal or kind, parameter name or None), …) and its converters."""
+    """Split `/a/{id:int}` into ((literal or kind, parameter or None), …) and its converters."""
     segments: list[tuple[str, str | None]] = []
     converters: dict[str, Converter] = {}
     for part in path.split("/")[1:]:

@@ -34,7 +34,7 @@ class ApiSettings(msgspec.Struct, frozen=True):
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that /readyz looks at. `problem` is one line for the operator when it is not well."""
+    """One thing that /readyz checks. `problem` is a line for the operator when it is not well."""
 
     name: str
     ok: bool
@@ -55,7 +55,7 @@ class Services(Protocol):
 
     @property
     def readiness(self) -> Callable[[], list[Check]]:
-        """Tell how the store, the loops and the coordination fare, without waiting for any of them."""
+        """The state of the store, the loops and the coordination, without waiting for them."""
         ...
 
     @property

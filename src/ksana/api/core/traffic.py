@@ -1,7 +1,7 @@
 """Counts of requests by route and status for /metrics. Plain dicts on the hot path; shaped only
 when scraped.
 
-And what is told of each request where somebody traces them.
+And what a tracer is given of each request.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class RequestSpans(Protocol):
 
 
 class Traffic(Collector):
-    """What was asked and how it was answered. Routes are the declared templates, so labels are few."""
+    """Counts of answers. Routes are the declared templates, so labels are few."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, int], int] = {}

@@ -1,4 +1,4 @@
-"""Callbacks over HTTP (C16): a target tells by token, or by task and run, how an asynchronous run
+"""Callbacks over HTTP (C16): a target reports by token, or by task and run, how an asynchronous run
 ended.
 
 Written by machines, so tolerant: members we do not know are kept with the callback and never
@@ -97,9 +97,10 @@ def routes(surface: TaskSurface) -> list[Route]:
             handler,
             scope=None,
             tags=("callbacks",),
-            summary="Tell how an asynchronous run ended, or that it goes on",
+            summary="Report how an asynchronous run ended, or that it goes on",
             converters={"token": to_token},
             answers={200: CallbackTaken, 409: Error},
+            any_query=True,
             **more,
         )
 
@@ -112,6 +113,7 @@ def routes(surface: TaskSurface) -> list[Route]:
         summary="The same by task and run instead of a token",
         body=IdentityBody,
         answers={200: CallbackTaken},
+        any_query=True,
     )
     return [
         *(
@@ -148,7 +150,7 @@ def _decode(raw: msgspec.Raw, declared: Any) -> Any:
 def _receive(call: Call, body: CallbackBody, raw: bytes) -> Received:
     shown: dict[str, str] = {}
     room = MAX_HEADERS_TEXT
-    for name, value in call._headers.items():
+    for name, value in call.headers.items():
         room -= len(name) + len(value)
         if room < 0:
             break

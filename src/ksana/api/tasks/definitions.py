@@ -13,16 +13,16 @@ from ksana.api.tasks.runs import Page, PageSize, RunShown, show_run
 from ksana.api.tasks.task_shapes import (
     SERVER_OWNED,
     TaskBody,
-    TaskView,
     WholeTask,
     change_task,
     read_task,
-    show_task,
 )
-from ksana.base.errors import InvalidError
+from ksana.api.tasks.task_views import TaskView, show_task
+from ksana.base.errors import InvalidError, NotFoundError
 from ksana.domain.tasks.records import Definition, Task
 from ksana.domain.tasks.template import check_template
-from ksana.service.tasks.definitions import NewTask, Started
+from ksana.service.tasks.definitions import NewTask
+from ksana.service.tasks.triggers import Started
 
 _encode = msgspec.json.Encoder().encode
 
@@ -153,9 +153,7 @@ class _TaskEdge:
     async def trigger_task(self, call: Call, body: TriggerBody) -> Content:
         task_id, override_body = call.params["id"], given(body.override_body, None)
         if override_body is not None:
-            task = await self._tasks.get(task_id)
-            if task.dialect == "C" and task.definition.options.template:
-                check_template(override_body, "override_body")
+            await self._check_override(task_id, override_body)
         work = self._tasks.trigger(
             task_id,
             override_body=override_body,
@@ -164,6 +162,14 @@ class _TaskEdge:
             idempotency=read_key(call, "tasks.trigger", body, _render_started),
         )
         return await answer_once(work, _render_started, 202)
+
+    async def _check_override(self, task_id: int, body: str) -> None:
+        try:
+            task = await self._tasks.get(task_id)
+        except NotFoundError:
+            return  # the trigger says so, unless it is a repeat from before
+        if task.dialect == "C" and task.definition.options.template:
+            check_template(body, "override_body")
 
 
 def routes(surface: TaskSurface) -> list[Route]:

@@ -4,10 +4,10 @@ from typing import Annotated, Any
 
 import msgspec
 
+from ksana.api.core.explain import ReasonView, show_reasons, summarize_reasons
 from ksana.api.core.routing import Call, Route
 from ksana.api.tasks.members import read_time, show_time
 from ksana.api.tasks.runs import to_run_ref
-from ksana.domain.explain import Reason
 from ksana.domain.tasks.explain_runs import Moment, Waiting
 from ksana.domain.tasks.explain_tasks import Decision
 from ksana.service.tasks.explain import ExplainService
@@ -28,7 +28,7 @@ class TaskExplained(msgspec.Struct, frozen=True):
     at: str
     verdict: str
     summary: str
-    reasons: list[Reason]
+    reasons: list[ReasonView]
     slot: str | None
     run: dict[str, Any] | None
     next_run_at: str | None
@@ -44,20 +44,21 @@ class RunExplained(msgspec.Struct, frozen=True):
     at: str
     status: str
     summary: str
-    reasons: list[Reason]
+    reasons: list[ReasonView]
     waits_for: Waiting | None
     attempts: dict[str, Any]
     timeline: list[Moment]
 
 
-def routes(insight: ExplainService) -> list[Route]:
+def routes(explainer: ExplainService) -> list[Route]:
     """Both questions."""
 
     async def explain_task(call: Call) -> TaskExplained:
         query: ExplainQuery = call.query
         at = None if query.at is None else read_time(query.at, "at")
-        found = await insight.explain_task(call.params["id"], at)
+        found = await explainer.explain_task(call.params["id"], at)
         run, why = found.slot_run, found.why
+        reasons = show_reasons(why.reasons)
         shown = (
             None
             if run is None
@@ -68,8 +69,8 @@ def routes(insight: ExplainService) -> list[Route]:
             job_id=found.task.job_id,
             at=show_time(found.at) or "",
             verdict=why.verdict,
-            summary=_summary(why.reasons),
-            reasons=why.reasons,
+            summary=summarize_reasons(reasons),
+            reasons=reasons,
             slot=show_time(found.slot),
             run=shown,
             next_run_at=show_time(why.next_run_at),
@@ -77,16 +78,17 @@ def routes(insight: ExplainService) -> list[Route]:
         )
 
     async def explain_run(call: Call) -> RunExplained:
-        found = await insight.explain_run(call.params["id"])
+        found = await explainer.explain_run(call.params["id"])
         run, why = found.run, found.why
+        reasons = show_reasons(why.reasons)
         return RunExplained(
             run_id=run.id,
             uid=run.uid,
             task_id=run.task_id,
             at=show_time(found.at) or "",
             status=run.status,
-            summary=_summary(why.reasons),
-            reasons=why.reasons,
+            summary=summarize_reasons(reasons),
+            reasons=reasons,
             waits_for=why.waits_for,
             attempts=why.attempts,
             timeline=why.timeline,
@@ -114,8 +116,3 @@ def routes(insight: ExplainService) -> list[Route]:
             converters={"id": to_run_ref},
         ),
     ]
-
-
-def _summary(reasons: list[Reason]) -> str:
-    """All reasons as sentences."""
-    return " ".join(one.words[:1].upper() + one.words[1:] + "." for one in reasons)

@@ -31,7 +31,7 @@ _LOST_PLUS = re.compile(r" (?=\d\d:?\d\d\Z)")
 
 
 class Defaults(msgspec.Struct, frozen=True):
-    """What members get that a body leaves out; boot fills it from the settings of the same names."""
+    """Values of members that a body leaves out; boot fills them from settings of the same names."""
 
     timer_timeout_us: Micros = 10 * SECOND
     timer_max_retries: int = 3
@@ -97,7 +97,8 @@ def read_span(
         raise InvalidError(f"{field}: {error}", field=field) from None
     if not least <= span <= most:
         raise InvalidError(
-            f"{field} must lie between {format_duration(least)} and {format_duration(most)}, not {format_duration(span)}",
+            f"{field} must lie between {format_duration(least)} and {format_duration(most)}, "
+            f"not {format_duration(span)}",
             field=field,
         )
     return span

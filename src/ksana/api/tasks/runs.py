@@ -213,7 +213,8 @@ def to_run_ref(text: str) -> RunRef:
         return to_row_id(text)
     except ValueError:
         raise ValueError(
-            f"{text[:64]!r} is not a run: give its id, a whole number from 1, or its uid of 32 hex digits"
+            f"{text[:64]!r} is not a run: give its id, a whole number from 1, "
+            "or its uid of 32 hex digits"
         ) from None
 
 

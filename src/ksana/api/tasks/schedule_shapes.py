@@ -63,7 +63,8 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def merge_schedule(base: Mapping[str, Any], patch: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Merge a change into a schedule; a changed kind drops the members of the other kind."""
+    """Merge a change into a schedule; a changed kind drops the members of the other kind. A null
+    stays, so that reading knows it was sent."""
     if patch is None:
         return {}
     kind = patch.get("kind") or base.get("kind")
@@ -72,12 +73,7 @@ def merge_schedule(base: Mapping[str, Any], patch: Mapping[str, Any] | None) -> 
         if kind == base.get("kind")
         else {k: v for k, v in base.items() if k in _OF_KIND[str(kind)]}
     )
-    for name, value in patch.items():
-        if value is None:
-            kept.pop(name, None)
-        else:
-            kept[name] = value
-    return kept
+    return {**kept, **patch}
 
 
 def base_of(schedule: Schedule, max_runs: int | None) -> dict[str, Any]:
@@ -102,16 +98,12 @@ def read_chosen(
     """Read a schedule set now from the `schedule` member and the short ones.
 
     Where both say something different, the one that differs from what is stored is meant; else it
-    is a 400. Nulls and empty times count as absent. An interval whose length and start are
-    unchanged keeps its anchor.
+    is a 400. A null or an empty text stands for the default, so it too may be the one that differs.
+    An interval whose length and start are unchanged keeps its anchor.
     """
     base = None if old is None else base_of(old.schedule, old.max_runs)
-    wanted = {
-        name: value for name, value in members.items() if value is not None and name != "anchor_at"
-    }
-    wanted, origin = _fold(
-        wanted, {name: value for name, value in short.items() if value is not None}, base
-    )
+    wanted = {name: value for name, value in members.items() if name != "anchor_at"}
+    wanted, origin = _fold(*_drop_defaults(wanted, dict(short), base), base)
     try:
         schedule = read_schedule(wanted, now, dst_gap=dst_gap, dst_overlap=dst_overlap)
     except InvalidError as error:
@@ -126,10 +118,33 @@ def show_schedule(schedule: Schedule, max_runs: int | None) -> dict[str, Any]:
     return {**write_schedule(schedule), "max_runs": max_runs}
 
 
+def _drop_defaults(
+    wanted: dict[str, Any], short: dict[str, Any], base: dict[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Leave out the members that were set back to their defaults, also where the same member, said
+    in the other place, is only what is stored."""
+    for top, inner in SHORT_MEMBERS.items():
+        if base is None or top == "cron_expr":  # nothing is stored, or it has no default
+            continue
+        stored = base.get(inner)
+        if _is_default(short.get(top, stored)) and wanted.get(inner) == stored:
+            wanted.pop(inner, None)
+        elif _is_default(wanted.get(inner, stored)) and short.get(top) == stored:
+            short.pop(top, None)
+    return (
+        {name: value for name, value in wanted.items() if value is not None},
+        {name: value for name, value in short.items() if value is not None},
+    )
+
+
+def _is_default(value: Any) -> bool:
+    return value is None or value == ""
+
+
 def _fold(
     wanted: dict[str, Any], short: dict[str, Any], base: dict[str, Any] | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Put the short members into the schedule; tell which came from where."""
+    """Put the short members into the schedule; answer which came from where."""
     cron_expr = short.get("cron_expr")
     if cron_expr is not None and wanted.get("kind", "cron") != "cron":
         if wanted != base:

@@ -1,51 +1,28 @@
-"""Timers over HTTP, dialect T: `/jobs` (T1-T4). The same records as tasks; what T cannot express is
-left as it is."""
+"""Timers over HTTP, dialect T: `/jobs` (T1-T4). The same records as tasks."""
 
 from collections.abc import AsyncIterator
-from functools import lru_cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET
-from msgspec import UnsetType as Unset
 
 from ksana.api.core.idempotency import answer_once, read_key
 from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Answer, Call, Content, Route, Stream
-from ksana.api.tasks.members import (
-    Defaults,
-    TaskSurface,
-    align_names,
-    check_name,
-    check_placeholders,
-    check_type,
-    given,
-    mask_headers,
-    merge,
-    read_headers,
-    read_if_match,
-    read_span,
-    sent_members,
-    show_time,
-    trace_of,
+from ksana.api.tasks.members import TaskSurface, given, read_if_match, trace_of
+from ksana.api.tasks.timer_shapes import (
+    TimerBody,
+    TimerView,
+    WholeTimer,
+    change_timer,
+    read_timer,
+    show_timer,
 )
-from ksana.api.tasks.schedule_shapes import (
-    Chosen,
-    ScheduleBody,
-    Span,
-    base_of,
-    merge_schedule,
-    read_chosen,
-)
-from ksana.base.durations import format_duration
 from ksana.base.errors import InvalidError
 from ksana.base.ids import JOB_ID
-from ksana.base.instant import DAY, MILLISECOND, Instant
-from ksana.domain.schedule import Cron
-from ksana.domain.schedule_json import write_schedule
-from ksana.domain.tasks import headers as header_rules
-from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Status, Task
-from ksana.service.tasks.definitions import NewTask, Started
+from ksana.domain.tasks.records import Status, Task
+from ksana.service.tasks.definitions import NewTask
+from ksana.service.tasks.triggers import Started
 
 PAGE: Final = 500
 _SERVER_OWNED: Final = frozenset(
@@ -63,70 +40,11 @@ _SERVER_OWNED: Final = frozenset(
 _encode = msgspec.json.Encoder().encode
 
 
-class HttpBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is called."""
-
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"] | Unset | None = UNSET
-    url: Annotated[str, msgspec.Meta(max_length=header_rules.MAX_URL)] | Unset | None = UNSET
-    headers: dict[str, str | None] | Unset | None = UNSET
-    body: str | Unset | None = UNSET
-
-
-class TimerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A timer, whole or in part."""
-
-    id: str | Unset | None = UNSET
-    name: Annotated[str, msgspec.Meta(max_length=128)] | Unset | None = UNSET
-    enabled: bool | Unset | None = UNSET
-    type: Literal["http", "queue", "node"] | Unset | None = UNSET
-    http: HttpBody | Unset | None = UNSET
-    schedule: ScheduleBody | Unset | None = UNSET
-    timeout: Span | Unset | None = UNSET
-    max_retries: Annotated[int, msgspec.Meta(ge=0, le=1000)] | Unset | None = UNSET
-    retry_backoff: Span | Unset | None = UNSET
-
-
-class WholeTimer(TimerBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A timer to make. An empty id is generated."""
-
-    http: HttpBody
-    schedule: ScheduleBody
-
-
 class TimerQuery(msgspec.Struct, frozen=True):
     """Without `limit` all timers are answered."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE)] | None = None
     cursor: Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)] = 0
-
-
-class HttpView(msgspec.Struct, frozen=True):
-    method: str
-    url: str
-    headers: dict[str, str]
-    body: str
-
-
-class TimerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A timer as it is answered; an absent time is an empty text."""
-
-    id: str
-    name: str
-    enabled: bool
-    type: str
-    http: HttpView
-    schedule: dict[str, Any]
-    timeout: str
-    max_retries: int
-    retry_backoff: str
-    last_run_at: str
-    next_run_at: str
-    last_status: str
-    last_error: str
-    task_id: int
-    version: int
-    created_at: str
-    updated_at: str
 
 
 class RunStarted(msgspec.Struct, frozen=True):
@@ -175,7 +93,7 @@ class _TimerEdge:
             status = "ENABLED" if given(body.enabled, True) else "DISABLED"
         task = await self._tasks.change(
             call.params["id"],
-            lambda old, now: _change(body, self._defaults, now, old),
+            lambda old, now: change_timer(body, self._defaults, now, old),
             version=read_if_match(call),
             status=status,
         )
@@ -224,7 +142,7 @@ def routes(surface: TaskSurface) -> list[Route]:
             body=WholeTimer,
             answers={201: TimerView},
             ignored_members=_SERVER_OWNED,
-            is_swift=True,
+            is_fastpath=True,
         ),
         route(
             "GET",
@@ -276,146 +194,6 @@ def to_job_id(text: str) -> str:
     raise ValueError(f"{text[:64]!r} is not an id: it has 1 to 128 letters, digits or ._~-")
 
 
-def show_timer(task: Task) -> TimerView:
-    """Render a timer."""
-    definition = task.definition
-    max_runs = definition.options.max_runs
-    schedule = {
-        name: "" if value is None else value
-        for name, value in write_schedule(definition.schedule).items()
-    }
-    if max_runs is not None:
-        schedule["max_runs"] = max_runs
-    return TimerView(
-        id=task.job_id,
-        name=definition.name,
-        enabled=task.status == "ENABLED",
-        type=definition.options.type,
-        http=HttpView(
-            definition.http_method,
-            definition.target_url,
-            mask_headers(definition.headers, definition.options.secret_headers),
-            definition.body or "",
-        ),
-        schedule=schedule,
-        timeout=format_duration(definition.timeout_us),
-        max_retries=definition.retry.max_retries,
-        retry_backoff=format_duration(definition.retry.initial_delay_us),
-        last_run_at=show_time(task.last_run_at) or "",
-        next_run_at=(show_time(task.next_slot_at) or "") if task.fire_at is not None else "",
-        last_status=task.last_status,
-        last_error=task.last_error,
-        task_id=task.id,
-        version=task.version,
-        created_at=show_time(task.created_at) or "",
-        updated_at=show_time(task.updated_at) or "",
-    )
-
-
-def read_timer(
-    body: TimerBody, defaults: Defaults, now: Instant, old: Task | None = None
-) -> Definition:
-    """Read a whole timer and check all of it. Of `old`, everything that T cannot express stays."""
-    before = _fresh(defaults) if old is None else old.definition
-    http = given(body.http, HttpBody())
-    check_type(given(body.type, "http"))
-    name, url = given(body.name, ""), given(http.url, "")
-    check_name(name, may_be_empty=old is None or old.dialect == "T")
-    if not url:
-        raise InvalidError("http.url is needed", field="http.url")
-    header_rules.check_url(url, field="http.url")
-    sent = {name: value for name, value in given(http.headers, {}).items() if value is not None}
-    chosen = _read_schedule(body, defaults, now, old)
-    timeout, backoff = given(body.timeout, None), given(body.retry_backoff, None)
-    definition = msgspec.structs.replace(
-        before,
-        name=name,
-        schedule=chosen.schedule,
-        http_method=given(http.method, "GET"),
-        target_url=url,
-        headers=read_headers(
-            sent, before.options.secret_headers, None if old is None else before, "http.headers"
-        ),
-        body=given(http.body, "") or None,
-        timeout_us=defaults.timer_timeout_us
-        if timeout is None
-        else read_span(timeout, "timeout", least=MILLISECOND),
-        retry=msgspec.structs.replace(
-            before.retry,
-            max_retries=given(body.max_retries, defaults.timer_max_retries),
-            initial_delay_us=(
-                defaults.timer_retry_backoff_us
-                if backoff is None
-                else read_span(backoff, "retry_backoff", most=30 * DAY)
-            ),
-        ),
-        options=msgspec.structs.replace(before.options, max_runs=chosen.max_runs),
-    )
-    if old is not None and old.dialect == "C" and definition.options.template:
-        check_placeholders(definition, "http.url", "http.headers", "http.body")
-    return definition
-
-
-@lru_cache(maxsize=8)
-def _fresh(defaults: Defaults) -> Definition:
-    """What a record made through T is before anybody says anything about it."""
-    options = Options(
-        follow_redirects=defaults.follow_redirects,
-        max_queued=defaults.max_queued,
-        misfire_grace_us=defaults.misfire_grace_us,
-        retry_on_callback_failure=defaults.retry_on_callback_failure,
-        on_orphan=defaults.on_orphan,
-        delivery=defaults.delivery,
-        history_limit=defaults.history_limit,
-        response_limit=defaults.response_limit,
-    )
-    return Definition(
-        name="",
-        description="",
-        schedule=Cron("0 0 0 1 1 *"),
-        retry=RetryPolicy(),
-        concurrency_policy="SKIP",
-        misfire_policy="SKIP",
-        options=options,
-    )
-
-
-def _read_schedule(body: TimerBody, defaults: Defaults, now: Instant, old: Task | None) -> Chosen:
-    members = sent_members(given(body.schedule, ScheduleBody()))
-    if not members:
-        raise InvalidError("schedule is needed", field="schedule")
-    held = None if old is None else old.definition.schedule
-    cron = held if isinstance(held, Cron) else None
-    return read_chosen(
-        members,
-        {},
-        now,
-        dst_gap=cron.dst_gap if cron else defaults.dst_gap,
-        dst_overlap=cron.dst_overlap if cron else defaults.dst_overlap,
-        old=None
-        if old is None
-        else Chosen(old.definition.schedule, old.definition.options.max_runs),
-    )
-
-
-def _change(patch: TimerBody, defaults: Defaults, now: Instant, old: Task) -> Definition:
-    """Merge a change into a timer and read the whole again."""
-    sent, definition = sent_members(patch), old.definition
-    base = {
-        name: value
-        for name, value in sent_members(show_timer(old)).items()
-        if name in TimerBody.__struct_fields__
-    }
-    base["schedule"] = base_of(definition.schedule, definition.options.max_runs)
-    http = sent.get("http")
-    if isinstance(http, dict) and isinstance(http.get("headers"), dict):
-        http["headers"] = align_names(http["headers"], definition.headers)
-    merged = merge(base, {name: value for name, value in sent.items() if name != "schedule"})
-    if "schedule" in sent:
-        merged["schedule"] = merge_schedule(base["schedule"], sent["schedule"])
-    return read_timer(msgspec.convert(merged, TimerBody), defaults, now, old)
-
-
 def _read_id(text: str) -> str | None:
     if not text:
         return None
@@ -433,7 +211,7 @@ def _render_started(started: Started) -> bytes:
 
 
 async def _write_all(surface: TaskSurface, page: list[Task]) -> AsyncIterator[bytes]:
-    """All timers as one array, page by page, so that a million of them never lie in memory at once."""
+    """All timers as one array, page by page: a million of them never lie in memory at once."""
     separator = b"["
     while page:
         yield separator + b",".join(_render(task) for task in page)

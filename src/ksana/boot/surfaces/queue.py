@@ -8,11 +8,11 @@ from prometheus_client.core import GaugeMetricFamily
 from ksana.api.queue.routes import Queue
 from ksana.boot.settings.sections.queue import CapacitySettings, QueueSettings
 from ksana.boot.surface import CoreServices, Surface
+from ksana.domain.queue.admission import Limits
 from ksana.engine.core.supervisor import Loop
-from ksana.engine.queue.chores import QueueChores
+from ksana.engine.queue.chores import QueueChores, add_queue_rows
 from ksana.ports.queue.tables import QueueTx
 from ksana.service.queue.explain import QueueExplainer
-from ksana.service.queue.jobs import Limits
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats, Snapshot
 
@@ -29,23 +29,18 @@ def make_surface(core: CoreServices) -> Surface:
     stats = QueueStats(core.store, limits)
     figures = Figures(stats)
     core.metrics.on_scrape(figures.collect)
-    chores = QueueChores(
-        core.store,
-        core.clock,
-        core.membership.instance_id,
-        settings.store.retention_us,
-        figures.sample,
-    )
+    chores = QueueChores(core.store, core.clock, core.membership.instance_id, figures.sample)
+    add_queue_rows(core.retention, settings.store.retention_us)
 
     async def drain() -> None:
-        service.arrivals.close()
+        service.poll.close()
 
     return Surface(
         name="queue",
-        routes=Queue(service, stats, QueueExplainer(core.store, limits)).routes(),
+        routes=Queue(service, stats, QueueExplainer(core.store, limits, service.classes)).routes(),
         loops=(
             Loop("queue-leasing", service.leasing.pump.run),
-            Loop("queue-arrivals", service.arrivals.watch),
+            Loop("queue-long-poll", service.poll.watch),
             Loop("queue-chores", chores.pump.run),
         ),
         found=find_jobs,
@@ -56,8 +51,7 @@ def make_surface(core: CoreServices) -> Surface:
 
 def find_jobs(tx: QueueTx) -> dict[str, int]:
     """What lies in the queue, from its gauges."""
-    queue: Any = tx
-    gauges = queue.queue.gauges()
+    gauges = tx.gauges.read()
     return {"jobs queued": gauges.queued, "jobs running": gauges.running}
 
 

@@ -1,13 +1,13 @@
 """The tasks surface (T and C), put together: services, engine, routes, metrics."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import structlog
 from prometheus_client import Histogram
 from prometheus_client.core import GaugeMetricFamily
 
 from ksana import __version__
+from ksana.api.core.routing import AnyRoute
 from ksana.api.tasks import callbacks as callbacks_api
 from ksana.api.tasks import definitions as tasks_api
 from ksana.api.tasks import explain as explain_api
@@ -19,7 +19,6 @@ from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings, TimerSettings
 from ksana.boot.surface import CoreServices, Surface
-from ksana.domain.tasks.records import Task
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.tasks.claimed_run import AttemptOver
@@ -27,6 +26,7 @@ from ksana.engine.tasks.delivery import Delivery
 from ksana.engine.tasks.firing import FiringEngine
 from ksana.engine.tasks.rescue import RescueEngine
 from ksana.engine.tasks.run_history import RunHistory, add_run_history
+from ksana.engine.tasks.run_log import RunLog
 from ksana.outbound.by_scheme import HttpCaller
 from ksana.outbound.egress import EgressPolicy
 from ksana.ports.store import Store
@@ -42,8 +42,6 @@ _SCANS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 FIGURES_EVERY: Final[Micros] = 10 * SECOND
 FIGURES_SHARE: Final = 500
 """Reading the figures takes at most this part of the time: a million tasks take longer to count."""
-
-_log = structlog.get_logger("ksana.tasks")
 
 
 class TaskMetrics:
@@ -69,7 +67,6 @@ class TaskMetrics:
             registry=metrics.registry,
         )
         self._fired = metrics.plain_counter("ksana_tasks_fired_total", "Tasks fired.")
-        self.on_success: Callable[[int, int], None] = lambda task_id, keep: None
         self._spans = core.spans
 
     def scanned(self, seconds: float, fired: int) -> None:
@@ -93,24 +90,6 @@ class TaskMetrics:
             self._retries.child(task_id).inc()
         elif status != "CALLBACK_PENDING":
             self._runs.child(status).inc()
-        if status in (
-            "SUCCESS",
-            "CALLBACK_PENDING",
-        ):  # what is accepted mostly succeeds, and is told elsewhere
-            self.on_success(task_id, over.held.task.definition.options.history_limit)
-        if over.reply.kind != "answered" or status in ("FAILED", "TIMEOUT"):
-            _log.warning(
-                "attempt failed",
-                run_id=over.held.run_id,
-                task_id=task_id,
-                job_id=over.held.task.job_id,
-                attempt=over.held.attempt,
-                status=status,
-                err=over.reply.error or f"HTTP {over.reply.status}",
-                latency_ms=over.reply.timing.total_ms,
-                target_url=over.held.task.definition.target_url,
-                trace_id=over.held.trace_id,
-            )
 
 
 class TaskFigures:
@@ -161,9 +140,6 @@ class _Hints:
     def due(self, at: Instant | None) -> None:
         self._firing.hint(at)
 
-    def made(self, tasks: Sequence[Task]) -> None:
-        self._firing.remember(tasks)
-
     def ready(self, host: str) -> None:
         self._delivery.ready(host)
 
@@ -176,14 +152,15 @@ def make_surface(core: CoreServices) -> Surface:
     settings, store, clock = core.settings, core.store, core.clock
     limits, callback = settings.section(TaskSettings), settings.section(CallbackSettings)
     me, metrics = core.membership.instance_id, TaskMetrics(core)
-    policy = EgressPolicy(allow=settings.egress.allow, deny=settings.egress.deny)
+    history, figures = RunHistory(store, clock), TaskFigures(store, clock)
     delivery = Delivery(
         store,
         clock,
-        lambda: HttpCaller(policy, max_idle=max(256, limits.workers)),
+        _caller_factory(core),
         me,
-        core.membership.is_held,
+        core.membership,
         metrics,
+        (RunLog(), history),
         workers=limits.workers,
         per_host=limits.per_host,
         callback_base=_callback_base(core),
@@ -193,14 +170,14 @@ def make_surface(core: CoreServices) -> Surface:
         store,
         clock,
         me,
-        delivery.rooms,
+        delivery.slot_budget,
         delivery.take,
         metrics,
         batch_limit=limits.batch_limit,
         poll_us=limits.poll_interval_us,
     )
-    waking = RescueEngine(store, clock, me, delivery.ready, delivery.known_runs)
-    delivery.on_wakes = waking.wakes.signal
+    rescue = RescueEngine(store, clock, me, delivery.ready, delivery.known_runs)
+    delivery.on_wakes = rescue.wakes.signal
     hints = _Hints(firing, delivery)
     surface = TaskSurface(
         tasks=TaskService(store, clock, hints, settings.section(TimerSettings).once_grace_us),
@@ -219,31 +196,30 @@ def make_surface(core: CoreServices) -> Surface:
         finally:
             delivery.close()
 
-    history, figures = RunHistory(store, clock), TaskFigures(store, clock)
     add_run_history(core.retention, settings.store.retention_us)
-    metrics.on_success = history.note
     core.metrics.on_scrape(figures.collect)
-    modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
-    routes = [route for module in modules for route in module.routes(surface)]
-    pumps = (
-        delivery.outcomes,
-        delivery.claims,
-        delivery.cancels,
-        waking.wakes,
-        waking.rescue,
-        waking.promote,
-        firing.pump,
-        history.pump,
-        figures.pump,
-    )
+    rescues = (rescue.wakes, rescue.rescue, rescue.promote)
+    pumps = (*delivery.pumps, *rescues, firing.pump, history.pump, figures.pump)
     return Surface(
         name="tasks",
-        routes=(*routes, *explain_api.routes(ExplainService(store))),
+        routes=(*_list_routes(surface), *explain_api.routes(ExplainService(store))),
         loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,
         stats=lambda: store.read(_stats),
         drain=drain,
     )
+
+
+def _list_routes(surface: TaskSurface) -> list[AnyRoute]:
+    modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
+    return [route for module in modules for route in module.routes(surface)]
+
+
+def _caller_factory(core: CoreServices) -> Callable[[], HttpCaller]:
+    egress, limits = core.settings.egress, core.settings.section(TaskSettings)
+    policy = EgressPolicy(allow=egress.allow, deny=egress.deny)
+    idle = max(256, limits.workers)
+    return lambda: HttpCaller(policy, max_idle=idle, plain_http=limits.plain_http)
 
 
 def _callback_base(core: CoreServices) -> str:

@@ -6,11 +6,13 @@ passes it. A refused request of the highest waiting priority keeps its units for
 small jobs do not starve a large one; only a more urgent request may pass it.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from ksana.base.instant import SECOND, Instant, Micros
+from ksana.domain.queue.jobs import CLAIM_TTL_US, Job, ReadyJob
 
 RETRY_LEAST: Final[Micros] = SECOND
 RETRY_MOST: Final[Micros] = 10 * SECOND
@@ -22,7 +24,19 @@ PATIENCE: Final[Micros] = 30 * SECOND
 for leases at once."""
 
 
-class Room(msgspec.Struct, frozen=True):
+class Limits(msgspec.Struct, frozen=True):
+    """The settings that admission and claims go by."""
+
+    total: int = 100
+    shares: tuple[tuple[str, int], ...] = ()
+    claim_ttl_us: Micros = CLAIM_TTL_US
+
+    def share_of(self, addon_id: str) -> int | None:
+        """The most units an addon may hold, if it has a share."""
+        return dict(self.shares).get(addon_id) if self.shares else None
+
+
+class Capacity(msgspec.Struct, frozen=True):
     """The capacity: what there is, what is used, and what is kept for whom."""
 
     total: int
@@ -41,43 +55,39 @@ class Room(msgspec.Struct, frozen=True):
             else 0
         )
 
-    def with_grant(self, cost_units: int, job_id: str) -> "Room":
-        """The room after a grant; a reservation of the same job is used up by it."""
+    def with_grant(self, cost_units: int, job_id: str) -> "Capacity":
+        """The capacity after a grant; a reservation of the same job is used up by it."""
         kept = self.reserved_for != job_id
-        return Room(
-            self.total,
-            self.used + cost_units,
-            self.active + 1,
-            self.reserved_units if kept else 0,
-            self.reserved_for if kept else None,
-            self.reserved_urgency,
-            self.reserved_until,
+        return msgspec.structs.replace(
+            self,
+            used=self.used + cost_units,
+            active=self.active + 1,
+            reserved_units=self.reserved_units if kept else 0,
+            reserved_for=self.reserved_for if kept else None,
         )
 
-    def with_all(self, cost_units: int, count: int) -> "Room | None":
-        """The room after so many grants of so many units together, when nothing stands in the way
-        of any: nothing is kept for anybody and all of them fit. None: they are to be judged one by
-        one."""
+    def with_all(self, cost_units: int, count: int) -> "Capacity | None":
+        """The capacity after so many grants of so many units together, when nothing stands in the
+        way of any: nothing is kept for anybody and all of them fit. None: each is to be looked at
+        on its own."""
         if self.reserved_for is not None or self.used + cost_units > self.total:
             return None
-        return Room(
-            self.total,
-            self.used + cost_units,
-            self.active + count,
-            0,
-            None,
-            self.reserved_urgency,
-            self.reserved_until,
+        return msgspec.structs.replace(
+            self, used=self.used + cost_units, active=self.active + count, reserved_units=0
         )
 
-    def with_reserve(self, ask: "Ask", until: Instant) -> "Room":
-        """The room with units kept for a refused request."""
-        return Room(
-            self.total, self.used, self.active, ask.cost_units, ask.job_id, ask.urgency, until
+    def with_reserve(self, request: "AdmissionRequest", until: Instant) -> "Capacity":
+        """The capacity with units kept for a refused request."""
+        return msgspec.structs.replace(
+            self,
+            reserved_units=request.cost_units,
+            reserved_for=request.job_id,
+            reserved_urgency=request.urgency,
+            reserved_until=until,
         )
 
 
-class Ask(msgspec.Struct, frozen=True, gc=False):
+class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
     """One request to run."""
 
     job_id: str
@@ -94,42 +104,103 @@ class Denial(msgspec.Struct, frozen=True, gc=False):
 
 
 def find_denial(
-    room: Room, ask: Ask, now: Instant, share: int | None = None, addon_used: int = 0
+    capacity: Capacity,
+    request: AdmissionRequest,
+    now: Instant,
+    share: int | None = None,
+    addon_used: int = 0,
 ) -> Denial | None:
     """Decide: None admits."""
-    if room.used + ask.cost_units > room.total:
-        asked = f"requested={ask.cost_units}"
+    if capacity.used + request.cost_units > capacity.total:
+        asked = f"requested={request.cost_units}"
         return Denial(
             "CAPACITY_EXCEEDED",
-            f"Capacity exceeded: used={room.used}, {asked}, capacity={room.total}",
+            f"Capacity exceeded: used={capacity.used}, {asked}, capacity={capacity.total}",
         )
-    if share is not None and addon_used + ask.cost_units > share:
-        asked = f"requested={ask.cost_units}"
+    if share is not None and addon_used + request.cost_units > share:
+        asked = f"requested={request.cost_units}"
         return Denial(
             "SHARE_EXCEEDED",
-            f"Share of {ask.addon_id} exceeded: used={addon_used}, {asked}, capacity={share}",
+            f"Share of {request.addon_id} exceeded: used={addon_used}, {asked}, capacity={share}",
         )
-    kept = room.reserved(now)
-    is_behind = room.reserved_for != ask.job_id and ask.urgency >= room.reserved_urgency
-    if kept and is_behind and room.used + kept + ask.cost_units > room.total:
+    kept = capacity.reserved(now)
+    is_behind = (
+        capacity.reserved_for != request.job_id and request.urgency >= capacity.reserved_urgency
+    )
+    if kept and is_behind and capacity.used + kept + request.cost_units > capacity.total:
         return Denial(
             "CAPACITY_RESERVED",
-            f"Capacity exceeded: used={room.used}, requested={ask.cost_units}, capacity={room.total}, "
-            f"reserved={kept} for a job ahead",
+            f"Capacity exceeded: used={capacity.used}, requested={request.cost_units}, "
+            f"capacity={capacity.total}, reserved={kept} for a job ahead",
         )
     return None
 
 
-def may_reserve(room: Room, ask: Ask, now: Instant, best_pending_urgency: int | None) -> bool:
+def may_reserve(
+    capacity: Capacity, request: AdmissionRequest, now: Instant, best_pending_urgency: int | None
+) -> bool:
     """Tell whether a refused request now keeps its units: nobody as urgent is before it."""
-    if best_pending_urgency is not None and best_pending_urgency < ask.urgency:
+    if best_pending_urgency is not None and best_pending_urgency < request.urgency:
         return False
-    if not room.reserved(now) or room.reserved_for == ask.job_id:
+    if not capacity.reserved(now) or capacity.reserved_for == request.job_id:
         return True
-    return ask.urgency < room.reserved_urgency
+    return request.urgency < capacity.reserved_urgency
 
 
 def retry_after_us(now: Instant, soonest_expiry: Instant | None) -> Micros:
     """When to ask again: when the first lease may run out, within bounds, in whole seconds."""
     wait = RETRY_MOST if soonest_expiry is None else soonest_expiry - now
     return min(max(-(-wait // SECOND) * SECOND, RETRY_LEAST), RETRY_MOST)
+
+
+def request_of(job: Job | ReadyJob) -> AdmissionRequest:
+    """What a job asks for."""
+    return AdmissionRequest(job.job_id, job.addon_id, job.cost_units, job.urgency)
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """Which of some ready jobs may run at once, and the capacity with them. `has_refused`: some do
+    not fit. `has_reserved`: units are newly kept for one of those."""
+
+    capacity: Capacity
+    admitted: Sequence[ReadyJob]
+    has_refused: bool = False
+    has_reserved: bool = False
+
+
+def admit_ready(
+    capacity: Capacity,
+    jobs: Sequence[ReadyJob],
+    now: Instant,
+    limits: Limits,
+    used_of_addon: Callable[[str], int],
+) -> Admission:
+    """Admit ready jobs in their order, as many as fit. One that has waited long and does not keeps
+    its units, so that nothing behind it of its own priority is admitted first."""
+    if not limits.shares:
+        # Where the capacity alone decides and all fit, all are admitted.
+        units = sum([job.cost_units for job in jobs])
+        with_all = capacity.with_all(units, len(jobs))
+        if with_all is not None:
+            return Admission(with_all, jobs)
+    admitted: list[ReadyJob] = []
+    has_refused = has_reserved = False
+    used: dict[str, int] = {}
+    for job in jobs:
+        request, share = request_of(job), limits.share_of(job.addon_id)
+        if share is not None and job.addon_id not in used:
+            used[job.addon_id] = used_of_addon(job.addon_id)
+        denial = find_denial(capacity, request, now, share, used.get(job.addon_id, 0))
+        if denial is None:
+            capacity = capacity.with_grant(job.cost_units, job.job_id)
+            if share is not None:
+                used[job.addon_id] += job.cost_units
+            admitted.append(job)
+            continue
+        has_refused = True
+        has_waited = now - job.due_at > PATIENCE
+        is_full = denial.code == "CAPACITY_EXCEEDED"
+        if has_waited and is_full and may_reserve(capacity, request, now, None):
+            capacity = capacity.with_reserve(request, now + RETRY_MOST + RESERVE_GRACE)
+            has_reserved = True
+    return Admission(capacity, admitted, has_refused, has_reserved)

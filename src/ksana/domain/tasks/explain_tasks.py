@@ -13,6 +13,7 @@ import msgspec
 from ksana.base.instant import DAY, Instant, Micros
 from ksana.domain import schedule
 from ksana.domain.explain import Fact, Reason, reason, recorded, show, span_words
+from ksana.domain.schedule import Schedule
 from ksana.domain.tasks import firing
 from ksana.domain.tasks.firing import Counts, Outage
 from ksana.domain.tasks.records import Run, Task
@@ -29,6 +30,7 @@ Verdict = Literal[
     "disabled",
     "ended",
     "not_created",
+    "deleted",
     "will_run",
     "will_not_run",
     "unknown",
@@ -74,6 +76,13 @@ class TaskFacts(msgspec.Struct, frozen=True):
     counts: Counts
     outages: tuple[Outage, ...]
     is_anybody_alive: bool
+    schedule: Schedule | None = None
+    """The schedule in force at `at`, as far as is recorded."""
+
+    @property
+    def schedule_then(self) -> Schedule:
+        """The schedule to judge by."""
+        return self.task.definition.schedule if self.schedule is None else self.schedule
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -96,11 +105,12 @@ class TaskExplanation(msgspec.Struct, frozen=True):
     decision: Decision | None
 
 
-def slot_in_question(task: Task, at: Instant) -> Instant | None:
-    """The latest slot at or before an instant; none before the task was made."""
+def slot_in_question(task: Task, at: Instant, in_force: Schedule | None = None) -> Instant | None:
+    """The latest slot at or before an instant by the schedule in force then; none before the task
+    was made."""
     if at < task.created_at:
         return None
-    return schedule.latest_at_or_before(task.definition.schedule, at)
+    return schedule.latest_at_or_before(in_force or task.definition.schedule, at)
 
 
 def explain_task(facts: TaskFacts) -> TaskExplanation:
@@ -110,6 +120,8 @@ def explain_task(facts: TaskFacts) -> TaskExplanation:
     if facts.at < task.created_at:
         reasons = [reason("NOT_CREATED_YET", created_at=show(task.created_at))]
         return TaskExplanation("not_created", reasons, next_run_at, None)
+    if task.is_deleted and facts.at >= task.updated_at:
+        return TaskExplanation("deleted", [_deleted(facts)], None, None)
     if facts.at > facts.now:
         verdict, reasons = _explain_future(facts)
         return TaskExplanation(verdict, reasons, next_run_at, replay(facts))
@@ -126,7 +138,7 @@ def explain_task(facts: TaskFacts) -> TaskExplanation:
 
 
 def _explain_slot(facts: TaskFacts) -> tuple[Verdict, list[Reason]]:
-    """What became of the slot in question: by its run, by the events, and only then by inference."""
+    """What became of the slot in question: by its run, by the events, or else by inference."""
     slot, task = facts.slot, facts.task
     if facts.slot_run is not None:
         return _explain_run_of_slot(facts, facts.slot_run)
@@ -147,7 +159,7 @@ def _explain_slot(facts: TaskFacts) -> tuple[Verdict, list[Reason]]:
         return "ended", [_used_up(task)]
     reasons = [reason("NOT_RECORDED", slot=show(slot))]
     changed = next((fact for fact in facts.after if fact.type == "TASK_CHANGED"), None)
-    if changed is not None:
+    if changed is not None and facts.schedule is None:
         reasons.append(reason("CHANGED_SINCE", changed.id, changed_at=show(changed.at)))
     return "unknown", reasons
 
@@ -194,7 +206,7 @@ def _explain_next(facts: TaskFacts) -> list[Reason]:
     """What stands in the way of the next slot, or when it is."""
     task, at = facts.task, facts.at
     if at < facts.now:  # about the past only what the schedule says
-        upcoming = schedule.next_after(task.definition.schedule, at)
+        upcoming = schedule.next_after(facts.schedule_then, at)
         return [] if upcoming is None else [reason("NEXT_SLOT", slot=show(upcoming))]
     if task.status != "ENABLED":
         return [_disabled(facts)]
@@ -303,6 +315,12 @@ def _disabled(facts: TaskFacts) -> Reason:
         if _status_in(fact) == "DISABLED":
             return reason("DISABLED", fact.id, since=show(fact.at))
     return reason("DISABLED")
+
+
+def _deleted(facts: TaskFacts) -> Reason:
+    deletion = next((fact for fact in facts.before if fact.type == "TASK_DELETED"), None)
+    event_id = None if deletion is None else deletion.id
+    return reason("DELETED", event_id, at=show(facts.task.updated_at))
 
 
 def _set_at(facts: TaskFacts) -> Instant:

@@ -12,7 +12,7 @@ import msgspec
 from ksana.base.instant import Instant, Micros
 from ksana.domain import schedule as schedules
 from ksana.domain.schedule import Once
-from ksana.domain.tasks.records import Task, Trigger
+from ksana.domain.tasks.records import MAX_CATCHUP, Definition, Task, Trigger
 
 SLOTS_PER_PASS: Final = 100
 """Late slots of one task decided in one transaction at most; the rest follow in the next pass."""
@@ -61,7 +61,7 @@ class Firing(msgspec.Struct, frozen=True, gc=False):
 
 
 def admit(policy: str, max_concurrency: int, max_queued: int, counts: Counts) -> tuple[Start, str]:
-    """Decide what becomes of one more run: start now, wait in line, or skip, with the reason code."""
+    """Decide what becomes of one more run: start now, wait, or skip, with the reason code."""
     if policy == "PARALLEL":
         return "start", "PARALLEL"
     if counts.active < max_concurrency and counts.waiting == 0:
@@ -75,37 +75,61 @@ def admit(policy: str, max_concurrency: int, max_queued: int, counts: Counts) ->
     return "skip", "QUEUE_FULL"
 
 
-def is_misfire(slot: Instant, now: Instant, grace_us: Micros, outages: list[Outage]) -> bool:
-    """Tell whether a slot fell due while no instance ran, or is later than its grace allows."""
-    return now - slot > grace_us or any(began < slot <= ended for began, ended in outages)
+def is_misfire(due_at: Instant, now: Instant, grace_us: Micros, outages: list[Outage]) -> bool:
+    """Tell whether a slot that fires at `due_at`, jitter included, fell due while no instance ran,
+    or is later than its grace allows."""
+    if now - due_at > grace_us:
+        return True
+    return bool(outages) and any(began < due_at <= ended for began, ended in outages)
 
 
 def decide_firing(task: Task, now: Instant, outages: list[Outage], counts: Counts) -> Firing:
-    """Decide all that is due of one task at `now`: its misfires first, then its slots one by one."""
+    """Decide all that is due of one task at `now`: misfires first, then its slots one by one."""
     definition = task.definition
-    schedule = definition.schedule
+    schedule, grace = definition.schedule, definition.options.misfire_grace_us
     slot = task.next_slot_at
     assert slot is not None
-    grace = definition.options.misfire_grace_us
+    due_at = (
+        schedules.fire_at(schedule, task.job_id, slot) if task.fire_at is None else task.fire_at
+    )
     misfire: Misfire | None = None
     planned: list[tuple[Instant, Trigger]] = []
-    if is_misfire(slot, now, grace, outages):
-        ended = [end for began, end in outages if began < slot <= end]
-        boundary = min(now, max([*ended, now - grace - 1]))
-        last = schedules.latest_at_or_before(schedule, boundary) or slot
+    following: Instant | None = slot
+    if is_misfire(due_at, now, grace, outages):
+        ended = [end for began, end in outages if began < due_at <= end]
+        last = _last_due(task, slot, min(now, max([*ended, now - grace - 1])))
         count = schedules.count_between(schedule, slot - 1, last)
         misfire = Misfire(slot, last, count, definition.misfire_policy)
         planned = _make_up(task, misfire)
-        slot = schedules.next_after(schedule, last)
-    while slot is not None and len(planned) < SLOTS_PER_PASS:
-        due_at = schedules.fire_at(schedule, task.job_id, slot)
-        if due_at > now or (
-            slot is not task.next_slot_at and is_misfire(slot, now, grace, outages)
-        ):
+        following, due_at = _next(task, last, due_at)
+    while following is not None and due_at <= now and len(planned) < SLOTS_PER_PASS:
+        if following != slot and is_misfire(due_at, now, grace, outages):
             break
-        planned.append((slot, "schedule"))
-        slot = schedules.next_after(schedule, slot)
-    return _plan(task, counts, planned, slot, misfire)
+        planned.append((following, "schedule"))
+        following, due_at = _next(task, following, due_at)
+    return _plan(task, counts, planned, following, due_at, misfire)
+
+
+def _next(task: Task, slot: Instant, due_at: Instant) -> tuple[Instant | None, Instant]:
+    """The slot after one, and when it fires. Slots fire in their order: one whose jitter is short
+    waits for one before it whose jitter is long, and is not late for that."""
+    schedule = task.definition.schedule
+    following = schedules.next_after(schedule, slot)
+    if following is None:
+        return None, due_at
+    return following, max(due_at, schedules.fire_at(schedule, task.job_id, following))
+
+
+def _last_due(task: Task, first: Instant, until: Instant) -> Instant:
+    """The last slot from `first` on that fires by an instant, jitter included; `first` itself if
+    none does."""
+    schedule = task.definition.schedule
+    slot = schedules.latest_at_or_before(schedule, until)
+    while slot is not None and slot > first:
+        if schedules.fire_at(schedule, task.job_id, slot) <= until:
+            return slot
+        slot = schedules.latest_at_or_before(schedule, slot - 1)
+    return first
 
 
 def _make_up(task: Task, misfire: Misfire) -> list[tuple[Instant, Trigger]]:
@@ -128,6 +152,7 @@ def _plan(
     counts: Counts,
     planned: list[tuple[Instant, Trigger]],
     next_slot: Instant | None,
+    due_at: Instant,
     misfire: Misfire | None,
 ) -> Firing:
     definition = task.definition
@@ -138,8 +163,10 @@ def _plan(
     for slot, trigger in planned:
         if room is not None and started >= room:
             break
+        # The slots of a catch-up all wait: which of them are made up was decided already.
+        max_queued = MAX_CATCHUP + counts.waiting if trigger == "catchup" else options.max_queued
         start, reason = admit(
-            definition.concurrency_policy, definition.max_concurrency, options.max_queued, counts
+            definition.concurrency_policy, definition.max_concurrency, max_queued, counts
         )
         if start == "start":
             counts = Counts(counts.active + 1, counts.waiting)
@@ -152,13 +179,22 @@ def _plan(
         runs.append(PlannedRun(slot, trigger, start, reason))
     if room is not None and started >= room:
         next_slot = None
-    fire_at = (
-        None
-        if next_slot is None
-        else schedules.fire_at(definition.schedule, task.job_id, next_slot)
-    )
+    fire_at = None if next_slot is None else due_at
     is_missed = misfire is not None and not runs and isinstance(definition.schedule, Once)
     return Firing(tuple(runs), next_slot, fire_at, started, misfire, is_missed)
+
+
+def drop_due(task: Task, now: Instant, outages: list[Outage], reason: str) -> list[Firing]:
+    """What to record of slots that are due and not fired yet when their task is disabled, deleted
+    or given another schedule: misfires as such, every other slot as a skipped run with this reason.
+    """
+    dropped: list[Firing] = []
+    while task.next_slot_at is not None and task.fire_at is not None and task.fire_at <= now:
+        fired = decide_firing(task, now, outages, Counts())
+        runs = tuple(PlannedRun(run.slot_at, run.trigger, "skip", reason) for run in fired.runs)
+        dropped.append(msgspec.structs.replace(fired, runs=runs, started=0))
+        task = msgspec.structs.replace(task, next_slot_at=fired.next_slot_at, fire_at=fired.fire_at)
+    return dropped
 
 
 def next_due(
@@ -167,3 +203,12 @@ def next_due(
     """The first slot after an instant and when it fires, jitter included."""
     slot = schedules.next_after(schedule, after)
     return slot, None if slot is None else schedules.fire_at(schedule, task_key, slot)
+
+
+def limits_of(definition: Definition) -> str:
+    """What a slot was skipped by, as further members of its event."""
+    return (
+        f',"max_concurrency":{definition.max_concurrency}'
+        f',"max_queued":{definition.options.max_queued}'
+        f',"policy":"{definition.concurrency_policy}"'
+    )

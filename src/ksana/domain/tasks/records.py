@@ -135,12 +135,59 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     """A JSON array, newest last."""
     created_at: Instant
     updated_at: Instant
+    host: str = ""
+    """The key of its target's host, as it was when the run was made."""
+
+
+class ClaimedRun(msgspec.Struct, frozen=True, gc=False):
+    """A run that an instance holds under a token."""
+
+    run_id: int
+    uid: str
+    task: Task
+    token: int
+    attempt: int
+    scheduled_time: Instant
+    exec_type: ExecType
+    trace_id: str
+    host: str
+    is_counted: bool
+    held_by: str
+    callback_token: str | None = None
+    override_body: str | None = None
+    attempts: str = "[]"
+    lease: int = 0
+    """The generation of the instance's lease under which it was claimed."""
+
+
+class NewRun(msgspec.Struct, frozen=True, gc=False):
+    """A run to write: RUNNING and held, SCHEDULED and ready or waiting, or SKIPPED."""
+
+    uid: str
+    task_id: int
+    slot_at: Instant | None
+    scheduled_time: Instant
+    status: str
+    trigger: Trigger
+    exec_type: ExecType
+    is_counted: bool
+    host: str
+    is_ready: bool
+    held_by: str | None
+    token: int
+    reason: str
+    trace_id: str
+    callback_token: str | None = None
+    override_body: str | None = None
+    retry_of: int | None = None
+    more: str = ""
+    """Further members of its event, as the inside of a JSON object."""
 
 
 @lru_cache(maxsize=16_384)
 def host_of(url: str) -> str:
-    """The key of a target's host: what its limit of calls counts by. No parsing: it also serves
-    URLs with placeholders."""
+    """The key of a target's host: the limit of calls per host counts by it. The URL is not parsed,
+    because it may have placeholders."""
     rest = url.partition("://")[2] or url
     for mark in "/?#":
         rest = rest.partition(mark)[0]

@@ -57,8 +57,7 @@ def check_template(text: str, field: str) -> None:
 
 
 def fill_url(text: str, values: Mapping[str, str]) -> str:
-    """Fill a URL, percent-encoding every value; a callback URL standing alone as the whole is kept
-    as it is."""
+    """Fill a URL, percent-encoding every value."""
     if "{{" not in text:
         return text
     return _fill(text, {name: quote(value, safe="") for name, value in values.items()})

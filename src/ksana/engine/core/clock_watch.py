@@ -54,7 +54,7 @@ class ClockWatch:
             await self.check_skew()
 
     def check_steps(self) -> Micros:
-        """Compare both clocks since the last look; answer and report the step, 0 if there was none."""
+        """Compare both clocks since the last look; report the step and answer it, 0 for none."""
         wall, mono = self._clock.now(), self._clock.monotonic()
         step_us = (wall - self._wall) - (mono - self._mono)
         self._wall, self._mono = wall, mono

@@ -38,7 +38,7 @@ class Membership:
     ) -> None:
         """`is_dead` tells whether another instance is known to be dead although its lease still
         runs: a restart on the same machine then need not wait for the lease, and the gap between
-        the two lives is known for what it is. `on_peers` is told, with every sign of life on a
+        the two lives is known for what it is. `on_peers` is called, with every sign of life on a
         store that several may share, how many others live there."""
         self.instance_id = instance_id
         self._store = store
@@ -49,6 +49,10 @@ class Membership:
         self._on_peers = on_peers
         self._every_us = every_us
         self._held_until_mono: Micros = 0
+        self._is_draining = False
+        self.generation = 0
+        """Rises whenever the lease was lost and is held again: what was claimed before may be
+        another's now."""
 
     def is_held(self) -> bool:
         """Whether our lease is certain. False means: start nothing that another instance might take
@@ -72,9 +76,15 @@ class Membership:
             self._store.sole,
             self._is_dead,
         )
-        self._held_until_mono = asked_mono + LEASE
+        self._hold_until(asked_mono + LEASE)
         self._on_peers(peers)
         return instance
+
+    async def begin_drain(self) -> None:
+        """Nothing is fired from now on: what falls due while we drain belongs to the outage that
+        follows, if nobody else runs. The lease is kept until `leave`."""
+        await self._renew()
+        self._is_draining = True
 
     async def run(self) -> None:
         """Renew for ever. While the store is away it tries every second: the lease may still be
@@ -96,14 +106,14 @@ class Membership:
         was_held = self.is_held()
         try:
             is_known, peers = await self._store.transact(
-                _renew, self.instance_id, LEASE, self._store.sole
+                _renew, self.instance_id, LEASE, self._store.sole, self._is_draining
             )
         except UnavailableError as error:
             if was_held and not self.is_held():
                 _log.warning("lease lost: the store does not answer", err=str(error))
             return False
         if is_known:
-            self._held_until_mono = asked_mono + LEASE
+            self._hold_until(asked_mono + LEASE)
             self._on_peers(peers)
             if not was_held:
                 _log.info("lease held again")
@@ -111,6 +121,12 @@ class Membership:
             _log.warning("this instance was forgotten by the store; entering again")
             await self.join()
         return True
+
+    def _hold_until(self, until_mono: Micros) -> None:
+        # Judged after the answer came: the old lease may have run out while the store was asked.
+        if not self._store.sole and self._clock.monotonic() >= self._held_until_mono:
+            self.generation += 1
+        self._held_until_mono = until_mono
 
 
 def _register(
@@ -129,8 +145,10 @@ def _register(
     ), 0 if sole else len(others) - len(dead)
 
 
-def _renew(tx: Tx, instance_id: str, lease_us: Micros, sole: bool) -> tuple[bool, int]:
-    is_known = tx.instances.renew_if_registered(instance_id, lease_us)
+def _renew(
+    tx: Tx, instance_id: str, lease_us: Micros, sole: bool, is_draining: bool
+) -> tuple[bool, int]:
+    is_known = tx.instances.renew_if_registered(instance_id, lease_us, is_draining)
     return is_known, 0 if sole else len(_list_living_others(tx, instance_id))
 
 

@@ -38,17 +38,17 @@ class Pump:
         clock: Clock,
         step: Callable[[], Awaitable[Instant | None]],
         poll_us: Micros = 5 * SECOND,
-        pace_us: Micros = 0,
+        min_interval_us: Micros = 0,
     ) -> None:
-        """`pace_us` is the least time from the start of one step to the next, unless the step
-        answered AGAIN: under load a few milliseconds make one commit of many, and a step after a
-        rest is not delayed at all."""
+        """`min_interval_us` is the least time from the start of one step to the next, unless the
+        step answered AGAIN: under load a few milliseconds make one commit of many, and a step after
+        a pause is not delayed at all."""
         self.name = name
         self.steps = 0
         self._clock = clock
         self._step = step
         self._poll_us = max(poll_us, MILLISECOND)
-        self.pace_us = pace_us
+        self.min_interval_us = min_interval_us
         self._wake = asyncio.Event()
         self._backoff_us: Micros = 0
 
@@ -71,7 +71,7 @@ class Pump:
                 await asyncio.sleep(0)
                 continue
             await self._park(self._not_before(due_at, began_at))
-            early_us = began_mono + self.pace_us - self._clock.monotonic()
+            early_us = began_mono + self.min_interval_us - self._clock.monotonic()
             if early_us > 0:
                 await self._clock.sleep_until(self._clock.now() + early_us)
 

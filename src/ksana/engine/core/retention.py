@@ -1,4 +1,4 @@
-"""Retention: what is old is removed, in small batches with a breath between, so that the database
+"""Retention: what is old is removed, in small batches with a pause between, so that the database
 stops growing.
 
 Each surface adds what it wants removed; the core adds its own. One instance at a time does the
@@ -18,11 +18,11 @@ from ksana.ports.store import Store, Tx
 EVERY: Final[Micros] = MINUTE
 """Time from a round that left nothing old to the next."""
 
-BREATH: Final[Micros] = 10 * MILLISECOND
+PAUSE: Final[Micros] = 10 * MILLISECOND
 """Pause between two batches: what serves callers goes first."""
 
 BATCH: Final = 500
-"""Rows in one transaction: a few milliseconds of the lane's time."""
+"""Rows in one transaction: a few milliseconds of the writer's time."""
 
 LOCK: Final = "retention"
 LOCK_US: Final[Micros] = 5 * MINUTE
@@ -59,7 +59,7 @@ class Retention:
         self.removed[name] = 0
 
     async def step(self) -> Instant | None:
-        """Remove one batch of each kind; tell when to come back."""
+        """Remove one batch of each kind; answer when to come back."""
         has_more = False
         failure: Exception | None = None
         for purge in self._purges:
@@ -76,7 +76,7 @@ class Retention:
             has_more = has_more or removed >= BATCH
         if failure is not None:
             raise failure
-        return self._clock.now() + (BREATH if has_more else EVERY)
+        return self._clock.now() + (PAUSE if has_more else EVERY)
 
 
 def remove_batch(tx: Any, purge: Purge, owner: str, limit: int) -> int | None:
@@ -87,11 +87,13 @@ def remove_batch(tx: Any, purge: Purge, owner: str, limit: int) -> int | None:
 
 
 def add_core_rows(retention: Retention, keep_us: Micros) -> None:
-    """The core's own rows: events, instances with their outages, counts, commit marks."""
+    """The core's own rows: events, instances with their outages, counts, commit marks, and answers
+    remembered by Idempotency-Key, which expire by themselves."""
     retention.add("events", keep_us, _remove_events)
     retention.add("instances", keep_us, _remove_instances)
     retention.add("rollups", keep_us, _remove_rollups)
     retention.add("marks", MARKS_KEPT_US, _remove_marks)
+    retention.add("idempotency", 0, _remove_answers)
 
 
 def _remove_events(tx: Tx, before: Instant, limit: int) -> int:
@@ -108,3 +110,7 @@ def _remove_rollups(tx: Tx, before: Instant, limit: int) -> int:
 
 def _remove_marks(tx: Tx, before: Instant, limit: int) -> int:
     return tx.marks.purge(before, limit)
+
+
+def _remove_answers(tx: Tx, before: Instant, limit: int) -> int:
+    return tx.idempotency.purge(before, limit)

@@ -1,5 +1,5 @@
-"""The supervisor: holds every long-running loop as a task, restarts one that falls, and tells how
-they fare.
+"""The supervisor: holds every long-running loop as a task, restarts one that falls, and reports
+their state.
 
 A crash is restarted with exponential backoff and jitter, logged with its stack. A store that is
 down is no crash: the loop pauses quietly and tries again. A loop that returns by itself counts as
@@ -25,11 +25,16 @@ the store or another dependency; stopped: ended on purpose."""
 
 _BACKOFF_LEAST: Final[Micros] = 100 * MILLISECOND
 _BACKOFF_MOST: Final[Micros] = 30 * SECOND
-_PAUSE_MOST: Final[Micros] = 5 * SECOND
-"""A store that comes back is noticed within seconds; a bug is not cured by trying often."""
+_PAUSE_MOST: Final[Micros] = SECOND
+"""A store that comes back is noticed soon, and a store that is away refuses at once; a bug is not
+cured by trying often."""
 
 _PROVEN_AFTER: Final[Micros] = 10 * SECOND
 """A restarted loop that ran this long is well again: its count of failures in a row starts anew."""
+
+_RESUMED_AFTER: Final[Micros] = 250 * MILLISECOND
+"""A loop that waited for the store is shown as running after so long: it asks the store first, and
+falls at once if that is still away."""
 
 _log = structlog.get_logger("ksana.supervisor")
 
@@ -67,6 +72,7 @@ class _Watched:
         self.since = now
         self.restarts = 0
         self.failures = 0
+        self.was_paused = False
         self.began_mono: Micros = 0
         self.last_error: str | None = None
         self.last_error_at: Instant | None = None
@@ -96,7 +102,7 @@ class Supervisor:
         watched.task = asyncio.create_task(self._keep_going(watched), name=f"loop:{loop.name}")
 
     def readiness(self) -> tuple[LoopReport, ...]:
-        """Tell how each loop fares, in the order of their start."""
+        """The state of each loop, in the order of their start."""
         return tuple(self._report(watched) for watched in self._watched.values())
 
     async def stop(
@@ -125,8 +131,10 @@ class Supervisor:
 
     def _report(self, watched: _Watched) -> LoopReport:
         state = watched.state
-        if state == "running" and watched.failures and not self._is_proven(watched):
-            state = "recovering"
+        if state == "running" and watched.failures:
+            proof_us = _RESUMED_AFTER if watched.was_paused else _PROVEN_AFTER
+            if not self._ran_for(watched, proof_us):
+                state = "paused" if watched.was_paused else "recovering"
         if watched.task is not None and watched.task.done() and state != "stopped":
             state = "recovering"  # the keeper itself died: never expected, and never shown as well
         return LoopReport(
@@ -138,8 +146,8 @@ class Supervisor:
             watched.last_error_at,
         )
 
-    def _is_proven(self, watched: _Watched) -> bool:
-        return self._clock.monotonic() - watched.began_mono >= _PROVEN_AFTER
+    def _ran_for(self, watched: _Watched, least_us: Micros) -> bool:
+        return self._clock.monotonic() - watched.began_mono >= least_us
 
     async def _keep_going(self, watched: _Watched) -> None:
         while True:
@@ -147,17 +155,17 @@ class Supervisor:
             watched.turn("running", self._clock.now())
             error = await self._run_once(watched)
             if _is_cancelled():
-                return  # the loop swallowed its cancellation and ended all the same: it was told to
-            if self._is_proven(watched):
+                return  # the loop swallowed its cancellation and ended all the same
+            if self._ran_for(watched, _PROVEN_AFTER):
                 watched.failures = 0
             watched.failures += 1
             watched.restarts += 1
             watched.last_error = f"{type(error).__name__}: {error}"[:1024]
             watched.last_error_at = self._clock.now()
-            is_pause = isinstance(error, UnavailableError)
+            is_pause = watched.was_paused = isinstance(error, UnavailableError)
             watched.turn("paused" if is_pause else "recovering", self._clock.now())
             delay_us = self._delay_us(watched.failures, _PAUSE_MOST if is_pause else _BACKOFF_MOST)
-            self._tell(watched, error, delay_us, is_pause)
+            self._report_failure(watched, error, delay_us, is_pause)
             await self._clock.sleep_until(self._clock.now() + delay_us)
 
     async def _run_once(self, watched: _Watched) -> BaseException:
@@ -177,7 +185,7 @@ class Supervisor:
         full = min(_BACKOFF_LEAST << min(failures - 1, 30), most)
         return int(full * (0.5 + self._random.random() / 2))
 
-    def _tell(
+    def _report_failure(
         self, watched: _Watched, error: BaseException, delay_us: Micros, is_pause: bool
     ) -> None:
         if is_pause:

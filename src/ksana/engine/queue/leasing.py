@@ -1,9 +1,9 @@
-"""How attempts end: leases released or run out, claims run out, scheduled jobs that come due.
+"""What time does to the queue: leases and claims that run out, scheduled jobs that come due.
 
     worker ──claim──▶ CLAIMED ──lease──▶ RUNNING ──release──▶ ended, or QUEUED again
                          │ 60 s               │ ttl
                          ▼                    ▼
-                       QUEUED            TIMEOUT / QUEUED again         decided here, by the store's clock
+                       QUEUED            TIMEOUT / QUEUED again    written here, by the store's time
 
 The store is authoritative. A lease that ran out is refused by every statement from that instant on,
 whether or not the sweep has come; the sweep only writes down what is true already and frees the
@@ -14,19 +14,22 @@ leaks nothing. Who takes units holds the capacity row from the start; who gives 
 touches it at the end.
 """
 
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
-from ksana.domain.histogram import bucket_counts
-from ksana.domain.queue.jobs import FINAL_OF, MANY, Ending, Hold, Job, Lane, Settled, after_expiry
+from ksana.domain.queue.attempt_ends import expire_lease
+from ksana.domain.queue.changes import JobChange, promote_jobs, take_back
+from ksana.domain.queue.effects import Wake, wake_after
+from ksana.domain.queue.jobs import LeaseWithJob
+from ksana.domain.queue.turns import Turns
 from ksana.engine.core.pump import AGAIN, Pump
-from ksana.engine.queue.long_poll import Arrivals
-from ksana.ports.queue.tables import Due, QueueTx
+from ksana.engine.queue.claims import ClaimPoll, notify_of
+from ksana.engine.queue.job_writer import write_changes
+from ksana.ports.queue.tables import QueueDue, QueueTx
 from ksana.ports.store import Store
 
 SWEEP: Final = 200
@@ -35,271 +38,97 @@ SWEEP: Final = 200
 POLL: Final[Micros] = 2 * SECOND
 RECOUNT_EVERY: Final[Micros] = 60 * MINUTE
 
-_ENDED_EVENT: Final = {
-    "DONE": "JOB_DONE",
-    "FAILED": "JOB_FAILED",
-    "CANCELED": "JOB_CANCELED",
-    "TIMEOUT": "JOB_TIMEOUT",
-}
-_TALLY: Final = {"DONE": "done", "FAILED": "failed", "CANCELED": "canceled", "TIMEOUT": "timeout"}
-_ALERTS: Final = frozenset({"FAILED", "TIMEOUT"})
 
-_encode = msgspec.json.Encoder().encode
+def write_held(tx: QueueTx, changes: Sequence[JobChange]) -> None:
+    """Write changes of jobs that this transaction holds: no guard can say no."""
+    if not write_changes(tx, changes):
+        raise AssertionError("a job or a lease that was held is no longer as it was found")
 
 
-AttemptEnd = tuple[Hold, Ending, str, str | None, str | None, str | None]
-"""One attempt that ends: what was held, what becomes of it, and what its worker said or what is
-said for it: status, error, result, metrics. A plain tuple, for there is one for every job."""
-
-
-def end_attempts(tx: QueueTx, ends: Sequence[AttemptEnd], reason: str) -> list[Settled]:
-    """Write the ends of attempts whose leases have left ACTIVE in this transaction; answer what
-    their jobs are now.
-
-    Their units are given back with it. `reason` is why they ended: RELEASED or EXPIRED.
-    """
-    now = tx.now
-    settled: list[Settled] = []
-    finished: list[Settled] = []
-    requeued: list[Settled] = []
-    events: list[tuple[str, str, str, str]] = []
-    plain: list[Hold] = []
-    units = 0
-    for hold, ending, status, error, result_json, metrics_json in ends:
-        units += hold.cost_units
-        state, job_id = ending.state, hold.job_id
-        if ending.rest_us is None:
-            one = Settled(hold.seq, job_id, hold.lease_id, state, error, result_json, metrics_json)
-            finished.append(one)
-            if state == "DONE" and error is None:
-                plain.append(hold)
-            else:
-                events.append(
-                    ("JOB", job_id, _ENDED_EVENT[state], _tell_end(hold, state, error, reason))
-                )
-        else:
-            one = _requeue(tx, hold, ending.rest_us, error, metrics_json)
-            requeued.append(one)
-            why = "LEASE_EXPIRED" if reason == "EXPIRED" else status
-            events.append(
-                ("JOB", job_id, "JOB_REQUEUED", _tell_requeue(hold, ending.rest_us, error, why))
-            )
-        settled.append(one)
-    if len(plain) < MANY:
-        events += [
-            ("JOB", hold.job_id, "JOB_DONE", _tell_end(hold, "DONE", None, reason))
-            for hold in plain
-        ]
-    else:
-        tx.queue.tell_done([hold.seq for hold in plain], reason)
-    tx.events.append_texts(events)
-    count = tx.queue.end_running(finished) + tx.queue.requeue_running(requeued)
-    assert count == len(ends), (
-        "a running job and its active lease are changed together, never alone"
-    )
-    for state, number in Counter([one.state for one in finished]).items():
-        tx.queue.tally(_TALLY[state], number)
-    started = Counter([end[0].started_at or now for end in ends if end[1].rest_us is None])
-    tx.queue.observe("run", bucket_counts(now, started))
-    tx.leases.free(units, len(ends))
-    tx.queue.count(
-        queued=len(requeued),
-        running=-len(ends),
-        leases=-len(ends),
-        units=-units,
-        arrivals=len(ends),
-    )
-    return settled
-
-
-def _tell_end(hold: Hold, state: str, error: str | None, reason: str) -> str:
-    if error is None and state not in _ALERTS:  # the common end; nothing in it needs escaping
-        return f'{{"lease_id":"{hold.lease_id}","attempts":{hold.attempts},"reason":"{reason}"}}'
-    data: dict[str, Any] = {"lease_id": hold.lease_id, "attempts": hold.attempts, "reason": reason}
-    if error is not None:
-        data["error"] = error
-    if state in _ALERTS:
-        data["alert"] = True
-    return _encode(data).decode()
-
-
-def _requeue(
-    tx: QueueTx, hold: Hold, rest_us: Micros, error: str | None, metrics_json: str | None
-) -> Settled:
-    lane = int(Lane.SCHEDULED if rest_us else Lane.READY)
-    turn = 0 if rest_us else tx.queue.front_turn(hold.urgency)
-    return Settled(
-        hold.seq,
-        hold.job_id,
-        hold.lease_id,
-        "QUEUED",
-        error,
-        None,
-        metrics_json,
-        lane,
-        turn,
-        tx.now + rest_us,
-    )
-
-
-def _tell_requeue(hold: Hold, rest_us: Micros, error: str | None, why: str) -> str:
-    data: dict[str, Any] = {
-        "reason": why,
-        "attempts": hold.attempts,
-        "max_attempts": hold.max_attempts,
-        "rest_ms": rest_us // 1000,
-    }
-    if error is not None:
-        data["error"] = error
-    return _encode(data).decode()
-
-
-def job_after(job: Job, settled: Settled, now: Instant) -> Job:
-    """The whole job as `end_attempts` has written it."""
-    if settled.lane is None:
-        return msgspec.structs.replace(
-            job,
-            state=settled.state,
-            final_status=FINAL_OF[settled.state],
-            error_text=settled.error,
-            result_json=settled.result_json,
-            metrics_json=settled.metrics_json,
-            finished_at=now,
-            updated_at=now,
-            lane=None,
-        )
-    return msgspec.structs.replace(
-        job,
-        state="QUEUED",
-        claimed_by=None,
-        lease_id=None,
-        next_retry_at=settled.next_retry_at,
-        due_at=settled.due_at,
-        error_text=settled.error,
-        metrics_json=settled.metrics_json,
-        progress=None,
-        note=None,
-        updated_at=now,
-        lane=settled.lane,
-        turn=settled.turn,
-    )
-
-
-def expire_leases(tx: QueueTx, holds: Sequence[Hold]) -> list[Settled]:
+def expire_leases(tx: QueueTx, held: Sequence[LeaseWithJob]) -> list[JobChange]:
     """Leases that were locked and have run out become EXPIRED; their jobs time out or are queued
     again."""
-    if not holds:
-        return []
-    tx.leases.expire_locked([hold.lease_id for hold in holds])
-    ends: list[AttemptEnd] = []
-    for hold in holds:
-        tx.events.append(
-            "LEASE",
-            hold.lease_id,
-            "LEASE_EXPIRED",
-            {
-                "job_id": hold.job_id,
-                "worker_id": hold.worker_id,
-                "cost_units": hold.cost_units,
-                "ttl_sec": hold.ttl_sec,
-            },
-        )
-        ends.append(
-            (
-                hold,
-                after_expiry(hold),
-                "TIMEOUT",
-                f"the lease ran out after {hold.ttl_sec:g} s",
-                None,
-                None,
-            )
-        )
-    tx.queue.tally("expired", len(holds))
-    return end_attempts(tx, ends, "EXPIRED")
+    turns = Turns(tx.job_order)
+    changes = [expire_lease(one, tx.now, turns) for one in held]
+    write_held(tx, changes)
+    return changes
 
 
-def list_expired(tx: QueueTx, limit: int) -> list[Hold]:
+def list_expired(tx: QueueTx, limit: int) -> list[LeaseWithJob]:
     """Leases that ran out by the store's clock, held, with what ending them takes."""
-    leases = tx.leases.list_expired(limit)
-    return (
-        list(tx.leases.lock_holds([lease.lease_id for lease in leases]).values()) if leases else []
-    )
+    lease_ids = tx.leases.list_expired(limit)
+    return list(tx.leases.lock_with_jobs(lease_ids).values()) if lease_ids else []
 
 
-def expire_claims(tx: QueueTx, limit: int) -> list[Job]:
+def expire_claims(tx: QueueTx, limit: int) -> list[JobChange]:
     """Jobs whose claim ran out are QUEUED again, at the front of their priority."""
-    jobs = tx.queue.list_expired_claims(limit)
-    if not jobs:
-        return jobs
-    tx.queue.requeue_expired(jobs)
-    for job in jobs:
-        data = {"worker_id": job.claimed_by, "state": job.state}
-        tx.events.append("JOB", job.job_id, "JOB_CLAIM_EXPIRED", data)
-        tx.events.append(
-            "JOB", job.job_id, "JOB_REQUEUED", {"reason": "CLAIM_EXPIRED", "attempts": job.attempts}
-        )
-    tx.queue.count(queued=len(jobs), arrivals=len(jobs))
-    return jobs
+    turns = Turns(tx.job_order)
+    changes = [take_back(claim, turns) for claim in tx.job_order.list_expired_claims(limit)]
+    write_held(tx, changes)
+    return changes
+
+
+def promote_due(tx: QueueTx, limit: int) -> list[JobChange]:
+    """Scheduled jobs whose time has come, by the store's clock, become ready."""
+    due = tx.job_order.list_due(limit)
+    changes = promote_jobs(due, Turns(tx.job_order)) if due else []
+    write_held(tx, changes)
+    return changes
 
 
 class Swept(msgspec.Struct, frozen=True):
     """What one sweep did."""
 
-    ready: int
-    freed: int
+    changes: Sequence[JobChange]
     is_full: bool
-    due: Due
+    due: QueueDue
+
+    @property
+    def wake(self) -> Wake:
+        """Whom it concerns."""
+        return wake_after(self.changes)
 
 
 def sweep(tx: QueueTx, limit: int) -> Swept:
     """Write down everything whose time is over, by the store's clock."""
-    due = tx.queue.next_due()
-    ready = freed = 0
-    is_full = False
-    if due.lease_at is not None and due.lease_at <= tx.now:
-        settled = expire_leases(tx, list_expired(tx, limit))
-        freed = len(settled)
-        ready += sum(one.lane == Lane.READY for one in settled)
-        is_full = freed == limit
-    if due.claim_at is not None and due.claim_at <= tx.now:
-        expired = len(expire_claims(tx, limit))
-        ready += expired
-        is_full = is_full or expired == limit
-    if due.job_at is not None and due.job_at <= tx.now:
-        promoted = len(tx.queue.promote_due(limit))
-        if promoted:
-            tx.queue.count(arrivals=promoted)
-        ready += promoted
-        is_full = is_full or promoted == limit
-    return Swept(ready, freed, is_full, tx.queue.next_due())
+    due, now = tx.jobs.next_due(), tx.now
+    done: list[list[JobChange]] = []
+    if due.lease_at is not None and due.lease_at <= now:
+        done.append(expire_leases(tx, list_expired(tx, limit)))
+    if due.claim_at is not None and due.claim_at <= now:
+        done.append(expire_claims(tx, limit))
+    if due.job_at is not None and due.job_at <= now:
+        done.append(promote_due(tx, limit))
+    is_full = any(len(changes) == limit for changes in done)
+    return Swept([change for changes in done for change in changes], is_full, tx.jobs.next_due())
 
 
 def recount(tx: QueueTx, total: int) -> tuple[int, int]:
     """Compare the counters with what they count and put them right; answer how far the used units
     were off, and by how many leases. Both are 0 unless somebody changed the tables by hand."""
-    room = tx.leases.lock_room(total)
-    active, used = tx.leases.sum_active()
-    off = (room.used - used, room.active - active)
+    capacity = tx.capacity.lock(total)
+    active, used = tx.capacity.sum_active()
+    off = (capacity.used - used, capacity.active - active)
     if off != (0, 0):
-        tx.leases.set_room(msgspec.structs.replace(room, used=used, active=active))
+        tx.capacity.write(msgspec.structs.replace(capacity, used=used, active=active))
         tx.events.append(
             "LEASE",
             "capacity",
             "CAPACITY_RECOUNTED",
-            {"used": room.used, "counted": used, "leases": active, "alert": True},
+            {"used": capacity.used, "counted": used, "leases": active, "alert": True},
         )
-    tx.queue.recount()
+    tx.gauges.recount()
     return off
 
 
 class Leasing:
     """The loop that sweeps, on the pump."""
 
-    def __init__(self, store: Store, clock: Clock, total: int, arrivals: Arrivals) -> None:
+    def __init__(self, store: Store, clock: Clock, total: int, poll: ClaimPoll) -> None:
         self._store = store
         self._clock = clock
         self._total = total
-        self._arrivals = arrivals
+        self._poll = poll
         self._next_at: Instant | None = None
         self._recounted_at: Micros | None = None
         self.pump = Pump("queue-leasing", clock, self._step, 10 * SECOND)
@@ -320,10 +149,7 @@ class Leasing:
         soonest = due.soonest()
         if soonest is not None and soonest <= now:
             swept = await self._store.transact(sweep, SWEEP)
-            if swept.ready:
-                self._arrivals.tell_ready()
-            if swept.freed:
-                self._arrivals.tell_capacity()
+            notify_of(self._poll, swept.wake)
             if swept.is_full:
                 return AGAIN
             soonest = swept.due.soonest()
@@ -334,5 +160,5 @@ class Leasing:
         return soonest if look_at is None else min(look_at, soonest or look_at)
 
 
-def _read_due(tx: QueueTx) -> tuple[Due, Instant]:
-    return tx.queue.next_due(), tx.now
+def _read_due(tx: QueueTx) -> tuple[QueueDue, Instant]:
+    return tx.jobs.next_due(), tx.now

@@ -1,16 +1,15 @@
-"""CallSlots: how many calls may be in flight, in all and per host, and how many runs are worth
-holding ahead of a place.
+"""How many calls may be in flight, in all and per host, and how many runs are claimed ahead.
 
-A run that is held waits in our memory for a place; one that is only ready waits in the store, for
-any instance. To keep a fast host busy some runs are held ahead, as many as the host will start
+A claimed run waits in our memory for a call slot; one that is only ready waits in the store, for
+any instance. To keep a fast host busy some runs are prefetched: as many as the host will start
 within 0.4 s by its measured rate; where no other instance could take them, within 4 s, since one
-that is ready costs another write before it starts. A host that hangs has a rate of nothing, so
-nothing is held for it beyond its free places.
+that is ready costs another write before it starts. A host that hangs has a rate of zero, so nothing
+is claimed for it beyond its free slots.
 
-Hosts that hang must not take every place from those that answer. A call without an answer for half
-a second makes its host slow, until a call of it ends sooner. Slow hosts share the `workers` places;
-for all others a stale call does not count, so they find a place while the slow ones wait for
-theirs. In all at most twice `workers` calls are in flight.
+Hosts that hang must not take every slot from those that answer. A call without an answer for half
+a second makes its host slow, until a call of it ends sooner. Slow hosts share the `workers` slots;
+for all others a stale call does not count, so they find a slot while the slow ones wait for theirs.
+In all at most twice `workers` calls are in flight.
 """
 
 from collections import deque
@@ -20,11 +19,11 @@ from typing import Final, Protocol
 import msgspec
 
 from ksana.base.instant import MILLISECOND, SECOND, Micros
-from ksana.engine.tasks.claimed_run import ClaimedRun
+from ksana.domain.tasks.records import ClaimedRun
 
 
 class Prefetch(msgspec.Struct, frozen=True):
-    """How many runs are held ahead of a place."""
+    """How many runs are claimed ahead of a free slot."""
 
     unknown: int
     """For a host nothing is known of yet."""
@@ -37,7 +36,7 @@ SHARED: Final = Prefetch(128, 400 * MILLISECOND, 4096)
 ALONE: Final = Prefetch(4096, 4 * SECOND, 16_384)
 
 SOON: Final[Micros] = 100 * MILLISECOND
-"""What a host begins in this time is begun before the next outcomes are on disk, mostly."""
+"""Calls that begin within this time mostly begin before the next outcomes are on disk."""
 
 _UNKNOWN_SOON: Final = 64
 
@@ -50,10 +49,10 @@ _STALE_LOOK: Final[Micros] = 50 * MILLISECOND
 
 
 class SlotBudget:
-    """A snapshot of how many runs may be held now, taken on the event loop and used in a
-    transaction."""
+    """A snapshot of how many runs may be claimed now, taken on the event loop and used up in a
+    transaction. `lease` is the generation of our lease at that moment."""
 
-    __slots__ = ("_by_host", "_default", "_soon", "_soon_default", "_total")
+    __slots__ = ("_by_host", "_default", "_soon", "_soon_default", "_total", "lease")
 
     def __init__(
         self,
@@ -62,22 +61,29 @@ class SlotBudget:
         total: int,
         soon: dict[str, int] | None = None,
         soon_default: int = 0,
+        lease: int = 0,
     ) -> None:
-        """`soon` tells how many more are begun at once or nearly so."""
+        """`soon` is how many more calls of each host begin at once or nearly so."""
         self._by_host = by_host
         self._default = default
         self._total = total
         self._soon = soon or {}
         self._soon_default = soon_default
+        self.lease = lease
 
     def copy(self) -> "SlotBudget":
         """A copy to use up."""
         return SlotBudget(
-            dict(self._by_host), self._default, self._total, dict(self._soon), self._soon_default
+            dict(self._by_host),
+            self._default,
+            self._total,
+            dict(self._soon),
+            self._soon_default,
+            self.lease,
         )
 
     def take(self, host: str) -> bool:
-        """Take one place at a host, if there is one."""
+        """Take one slot at a host, if there is one."""
         room = self._by_host.get(host, self._default)
         if room <= 0 or self._total <= 0:
             return False
@@ -86,32 +92,32 @@ class SlotBudget:
         return True
 
     def take_soon(self, host: str) -> bool:
-        """Whether the run that was just given a place is begun soon."""
+        """Whether the run that was just given a slot is sent soon."""
         soon = self._soon.get(host, self._soon_default)
         self._soon[host] = soon - 1
         return soon > 0
 
 
 class HostQueue:
-    """One host: what is in flight, what waits here for a place, how fast it answers."""
+    """One host: the calls in flight, the claimed runs that wait here, and how fast it answers."""
 
     __slots__ = (
-        "_ahead",
+        "_prefetch",
         "_quiet_since",
         "_window_count",
         "_window_ends",
         "host",
         "in_flight",
+        "is_in_turn",
         "is_known",
-        "is_lined_up",
         "is_slow",
         "limit",
         "rate",
         "waiting",
     )
 
-    def __init__(self, host: str, limit: int, ahead: Prefetch = SHARED) -> None:
-        self._ahead = ahead
+    def __init__(self, host: str, limit: int, prefetch: Prefetch = SHARED) -> None:
+        self._prefetch = prefetch
         self.host = host
         self.limit = limit
         self.in_flight = 0
@@ -119,7 +125,7 @@ class HostQueue:
         self.rate = 0.0
         self.is_known = False
         self.is_slow = False
-        self.is_lined_up = False
+        self.is_in_turn = False
         self._quiet_since: Micros = 0
         self._window_count = 0
         self._window_ends: Micros = 0
@@ -140,20 +146,20 @@ class HostQueue:
         self._window_count += 1
 
     def room(self, now_mono: Micros) -> int:
-        """How many more runs may be held for this host."""
+        """How many more runs may be claimed for this host."""
         if now_mono >= self._window_ends:
             self._roll(now_mono)
         if self.is_slow:
-            ahead = 0
+            prefetch = 0
         elif not self.is_known:
-            ahead = self._ahead.unknown
+            prefetch = self._prefetch.unknown
         else:
-            ahead = min(int(self.rate * self._ahead.window_us / 1e6), self._ahead.limit)
-        return self.limit - self.in_flight + ahead - len(self.waiting)
+            prefetch = min(int(self.rate * self._prefetch.window_us / 1e6), self._prefetch.limit)
+        return self.limit - self.in_flight + prefetch - len(self.waiting)
 
     def soon(self, now_mono: Micros) -> int:
-        """How many of those that wait here are begun soon: the free places, and as many again or
-        what the rate says."""
+        """How many of those that wait here are sent soon: as many as there are free slots, and as
+        many again or what the rate says."""
         if now_mono >= self._window_ends:
             self._roll(now_mono)
         more = int(self.rate * SOON / 1e6) if self.is_known else _UNKNOWN_SOON
@@ -175,23 +181,23 @@ class HostQueue:
         self._window_ends = now_mono + _RATE_WINDOW
 
 
-class Flight(Protocol):
+class InFlight(Protocol):
     """What is asked of a call in flight."""
 
     @property
-    def line(self) -> HostQueue: ...
+    def queue(self) -> HostQueue: ...
 
     @property
     def since_mono(self) -> Micros: ...
 
 
 class CallSlots:
-    """Who may send next when places are short: one call a turn, so that no host keeps the places it
+    """Who may send next when slots are short: one call a turn, so that no host keeps the slots it
     has."""
 
-    def __init__(self, flights: Mapping[int, Flight], workers: int) -> None:
-        """`flights` are the calls in flight, in the order in which they began."""
-        self._flights = flights
+    def __init__(self, calls: Mapping[int, InFlight], workers: int) -> None:
+        """`calls` are the calls in flight, in the order in which they began."""
+        self._calls = calls
         self._workers = workers
         self._turn: deque[HostQueue] = deque()
         self._slow_turn: deque[HostQueue] = deque()
@@ -199,37 +205,37 @@ class CallSlots:
         self._stale = 0
         self._looked_mono: Micros = 0
 
-    def has_place(self, line: HostQueue, now_mono: Micros) -> bool:
+    def has_slot(self, queue: HostQueue, now_mono: Micros) -> bool:
         """Whether this host may send now, its own limit aside."""
-        count = len(self._flights)
+        count = len(self._calls)
         if count < self._workers:
             return True
         return (
             count < 2 * self._workers
             and count < self._workers + self._count_stale(now_mono)
-            and not line.is_slow
+            and not queue.is_slow
         )
 
-    def line_up(self, line: HostQueue) -> None:
+    def wait_for_turn(self, queue: HostQueue) -> None:
         """Let a host wait for its turn."""
-        if not line.is_lined_up:
-            line.is_lined_up = True
-            (self._slow_turn if line.is_slow else self._turn).append(line)
+        if not queue.is_in_turn:
+            queue.is_in_turn = True
+            (self._slow_turn if queue.is_slow else self._turn).append(queue)
 
-    def next_line(self, now_mono: Micros) -> HostQueue | None:
-        """The host whose turn it is, if there is a place for it. Where both kinds may go they take
+    def next_queue(self, now_mono: Micros) -> HostQueue | None:
+        """The host whose turn it is, if there is a slot for it. Where both kinds may go they take
         turns."""
         self._is_slow_first = not self._is_slow_first
         for turn in (
             (self._slow_turn, self._turn) if self._is_slow_first else (self._turn, self._slow_turn)
         ):
-            if turn and self.has_place(turn[0], now_mono):
-                line = turn.popleft()
-                line.is_lined_up = False
-                return line
+            if turn and self.has_slot(turn[0], now_mono):
+                queue = turn.popleft()
+                queue.is_in_turn = False
+                return queue
         return None
 
-    def is_anyone_lined_up(self) -> bool:
+    def is_anyone_waiting(self) -> bool:
         """Whether a host waits for its turn."""
         return bool(self._turn or self._slow_turn)
 
@@ -237,9 +243,9 @@ class CallSlots:
         if now_mono - self._looked_mono >= _STALE_LOOK:
             self._looked_mono = now_mono
             self._stale = 0
-            for flight in self._flights.values():
-                if now_mono - flight.since_mono < STALE:
+            for call in self._calls.values():
+                if now_mono - call.since_mono < STALE:
                     break
-                flight.line.is_slow = True
+                call.queue.is_slow = True
                 self._stale += 1
         return self._stale

@@ -8,8 +8,8 @@ import msgspec
 
 from ksana.base.instant import SECOND, Instant, format_instant
 from ksana.domain.tasks import template
+from ksana.domain.tasks.records import ClaimedRun, Definition
 from ksana.domain.tasks.signing import sign
-from ksana.engine.tasks.claimed_run import ClaimedRun
 from ksana.ports.caller import Request
 
 _BODILESS: Final = frozenset({"GET", "HEAD"})
@@ -26,6 +26,8 @@ _MASKED: Final = frozenset(
     }
 )
 _encode = msgspec.json.Encoder().encode
+_show_slot = lru_cache(maxsize=1024)(format_instant)
+"""Tasks that are due together have one slot."""
 
 
 class Built(NamedTuple):
@@ -72,7 +74,7 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
         plan.has_holes or _is_hole(definition.target_url) or (body is not None and _is_hole(body))
     )
     is_async = held.exec_type == "ASYNC"
-    scheduled = format_instant(held.scheduled_time)
+    scheduled = _show_slot(held.scheduled_time)
     url, headers = definition.target_url, list(plan.headers)
     if has_holes or (is_async and body is None):
         values = _values(held, now, scheduled, callback_base)
@@ -110,11 +112,19 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
     if options.signing_secret:
         headers += sign(options.signing_secret, held.uid, now, data or b"")
         shown += f',"webhook-id":"{held.uid}","webhook-signature":"***"'
-    timeout_us = definition.timeout_us
-    request = Request(
+    request = _request_of(definition, url, tuple(headers), data)
+    return Built(request, "{" + shown.lstrip(",") + "}")
+
+
+def _request_of(
+    definition: Definition, url: str, headers: tuple[tuple[str, str], ...], data: bytes | None
+) -> Request:
+    # In the order of the fields: there is one for every call.
+    options, timeout_us = definition.options, definition.timeout_us
+    return Request(
         definition.http_method,
         url,
-        tuple(headers),
+        headers,
         data,
         timeout_us,
         min(timeout_us, options.connect_timeout_us or _DEFAULT_CONNECT),
@@ -122,7 +132,6 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
         options.response_limit,
         options.delivery != "at_most_once",
     )
-    return Built(request, "{" + shown.lstrip(",") + "}")
 
 
 def span_id_of(uid: str, attempt: int) -> str:

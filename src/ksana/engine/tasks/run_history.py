@@ -14,6 +14,7 @@ from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant, Micros
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.retention import Retention
+from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.ports.store import Store
 from ksana.ports.tasks.history import HistoryTx
 
@@ -24,7 +25,7 @@ SWEEP_EVERY: Final[Micros] = MINUTE
 SWEEP_AGAIN: Final[Micros] = HOUR
 """A sweep takes a few tasks a minute and begins anew an hour after it ended."""
 
-BREATH: Final[Micros] = 20 * MILLISECOND
+PAUSE: Final[Micros] = 20 * MILLISECOND
 BATCH: Final = 500
 TASKS_A_LOOK: Final = 50
 MAX_NOTED: Final = 50_000
@@ -44,6 +45,13 @@ class RunHistory:
         self._sweep_at: Instant = 0
         self.removed = 0
         self.pump = Pump("run-history", clock, self.step, EVERY)
+
+    def recorded(self, over: AttemptOver, status: str) -> None:
+        """An attempt is on disk. What a target accepted mostly succeeds by its callback, which may
+        come to another instance: it is counted here."""
+        if status in ("SUCCESS", "CALLBACK_PENDING"):
+            task = over.held.task
+            self.note(task.id, task.definition.options.history_limit)
 
     def note(self, task_id: int, keep: int) -> None:
         """A run of the task succeeded. Called for every one, so it is one look into a dict."""
@@ -68,7 +76,7 @@ class RunHistory:
         if len(surplus) < BATCH:
             for task_id in looked_at:
                 self._long.pop(task_id, None)
-        return now + (BREATH if self._long else EVERY)
+        return now + (PAUSE if self._long else EVERY)
 
     async def _sweep(self, now: Instant) -> None:
         limits = await self._store.read(list_limits, self._swept_to, TASKS_A_LOOK)

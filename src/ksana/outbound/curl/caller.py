@@ -1,22 +1,24 @@
-"""The Caller on libcurl's multi interface, driven by the event loop's own readiness and timers.
+"""The Caller on libcurl's multi interface, driven by the event loop.
 
-call() -> the name is looked up, its addresses judged -> a line is dialled and added libcurl names
-its sockets (_watch) and its next deadline (_set_timer) the loop wakes us (_on_ready, _on_timer) ->
-libcurl moves on -> what is over is collected (_collect) -> done(reply)
+call() -> the name is looked up, its addresses are checked -> a handle is prepared and added -> the
+loop serves libcurl's sockets and its timer (`LoopMulti`) -> transfers that have ended are collected
+(_collect) -> done(reply)
 
 Collecting waits until the loop has served every socket that was ready: calls that end together are
-told together, the calls they lead to start together, and libcurl finds a free connection for each
-without searching among busy ones.
+reported together, the calls they lead to start together, and libcurl finds a free connection for
+each without searching among busy ones.
 
-Every connection is opened by `Line._open_socket`, which asks the egress policy about the resolved
-address. Connections are kept by (scheme, host, port), the policy never changes, so a kept
-connection was judged by the rules now in force. Redirects are not left to libcurl: each hop is a
-new dial, under the same guard and what is left of the deadline.
+Every connection is opened by `CurlHandle._open_socket`, which asks the egress policy about the
+resolved address. Connections are kept by (scheme, host, port), and the policy never changes, so a
+kept connection was checked by the rules now in force. Redirects are not left to libcurl: each hop
+is a new request, under the same checks and what is left of the deadline. Neither is sending again:
+libcurl would, on any kept connection that ends unanswered, whatever the method and up to five
+times. The handle stops it (`CurlHandle._before_request`), and `_send_again` does it where it is
+allowed, once.
 """
 
 import asyncio
 import os
-import socket
 import ssl
 from collections.abc import Callable
 from typing import Any, Final
@@ -26,11 +28,19 @@ import pycurl
 from ksana.base.errors import SetupError
 from ksana.base.instant import MILLISECOND
 from ksana.domain.tasks.headers import Target, split_url
-from ksana.outbound.curl.call import Flight, read_answer, read_failure
-from ksana.outbound.curl.handle import HARD_CAP, Line
+from ksana.outbound.curl.call import CurlCall, make_reply, read_failure
+from ksana.outbound.curl.handle import HARD_CAP, CurlHandle
+from ksana.outbound.curl.multi import LoopMulti
 from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.redirects import REDIRECTS, next_hop, read_location
-from ksana.outbound.resolver import Answer, LookUp, Names, is_literal, look_up_addresses
+from ksana.outbound.resend import can_send_again
+from ksana.outbound.resolver import (
+    LookUpFunction,
+    LookupResult,
+    Resolver,
+    is_literal,
+    look_up_addresses,
+)
 from ksana.ports.caller import Reply, Request
 
 MAX_IDLE: Final = 256
@@ -47,247 +57,184 @@ class CurlCaller:
         *,
         max_idle: int = MAX_IDLE,
         ca_file: str | None = None,
-        look_up: LookUp = look_up_addresses,
+        look_up: LookUpFunction = look_up_addresses,
         hard_cap: int = HARD_CAP,
-        names: Names | None = None,
+        resolver: Resolver | None = None,
     ) -> None:
         """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it
         may block.
 
-        `names` is a resolver shared with others, who close it.
+        `resolver` is shared with others, who close it.
         """
         check_libcurl()
         self._loop = asyncio.get_running_loop()
         self._policy = policy or EgressPolicy()
         self._max_idle = max_idle
         self._ca_file = ca_file or _find_ca_file()
-        self._names = names or Names(self._loop, look_up)
-        self._owns_names = names is None
-        self._looking: set[Flight] = set()
+        self._resolver = resolver or Resolver(self._loop, look_up)
+        self._owns_resolver = resolver is None
+        self._resolving: set[CurlCall] = set()
         self._hard_cap = hard_cap
-        self._free: list[Line] = []
-        self._opened: list[socket.socket] = []
-        self._busy: dict[Any, Line] = {}
+        self._free: list[CurlHandle] = []
+        self._busy: dict[Any, CurlHandle] = {}
         self._collecting = False
-        self._watched: dict[int, int] = {}
-        self._timer: asyncio.Handle | None = None
         self._closed = False
-        self._multi = pycurl.CurlMulti()
-        self._multi.setopt(pycurl.M_MAXCONNECTS, max_idle)
-        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
-        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
-        self._act = self._multi.socket_action
+        self._multi = LoopMulti(self._loop, max_idle, self._on_progress)
 
     @property
     def in_flight(self) -> int:
         """Count the calls that have not ended."""
-        return len(self._busy) + len(self._looking)
+        return len(self._busy) + len(self._resolving)
 
-    def call(self, request: Request, done: Callable[[Reply], None]) -> Flight:
+    def call(self, request: Request, done: Callable[[Reply], None]) -> CurlCall:
         """Start an attempt; see the port."""
-        return self._launch(Flight(self, request, done))
+        return self._begin(CurlCall(self, request, done))
 
-    def carry_on(
-        self, request: Request, done: Callable[[Reply], None], hops_left: int, spent_ms: float
-    ) -> Flight:
-        """Take over a call that another lane began and that was redirected here."""
-        flight = Flight(self, request, done)
-        flight.hops_left = hops_left
-        flight.offset_ms = spent_ms
-        flight.is_redirected = True
-        return self._launch(flight)
+    def take_over(
+        self,
+        request: Request,
+        done: Callable[[Reply], None],
+        hops_left: int,
+        spent_ms: float,
+        sends: int,
+    ) -> CurlCall:
+        """Take over a call that another client began and that was redirected here."""
+        call = CurlCall(self, request, done)
+        call.hops_left = hops_left
+        call.offset_ms = spent_ms
+        call.is_redirected = True
+        call.sends_of_hops = sends
+        return self._begin(call)
 
-    def _launch(self, flight: Flight) -> Flight:
+    def _begin(self, call: CurlCall) -> CurlCall:
         reply = (
-            self._start(flight)
-            if not self._closed
-            else flight.fail("aborted", "the caller is closed")
+            self._start(call) if not self._closed else call.fail("aborted", "the caller is closed")
         )
         if reply is not None:
-            self._loop.call_soon(flight.done, reply)
-        return flight
+            self._loop.call_soon(call.done, reply)
+        return call
 
-    def abort(self, flight: Flight) -> None:
-        """End a flight that is under way, and tell it so from the loop."""
-        reply = flight.fail("aborted", "ended by Ksana before an answer came")
-        if flight.line is not None:
-            self._multi.remove_handle(flight.line.curl)
-            self._release(flight.line, flight)
+    def abort(self, call: CurlCall) -> None:
+        """End a call that is under way; `done` is called from the loop."""
+        reply = call.fail("aborted", "ended by Ksana before an answer came")
+        if call.handle is not None:
+            self._multi.remove_handle(call.handle.curl)
+            self._release(call.handle, call)
         else:
-            self._end_lookup(flight)
-        self._loop.call_soon(flight.done, reply)
+            self._end_lookup(call)
+        self._loop.call_soon(call.done, reply)
 
     def close(self) -> None:
-        """Abort what is in flight, telling each one before this returns, and free every socket."""
+        """Abort what is in flight, calling each `done` before this returns; free every socket."""
         if self._closed:
             return
         self._closed = True
-        lines = list(self._busy.values())
-        ended: list[Flight] = [*(line.flight for line in lines), *self._looking]
-        for flight in list(self._looking):
-            self._end_lookup(flight)
-        if self._owns_names:
-            self._names.close()
-        for line in lines:
-            self._multi.remove_handle(line.curl)
-        if self._timer is not None:
-            self._timer.cancel()
-        for fd in list(self._watched):
-            self._unwatch(fd)
+        handles = list(self._busy.values())
+        ended: list[CurlCall] = [*(handle.call for handle in handles), *self._resolving]
+        # Made before the handles are closed: they know how often a request was sent.
+        replies = [call.fail("aborted", "ended by Ksana, which is stopping") for call in ended]
+        for call in list(self._resolving):
+            self._end_lookup(call)
+        if self._owns_resolver:
+            self._resolver.close()
+        for handle in handles:
+            self._multi.remove_handle(handle.curl)
         self._multi.close()
-        for line in (*lines, *self._free):
-            line.close()
+        for handle in (*handles, *self._free):
+            handle.close()
         self._busy.clear()
         self._free.clear()
-        for flight in ended:
-            flight.line = None
-            self._tell(flight, flight.fail("aborted", "ended by Ksana, which is stopping"))
+        for call, reply in zip(ended, replies, strict=True):
+            call.handle = None
+            self._notify(call, reply)
 
-    # --- names and dialling ---
+    # --- names and addresses ---
 
-    def _start(self, flight: Flight) -> Reply | None:
-        """Send the flight's request, or begin to look its name up. Answer a reply if it may not or
-        cannot be sent."""
-        flight.dns_ms = 0.0
+    def _start(self, call: CurlCall) -> Reply | None:
+        """Send the request, or begin to look its name up. Answer a reply if it may not or cannot
+        be sent."""
+        call.dns_ms = 0.0
         try:
-            target = flight.target = split_url(flight.request.url)
+            target = call.target = split_url(call.request.url)
         except ValueError as error:
-            return flight.fail("refused", f"the request cannot be sent: {error}")
+            return call.fail("refused", f"the request cannot be sent: {error}")
         wrong = self._policy.check_host(target.host, target.port)
         if wrong is not None:
-            return flight.fail("refused", f"not called: {wrong}")
+            return call.fail("refused", f"not called: {wrong}")
         if is_literal(target.host):
-            return self._dial(flight, target, ())
-        addresses = self._names.find(target.host)
+            return self._send(call, target, ())
+        addresses = self._resolver.find(target.host)
         if addresses is not None:
-            return self._dial_name(flight, target, addresses)
-        self._looking.add(flight)
-        flight.lookup_began_s = self._loop.time()
-        left_ms = min(self._left_ms(flight), flight.request.connect_timeout_us / MILLISECOND)
-        flight.lookup_timer = self._loop.call_later(left_ms / 1e3, self._on_lookup_late, flight)
-        self._names.ask(target.host, flight.hear_name)
+            return self._send_to_name(call, target, addresses)
+        self._resolving.add(call)
+        call.lookup_began_s = self._loop.time()
+        left_ms = min(self._left_ms(call), call.request.connect_timeout_us / MILLISECOND)
+        call.lookup_timer = self._loop.call_later(left_ms / 1e3, self._on_lookup_late, call)
+        self._resolver.ask(target.host, call.on_lookup)
         return None
 
-    def hear_name(self, flight: Flight, answer: Answer) -> None:
-        """Go on with a flight whose name is known now, or end it if there is no such name."""
-        self._end_lookup(flight)
-        flight.dns_ms = flight.offset_ms
+    def on_lookup(self, call: CurlCall, answer: LookupResult) -> None:
+        """Go on with a call whose name is known now, or end it if there is no such name."""
+        self._end_lookup(call)
+        call.dns_ms = call.offset_ms
         if isinstance(answer, str):
-            reply: Reply | None = flight.fail("unreachable", answer)
+            reply: Reply | None = call.fail("unreachable", answer)
         else:
-            assert flight.target is not None
-            reply = self._dial_name(flight, flight.target, answer)
+            assert call.target is not None
+            reply = self._send_to_name(call, call.target, answer)
         if reply is not None:
-            self._tell(flight, reply)
+            self._notify(call, reply)
 
-    def _on_lookup_late(self, flight: Flight) -> None:
-        self._end_lookup(flight)
-        self._tell(flight, flight.fail_lookup())
+    def _on_lookup_late(self, call: CurlCall) -> None:
+        self._end_lookup(call)
+        self._notify(call, call.fail_lookup())
 
-    def _end_lookup(self, flight: Flight) -> None:
-        self._looking.discard(flight)
-        if flight.lookup_timer is not None and flight.target is not None:
-            flight.lookup_timer.cancel()
-            flight.lookup_timer = None
-            flight.offset_ms += (self._loop.time() - flight.lookup_began_s) * 1e3
-            self._names.forget(flight.target.host, flight.hear_name)
+    def _end_lookup(self, call: CurlCall) -> None:
+        self._resolving.discard(call)
+        if call.lookup_timer is not None and call.target is not None:
+            call.lookup_timer.cancel()
+            call.lookup_timer = None
+            call.offset_ms += (self._loop.time() - call.lookup_began_s) * 1e3
+            self._resolver.forget(call.target.host, call.on_lookup)
 
-    def _dial_name(
-        self, flight: Flight, target: Target, addresses: tuple[str, ...]
+    def _send_to_name(
+        self, call: CurlCall, target: Target, addresses: tuple[str, ...]
     ) -> Reply | None:
-        # All answers are judged, not only the one that would be tried first: a mixed set is how
-        # names are abused.
+        # All addresses are checked, not only the one that would be tried first: a mix of allowed
+        # and forbidden ones is how names are abused.
         for address in addresses:
             wrong = self._policy.check_address(address, target.port, target.host)
             if wrong is not None:
-                return flight.fail("refused", f"not called: {wrong}")
-        return self._dial(flight, target, addresses)
+                return call.fail("refused", f"not called: {wrong}")
+        return self._send(call, target, addresses)
 
-    def _dial(self, flight: Flight, target: Target, addresses: tuple[str, ...]) -> Reply | None:
-        request = flight.request
-        line = self._free.pop() if self._free else self._new_line()
-        left_ms = max(1, int(self._left_ms(flight)))
+    def _send(self, call: CurlCall, target: Target, addresses: tuple[str, ...]) -> Reply | None:
+        request = call.request
+        handle = self._free.pop() if self._free else self._new_handle()
+        left_ms = max(1, int(self._left_ms(call)))
         connect_ms = min(left_ms, max(1, request.connect_timeout_us // MILLISECOND))
         try:
-            line.dial(request, target, addresses, left_ms, connect_ms)
+            is_fresh = call.is_resent or not request.may_resend
+            handle.prepare(request, target, addresses, left_ms, connect_ms, is_fresh=is_fresh)
         except (ValueError, pycurl.error) as error:
-            self._free.append(line)
-            return flight.fail("refused", f"the request cannot be sent: {error}")
-        flight.line = line
-        line.flight = flight
-        self._busy[line.curl] = line
-        self._multi.add_handle(line.curl)
+            self._free.append(handle)
+            return call.fail("refused", f"the request cannot be sent: {error}")
+        call.handle = handle
+        handle.call = call
+        self._busy[handle.curl] = handle
+        self._multi.add_handle(handle.curl)
         return None
 
-    def _left_ms(self, flight: Flight) -> float:
-        return flight.request.timeout_us / MILLISECOND - flight.offset_ms
+    def _left_ms(self, call: CurlCall) -> float:
+        return call.request.timeout_us / MILLISECOND - call.offset_ms
 
-    def _new_line(self) -> Line:
-        return Line(self._policy, self._opened, self._ca_file, self._hard_cap)
+    def _new_handle(self) -> CurlHandle:
+        return CurlHandle(self._policy, self._multi.opened, self._ca_file, self._hard_cap)
 
-    # --- what libcurl asks of the loop ---
-
-    def _set_timer(self, wait_ms: int) -> None:
-        if self._closed:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if wait_ms == 0:
-            self._timer = self._loop.call_soon(self._on_timer)
-        elif wait_ms > 0:
-            self._timer = self._loop.call_later(wait_ms / 1000, self._on_timer)
-
-    def _watch(self, what: int, fd: int, multi: Any, data: Any) -> None:
-        if self._closed:  # libcurl's last words while it is freed
-            return
-        wanted = 0 if what == pycurl.POLL_REMOVE else what
-        had = self._watched.get(fd, 0)
-        changed = wanted ^ had
-        if changed & pycurl.POLL_IN:
-            if wanted & pycurl.POLL_IN:
-                self._loop.add_reader(fd, self._on_ready, fd, pycurl.CSELECT_IN)
-            else:
-                self._loop.remove_reader(fd)
-        if changed & pycurl.POLL_OUT:
-            if wanted & pycurl.POLL_OUT:
-                self._loop.add_writer(fd, self._on_ready, fd, pycurl.CSELECT_OUT)
-            else:
-                self._loop.remove_writer(fd)
-        if wanted:
-            self._watched[fd] = wanted
-        elif had:
-            del self._watched[fd]
-
-    def _unwatch(self, fd: int) -> None:
-        had = self._watched.pop(fd)
-        if had & pycurl.POLL_IN:
-            self._loop.remove_reader(fd)
-        if had & pycurl.POLL_OUT:
-            self._loop.remove_writer(fd)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        running = self._act(pycurl.SOCKET_TIMEOUT, 0)[1]
-        if self._opened:
-            self._close_opened()
+    def _on_progress(self, running: int) -> None:
         if running < len(self._busy) and not self._collecting:
             self._collecting = True
             self._loop.call_soon(self._collect)
-
-    def _on_ready(self, fd: int, ready: int) -> None:
-        running = self._act(fd, ready)[1]
-        if self._opened:
-            self._close_opened()
-        if running < len(self._busy) and not self._collecting:
-            self._collecting = True
-            self._loop.call_soon(self._collect)
-
-    def _close_opened(self) -> None:
-        """Close our ends of the sockets that libcurl now holds duplicates of."""
-        for opened in self._opened:
-            opened.close()
-        self._opened.clear()
 
     # --- what came of it ---
 
@@ -296,74 +243,96 @@ class CurlCaller:
         queued = 1
         while queued and not self._closed:
             queued, answered, failed = self._multi.info_read()
-            # The flights are noted first: a `done` may abort another of this batch and put its line
+            # The calls are noted first: a `done` may abort another of this batch and put its handle
             # to new use.
             busy = self._busy
-            ended = [(busy[curl].flight, 0, "") for curl in answered]
+            ended = [(busy[curl].call, 0, "") for curl in answered]
             for curl, code, message in failed:
-                ended.append((busy[curl].flight, code, message))
-            for flight, code, message in ended:
-                if flight.line is not None:
-                    self._finish_safely(flight.line, flight, code, message)
+                ended.append((busy[curl].call, code, message))
+            for call, code, message in ended:
+                if call.handle is not None:
+                    self._finish_safely(call.handle, call, code, message)
 
-    def _finish_safely(self, line: Line, flight: Flight, code: int, message: str) -> None:
-        """Finish a call; an answer that we stumble over costs that call alone, and it still hears
-        of its end."""
+    def _finish_safely(self, handle: CurlHandle, call: CurlCall, code: int, message: str) -> None:
+        """Finish a call. An error of ours in reading the answer costs that call alone; its `done`
+        is called all the same."""
         try:
-            self._finish(line, flight, code, message)
+            self._finish(handle, call, code, message)
         except Exception as error:
             self._loop.call_exception_handler(
                 {"message": "an answer could not be read", "exception": error}
             )
-            if flight.line is not None:
-                self._release(line, flight)
-                self._tell(
-                    flight, flight.fail("unreachable", f"the answer cannot be read: {error}")
-                )
+            if call.handle is not None:
+                reply = call.fail("unreachable", f"the answer cannot be read: {error}")
+                self._release(handle, call)
+                self._notify(call, reply)
 
-    def _finish(self, line: Line, flight: Flight, code: int, message: str) -> None:
-        self._multi.remove_handle(line.curl)
-        status: int = line.curl.getinfo(pycurl.RESPONSE_CODE)
+    def _finish(self, handle: CurlHandle, call: CurlCall, code: int, message: str) -> None:
+        self._multi.remove_handle(handle.curl)
+        status: int = handle.curl.getinfo(pycurl.RESPONSE_CODE)
         url = None
-        if code != 0 and not line.is_capped:
-            reply = read_failure(line, flight, code, message, status)
+        if handle.is_stopped:
+            # libcurl was about to send the request again by itself.
+            if self._can_send_again(handle, call):
+                self._send_again(handle, call)
+                return
+            code, message = pycurl.E_GOT_NOTHING, ""
+        if code != 0 and not handle.is_capped:
+            reply = read_failure(handle, call, code, message, status)
         else:
-            if status in REDIRECTS and flight.hops_left > 0:
-                url = read_location(line.curl.getinfo_raw(pycurl.REDIRECT_URL) or b"")
-            reply = read_answer(line, flight, status)
-        self._release(line, flight)
+            if status in REDIRECTS and call.hops_left > 0:
+                url = read_location(handle.curl.getinfo_raw(pycurl.REDIRECT_URL) or b"")
+            reply = make_reply(handle, call, status)
+        self._release(handle, call)
         if url:
-            followed = self._follow(flight, reply, url)
+            followed = self._follow(call, reply, url)
             if followed is None:
                 return
             reply = followed
-        self._tell(flight, reply)
+        self._notify(call, reply)
 
-    def _follow(self, flight: Flight, reply: Reply, url: str) -> Reply | None:
+    def _can_send_again(self, handle: CurlHandle, call: CurlCall) -> bool:
+        if call.is_resent:
+            return False
+        return not handle.has_written() or can_send_again(call.request)
+
+    def _send_again(self, handle: CurlHandle, call: CurlCall) -> None:
+        """Send the request once more, on a new connection."""
+        call.offset_ms = call.read_timing().total_ms
+        call.sends += handle.has_written()
+        call.is_resent = True
+        self._release(handle, call)
+        reply = self._start(call)
+        if reply is not None:
+            self._notify(call, reply)
+
+    def _follow(self, call: CurlCall, reply: Reply, url: str) -> Reply | None:
         """Start the next hop. Answer a reply if it may not be called."""
         assert reply.status is not None
-        flight.hops_left -= 1
-        flight.is_redirected = True
-        flight.offset_ms = reply.timing.total_ms
+        call.hops_left -= 1
+        call.is_redirected = True
+        call.is_resent = False
+        call.sends, call.sends_of_hops = 0, reply.sends
+        call.offset_ms = reply.timing.total_ms
         try:
-            flight.request = next_hop(flight.request, reply.status, url)
+            call.request = next_hop(call.request, reply.status, url)
         except ValueError as error:
-            return flight.fail("refused", f"redirected to {url[:200]}: {error}")
-        return self._start(flight)
+            return call.fail("refused", f"redirected to {url[:200]}: {error}")
+        return self._start(call)
 
-    def _release(self, line: Line, flight: Flight) -> None:
-        flight.line = None
-        line.flight = None
-        line.chunks = []
-        del self._busy[line.curl]
+    def _release(self, handle: CurlHandle, call: CurlCall) -> None:
+        call.handle = None
+        handle.call = None
+        handle.chunks = []
+        del self._busy[handle.curl]
         if len(self._free) < self._max_idle:
-            self._free.append(line)
+            self._free.append(handle)
         else:
-            line.close()
+            handle.close()
 
-    def _tell(self, flight: Flight, reply: Reply) -> None:
+    def _notify(self, call: CurlCall, reply: Reply) -> None:
         try:
-            flight.done(reply)
+            call.done(reply)
         except (
             Exception
         ) as error:  # a listener's mistake must not cost the other calls their answers
@@ -374,9 +343,12 @@ class CurlCaller:
 
 def check_libcurl() -> None:
     """Raise SetupError if this libcurl cannot be used."""
+    if not hasattr(pycurl, "PREREQFUNCTION"):
+        raise SetupError("this pycurl cannot watch requests leave; install 7.45.7 or later")
     if not pycurl.version_info()[4] & pycurl.VERSION_ASYNCHDNS:
         raise SetupError(
-            "this libcurl looks names up on the calling thread; install one with a threaded resolver"
+            "this libcurl looks names up on the calling thread; "
+            "install one with a threaded resolver"
         )
 
 

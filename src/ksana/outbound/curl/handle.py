@@ -1,6 +1,6 @@
-"""A line: one libcurl handle, kept and used again, with everything that never changes set once.
+"""One libcurl handle, kept and used again, with everything that never changes set once.
 
-It knows how to dial a request and read what came; when to do so is the caller's matter.
+It knows how to prepare a request and read what came; when to do so is up to the caller.
 """
 
 import re
@@ -26,19 +26,21 @@ NEEDS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
 """Servers expect `Content-Length: 0` from these when there is no body."""
 
 
-class Line:
+class CurlHandle:
     """One handle, and what the call on it has received so far."""
 
     __slots__ = (
-        "_may_resend",
+        "_has_begun",
+        "_is_fresh",
         "_opened",
         "_shape",
         "_url",
+        "call",
         "chunks",
         "curl",
-        "flight",
         "hard_cap",
         "is_capped",
+        "is_stopped",
         "policy",
         "received",
         "refusal",
@@ -53,15 +55,15 @@ class Line:
         self.policy = policy
         self.hard_cap = hard_cap
         self.curl: Any = pycurl.Curl()
-        self.flight: Any = None
+        self.call: Any = None
         self.target: Target | None = None
         self.chunks: list[bytes] = []
         self.room = self.received = 0
-        self.is_capped = False
+        self.is_capped = self.is_stopped = self._has_begun = False
         self.refusal: str | None = None
         self.timeout_ms = (0, 0)
         self._shape: tuple[str, bool] | None = None
-        self._may_resend = True
+        self._is_fresh = False
         self._url = ""
         self._opened = opened
         self._set_constants(ca_file)
@@ -84,23 +86,26 @@ class Line:
             (pycurl.MAXLIFETIME_CONN, CONNECTION_LIFE_S),
             (pycurl.WRITEFUNCTION, self._write),
             (pycurl.OPENSOCKETFUNCTION, self._open_socket),
+            (pycurl.PREREQFUNCTION, self._before_request),
         ):
             curl.setopt(option, value)
         if ca_file is not None:
             curl.setopt(pycurl.CAINFO, ca_file)
 
-    def dial(
+    def prepare(
         self,
         request: Request,
         target: Target,
         addresses: tuple[str, ...],
         timeout_ms: int,
         connect_ms: int,
+        *,
+        is_fresh: bool,
     ) -> None:
         """Set the handle up for a request; options that stay as they were are not touched.
 
-        `addresses` are those of the target's name, looked up and judged; none if the host is an
-        address itself.
+        `addresses` are those of the target's name, looked up and checked; none if the host is an
+        address itself. `is_fresh` asks for a new connection.
         """
         curl, body = self.curl, request.body
         if target.url != self._url:
@@ -113,9 +118,9 @@ class Line:
         shape = (request.method, body is not None)
         if shape != self._shape:
             self._set_method(*shape)
-        if request.may_resend != self._may_resend:
-            curl.setopt(pycurl.FRESH_CONNECT, int(not request.may_resend))
-            self._may_resend = request.may_resend
+        if is_fresh != self._is_fresh:
+            curl.setopt(pycurl.FRESH_CONNECT, int(is_fresh))
+            self._is_fresh = is_fresh
         if body is not None and request.method != "HEAD":
             curl.setopt(pycurl.POSTFIELDS, body)
         curl.setopt(pycurl.HTTPHEADER, header_lines(request.headers))
@@ -127,7 +132,7 @@ class Line:
         self.chunks = []
         self.received = 0
         self.room = self.hard_cap if request.max_body is None else request.max_body
-        self.is_capped = False
+        self.is_capped = self.is_stopped = self._has_begun = False
         self.refusal = None
 
     def _set_method(self, method: str, has_body: bool) -> None:
@@ -161,16 +166,29 @@ class Line:
             return 0  # fewer than were given: libcurl ends the transfer
         return None
 
+    def _before_request(self, *_: Any) -> int:
+        """Let the request out once. libcurl asks here each time it has a connection for it, and it
+        asks again when it wants to repeat the request by itself."""
+        if self._has_begun:
+            self.is_stopped = True
+            return pycurl.PREREQFUNC_ABORT  # type: ignore[no-any-return]
+        self._has_begun = True
+        return pycurl.PREREQFUNC_OK  # type: ignore[no-any-return]
+
+    def has_written(self) -> bool:
+        """Tell whether a byte of the request was written."""
+        return bool(self.curl.getinfo(pycurl.REQUEST_SIZE) > 0)
+
     def _open_socket(self, purpose: int, address: Any) -> Any:
         """Judge the address libcurl is about to connect to. Here names are resolved, so nothing can
         change after."""
-        family, kind, protocol, place = address
+        family, kind, protocol, sockaddr = address
         if self.refusal is not None:
             return pycurl.SOCKET_BAD
         if family not in (socket.AF_INET, socket.AF_INET6) or self.target is None:
             self.refusal = "only IPv4 and IPv6 addresses can be called"
             return pycurl.SOCKET_BAD
-        reason = self.policy.check_address(place[0], place[1], self.target.host)
+        reason = self.policy.check_address(sockaddr[0], sockaddr[1], self.target.host)
         if reason is not None:
             # One forbidden answer of a name spoils the rest: mixing open and closed addresses is
             # how names are abused.
@@ -206,12 +224,12 @@ class Line:
     def close(self) -> None:
         """Free the handle."""
         self.curl.close()
-        self.flight = None
+        self.call = None
 
 
 def header_lines(headers: tuple[tuple[str, str], ...]) -> list[str] | list[bytes]:
-    """Write headers as libcurl takes them. Raise ValueError for a control byte: the last border
-    before the wire."""
+    """Write headers as libcurl takes them. Raise ValueError for a control byte: the last check
+    before the socket."""
     # An empty value needs a semicolon; a bare colon tells libcurl to leave the header out.
     lines = [f"{name}: {value}" if value else f"{name};" for name, value in headers]
     text = "".join(lines)

@@ -1,5 +1,4 @@
-"""Opening a connection to one of several addresses, all of them judged before: the first that opens
-wins.
+"""Connecting to one of several addresses, all of them checked before: the first that opens wins.
 
 They are tried in the order given. The next one starts when one fails, or when none has opened for a
 moment, so that a silent address does not use up the connect deadline; libcurl does the same.
@@ -23,7 +22,7 @@ _UNDER_WAY: Final = frozenset(
 )
 
 
-class Dial:
+class ConnectAttempt:
     """One attempt to connect. It calls `opened` or `failed`, never before `start` has returned for
     the latter; or neither, once it was ended."""
 
@@ -60,7 +59,7 @@ class Dial:
         self._try_next()
 
     def end(self) -> None:
-        """Give up, and tell nobody."""
+        """Give up; neither callback is called."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

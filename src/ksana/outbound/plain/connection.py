@@ -1,5 +1,4 @@
-"""A wire: one open connection of the plain lane, with the answer that is being read from it, if its
-bytes have begun.
+"""One open connection of the plain client, with the answer that is being read from it, if any.
 
 Its socket is watched for as long as it lives, so the end of an idle one is seen at once and it is
 never used again.
@@ -10,62 +9,63 @@ import socket
 import time
 from typing import Any, Final, Protocol
 
-from ksana.outbound.plain.response import Answer
+from ksana.outbound.plain.response import ResponseParser
 
 READ_BYTES: Final = 64 * 1024
 
 
-class Place:
-    """A host and port, the addresses last judged for it, and its connections that wait for a call."""
+class Origin:
+    """A host and port, the addresses last checked for it, and its idle connections."""
 
-    __slots__ = ("host", "idle", "judged", "port")
+    __slots__ = ("checked", "host", "idle", "port")
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
         self.port = port
-        self.judged: tuple[str, ...] = ()
-        self.idle: list[Wire] = []
+        self.checked: tuple[str, ...] = ()
+        self.idle: list[PlainConnection] = []
 
 
-class Exchange(Protocol):
-    """What a wire tells the lane."""
+class ConnectionOwner(Protocol):
+    """Who a connection reports to."""
 
-    def on_bytes(self, wire: "Wire", data: bytes) -> None: ...
+    def on_bytes(self, connection: "PlainConnection", data: bytes) -> None: ...
 
-    def on_end(self, wire: "Wire", error: OSError | None) -> None: ...
+    def on_end(self, connection: "PlainConnection", error: OSError | None) -> None: ...
 
 
-class Wire:
-    """One connection. It carries one trip at a time."""
+class PlainConnection:
+    """One connection. It carries one call at a time."""
 
     __slots__ = (
         "_fd",
         "_is_writing",
-        "_lane",
         "_loop",
+        "_owner",
         "_recv",
         "_sock",
         "_unsent",
-        "answer",
         "born_s",
+        "call",
         "calls",
+        "has_written",
         "idle_s",
         "ip",
         "is_open",
         "is_sent",
-        "place",
-        "trip",
+        "origin",
+        "response",
     )
 
     def __init__(
         self,
-        lane: Exchange,
+        owner: ConnectionOwner,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
         ip: str,
-        place: Place,
+        origin: Origin,
     ) -> None:
-        self._lane = lane
+        self._owner = owner
         self._loop = loop
         self._sock = sock
         self._recv = sock.recv
@@ -73,24 +73,27 @@ class Wire:
         self._unsent = memoryview(b"")
         self._is_writing = False
         self.ip = ip
-        self.place = place
-        self.answer: Answer | None = None
-        self.trip: Any = None
+        self.origin = origin
+        self.response: ResponseParser | None = None
+        self.call: Any = None
         self.calls = 0
         self.born_s = self.idle_s = time.monotonic()
         self.is_open = self.is_sent = True
+        self.has_written = False
+        """Whether a byte of the present request was written."""
         loop.add_reader(self._fd, self._on_readable)
 
-    def send(self, letter: bytes) -> None:
+    def send(self, encoded: bytes) -> None:
         """Send a request, what does not fit at once later. Raise OSError if the connection has
         broken."""
         self.calls += 1
         try:
-            sent = self._sock.send(letter)
+            sent = self._sock.send(encoded)
         except (BlockingIOError, InterruptedError):
             sent = 0
-        if sent < len(letter):
-            self._unsent = memoryview(letter)[sent:]
+        self.has_written = sent > 0
+        if sent < len(encoded):
+            self._unsent = memoryview(encoded)[sent:]
             self.is_sent = False
             self._is_writing = True
             self._loop.add_writer(self._fd, self._on_writable)
@@ -120,22 +123,24 @@ class Wire:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._lane.on_end(self, error)
+            self._owner.on_end(self, error)
             return
         if data:
-            self._lane.on_bytes(self, data)
+            self._owner.on_bytes(self, data)
         else:
-            self._lane.on_end(self, None)
+            self._owner.on_end(self, None)
 
     def _on_writable(self) -> None:
         try:
-            self._unsent = self._unsent[self._sock.send(self._unsent) :]
+            sent = self._sock.send(self._unsent)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            # An answer may have come before the break; reading tells, now or at the end.
+            # An answer may have come before the break; reading shows it, now or at the end.
             self._stop_writing()
             return
+        self._unsent = self._unsent[sent:]
+        self.has_written = True
         if not self._unsent:
             self.is_sent = True
             self._stop_writing()

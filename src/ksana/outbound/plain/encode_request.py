@@ -1,8 +1,7 @@
-"""The request as it goes over the wire in the plain lane: where a URL leads, and the bytes that
-libcurl would send.
+"""The request as the plain client sends it: where a URL leads, and the bytes libcurl would send.
 
-What libcurl treats in a way of its own is not copied: then there is no route, or no letter, and the
-call goes to libcurl.
+What libcurl treats in a way of its own is not copied: then there is no route, or no encoding, and
+the call goes to libcurl.
 """
 
 import re
@@ -18,7 +17,7 @@ from ksana.ports.caller import Request
 _PARTS = re.compile(r"[^:]+://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<query>[^#]*)")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _DOTS = re.compile(r"/(?:\.|%2e)", re.IGNORECASE)
-"""Where a dot segment may begin, which libcurl would take out of the path."""
+"""Where a dot segment may begin, which libcurl would start_if_plain out of the path."""
 _ODD_NAMES: Final = frozenset(
     {
         "host",
@@ -36,15 +35,15 @@ _ODD_NAMES: Final = frozenset(
 has them."""
 
 
-class Route:
-    """A URL that the plain lane can call: the place, and the first lines of a request by method."""
+class PlainRoute:
+    """A URL that the plain client can call: the origin, and the first lines by method."""
 
-    __slots__ = ("_host_line", "_path", "addresses", "host", "place", "port", "starts")
+    __slots__ = ("_host_line", "_path", "addresses", "host", "origin", "port", "starts")
 
     def __init__(self, host: str, port: int, named: str, path: str) -> None:
         self.host = host
         self.port = port
-        self.place = (host, port)
+        self.origin = (host, port)
         # An address stands for itself; a name is looked up.
         self.addresses: tuple[str, ...] | None = (host,) if is_literal(host) else None
         self.starts: dict[str, str] = {}
@@ -60,9 +59,9 @@ class Route:
 
 
 @lru_cache(maxsize=4096)
-def find_route(url: str) -> Route | None:
-    """Find where a URL leads, or None if it is not for this lane. Raise ValueError if it cannot be
-    called at all."""
+def find_route(url: str) -> PlainRoute | None:
+    """Find where a URL leads, or None if it is not for this client. Raise ValueError if it cannot
+    be called at all."""
     target = split_url(url)
     parts = _PARTS.match(target.url)
     if target.scheme != "http" or parts is None or _DOTS.search(parts["path"]):
@@ -75,11 +74,11 @@ def find_route(url: str) -> Route | None:
     # libcurl writes escapes of the path, not of the query, in capitals; signatures are made of what
     # is sent.
     path = _ESCAPE.sub(lambda escape: escape[0].upper(), parts["path"] or "/")
-    return Route(host, target.port, named, path + parts["query"])
+    return PlainRoute(host, target.port, named, path + parts["query"])
 
 
-def write_letter(route: Route, request: Request) -> bytes | None:
-    """Write the whole request, or None if it is not for this lane. Raise ValueError for what may
+def encode_request(route: PlainRoute, request: Request) -> bytes | None:
+    """Write the whole request, or None if it is not for this client. Raise ValueError for what may
     not leave."""
     method, body, headers = request.method, request.body, request.headers
     names, values = zip(*headers, strict=True) if headers else ((), ())

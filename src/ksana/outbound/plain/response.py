@@ -14,7 +14,7 @@ import pycurl
 
 MAX_HEAD: Final = 300 * 1024
 """Bytes of headers read, interim answers and trailers included; libcurl draws the line at the same
-place."""
+origin."""
 _HUGE: Final = 1 << 62
 _NO_BODY: Final = frozenset({204, 304})
 
@@ -61,8 +61,8 @@ _CHUNKED_HEAD: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnec
 """Puts httptools where a chunked body begins; the true head was read by then."""
 
 
-class AnswerError(Exception):
-    """The answer cannot be read. `code` is what libcurl would say, for the same words."""
+class ResponseError(Exception):
+    """The answer cannot be read. `code` is what libcurl would say, for the same text."""
 
     def __init__(self, code: int, message: str = "") -> None:
         super().__init__(message)
@@ -86,7 +86,7 @@ def read_common(data: bytes) -> tuple[int, bytes] | None:
     return status, body
 
 
-class Answer:
+class ResponseParser:
     """An answer on its way: `feed` it until it says True, or `finish` it when the connection has
     ended."""
 
@@ -124,7 +124,7 @@ class Answer:
         self.location = self.retry_after = b""
 
     def feed(self, data: bytes) -> bool:
-        """Take bytes; tell whether the answer is whole. Raise AnswerError if it never will be."""
+        """Take bytes; tell whether the answer is whole. Raise ResponseError if it never will be."""
         if self._in_body:
             return self._take_body(data)
         if self._buffer is not None:
@@ -139,24 +139,24 @@ class Answer:
         return self._begin_body(data[head.end() :])
 
     def finish(self) -> None:
-        """Hear that no more bytes will come. Raise AnswerError unless that makes the answer whole."""
+        """Take it that no more bytes come. Raise ResponseError unless the answer is whole now."""
         self.can_keep = False
         if not self._in_body:
             # A head that broke off says nothing that can be relied on.
-            raise AnswerError(pycurl.E_PARTIAL_FILE if self._buffer else pycurl.E_GOT_NOTHING)
+            raise ResponseError(pycurl.E_PARTIAL_FILE if self._buffer else pycurl.E_GOT_NOTHING)
         if self._chunks is not None or self._left is not None:
-            raise AnswerError(pycurl.E_PARTIAL_FILE)
+            raise ResponseError(pycurl.E_PARTIAL_FILE)
         self.is_whole = True
 
     @property
     def body(self) -> bytes:
-        """Answer what was kept of the body."""
+        """ResponseParser what was kept of the body."""
         return bytes(self._body)
 
     # --- the head ---
 
     def _join(self, buffer: bytearray, data: bytes) -> bytes:
-        """Add to a head begun before. Answer all of it once a blank line is there, else nothing.
+        """Add to a head begun before. Answer all of it once a blank line is there.
 
         Only the new bytes are searched: a head that drips in byte by byte costs no more than one
         that comes at once.
@@ -187,7 +187,7 @@ class Answer:
                 self._heed(status, lines, is_old)
                 return self._begin_body(data[end.end() :])
             if status == 101:
-                raise AnswerError(8)  # we never ask to switch protocols
+                raise ResponseError(8)  # we never ask to switch protocols
             self._overhead += end.end() - at
             at = end.end()
             head = _HEAD.match(data, at)
@@ -198,12 +198,12 @@ class Answer:
 
     def _check_start(self, buffer: bytearray) -> None:
         if not b"HTTP/".startswith(buffer[:5]):
-            raise AnswerError(8)
+            raise ResponseError(8)
         self._limit_head(len(buffer))
 
     def _limit_head(self, size: int) -> None:
         if self._overhead + size > MAX_HEAD:
-            raise AnswerError(
+            raise ResponseError(
                 pycurl.E_RECV_ERROR, f"Too large response headers: more than {MAX_HEAD} bytes"
             )
 
@@ -213,12 +213,12 @@ class Answer:
         first, *rest = _LINE_END.split(head, maxsplit=1)
         match = _LOOSE_STATUS.match(first)
         if match is None or (rest and rest[0][:1] in (b" ", b"\t")):
-            raise AnswerError(8)
+            raise ResponseError(8)
         if b"\n" in head.replace(b"\r\n", b""):
             self.can_keep = False
         lines = _LINE_END.split(_FOLD.sub(b" ", rest[0])) if rest else []
         if not all(map(_LOOSE_LINE.match, lines)):
-            raise AnswerError(8)
+            raise ResponseError(8)
         return int(match[2]), b"".join(b"\r\n" + line for line in lines), match[1] == b"0"
 
     def _heed(self, status: int, lines: bytes, is_old: bool) -> None:
@@ -288,7 +288,7 @@ class Answer:
         except httptools.HttpParserError:
             self.can_keep = False
             if not self.is_whole and not self.is_capped:
-                raise AnswerError(
+                raise ResponseError(
                     pycurl.E_RECV_ERROR, "Malformed encoding found in chunked-encoding"
                 ) from None
         # Chunk extensions and trailers are not kept, but they must not go on for ever.
@@ -319,12 +319,12 @@ class Answer:
             self.can_keep = False
 
     def on_message_complete(self) -> None:
-        """Hear from httptools that the last chunk is there."""
+        """Called by httptools after the last chunk."""
         self.is_whole = True
 
 
 def _extend(body: bytes | bytearray, data: bytes) -> bytearray:
-    """Add to a body in place: a list of pieces would cost a hundred times what tiny pieces hold."""
+    """Add to a body in place: a list would cost a hundred times what tiny pieces hold."""
     if isinstance(body, bytes):
         body = bytearray(body)
     body += data
@@ -336,10 +336,10 @@ def _read_length(value: bytes, before: int | None) -> int:
     for part in value.split(b","):
         digits = part.strip(b" \t")
         if not digits.isdigit():
-            raise AnswerError(8)
+            raise ResponseError(8)
         length = int(digits) if len(digits) <= 18 else _HUGE
         if before is not None and before != length:
-            raise AnswerError(8)
+            raise ResponseError(8)
         before = length
     assert before is not None
     return before
@@ -351,7 +351,7 @@ def _read_coding(value: bytes, is_chunked: bool) -> bool:
     if coding == b"identity" and not is_chunked:
         return False
     if coding != b"chunked" or is_chunked:
-        raise AnswerError(
+        raise ResponseError(
             61, f"Unsolicited Transfer-Encoding ({value[:40].decode('ascii', 'replace')}) found"
         )
     return True

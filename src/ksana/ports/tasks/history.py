@@ -6,25 +6,18 @@ from typing import Protocol
 
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
+from ksana.domain.tasks.records import Run
 from ksana.ports.tasks.tables import TasksTx
 
 
 class History(Protocol):
-    """Bounded questions about what was, by index, and the removal of what is old."""
-
-    def find_run_of_slot(self, task_id: int, slot_at: Instant) -> int | None: ...
-
-    def find_last_by_hand(self, task_id: int) -> int | None:
-        """The task's newest run, if people started it."""
-        ...
+    """Bounded questions about the past, by index, and the removal of what is old."""
 
     def find_event_id_at(self, at: Instant) -> int:
         """The id of the last event not later than `at`, 0 if there is none. Ids grow with time,
         give or take a commit, so it is found by halving: a few dozen reads of one row, however long
         the log is."""
         ...
-
-    def first_event(self, entity_type: str, entity_id: int) -> Fact | None: ...
 
     def list_events_down(
         self, entity_type: str, entity_id: int, upto: int, limit: int
@@ -38,15 +31,18 @@ class History(Protocol):
         """Events of one entity with a greater id, oldest first."""
         ...
 
-    def count_waiting_before(self, task_id: int, run_id: int) -> int: ...
-
-    def count_ready_before(self, host: str, run_id: int, limit: int) -> int:
-        """Runs before this one at a host, up to `limit`."""
+    def count_before(self, run: Run, limit: int) -> int:
+        """Runs before this one, up to `limit`: at its host if it is about to start, else among
+        those of its task that wait for their turn."""
         ...
 
-    def find_lease_until(self, instance_id: str) -> Instant | None: ...
+    def find_lease_until(self, instance_id: str) -> Instant | None:
+        """Until when an instance's lease lasts; None: no such instance is known."""
+        ...
 
-    def count_alive(self) -> int: ...
+    def count_alive(self) -> int:
+        """Instances that give a sign of life, by the store's clock."""
+        ...
 
     def list_limits(self, after: int, limit: int) -> list[tuple[int, int]]:
         """(task, successes it keeps) by id, after an id."""

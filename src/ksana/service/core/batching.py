@@ -1,8 +1,8 @@
-"""Single writes that wait for the same commit, entered as one set.
+"""Single writes that wait for the same commit, written as one batch.
 
-Each caller hands in one item and gets its own answer. What comes in while the last commit runs lies
-in one tray and is one transaction: a function, a wake-up, a statement and a commit are shared by
-all of them. Only for items that nothing in the store can refuse: one that may be a duplicate is a
+Each caller adds one item and gets its own answer. What comes in while the last commit runs is one
+batch and one transaction: a function, a wake-up, a statement and a commit are shared by all of
+them. Only for items that nothing in the store can refuse: one that may be a duplicate is a
 transaction of its own.
 """
 
@@ -14,19 +14,19 @@ from typing import Any, Final, Generic, TypeVar
 from ksana.base.errors import StoreDownError
 from ksana.ports.store import Store, Tx
 
-TRAY: Final = 256
-"""Items in one set at most: as with every batch, the first should not wait long for the last."""
+MAX_ITEMS: Final = 256
+"""Items in one batch at most: the first should not wait long for the last."""
 
 TURNS: Final = 8
-"""Turns of the event loop in which a tray is filled at most. It goes as soon as a turn has brought
-nothing more, so a lone item waits for one turn. A commit for thirty costs half as much for each as
-a commit for fifteen."""
+"""Turns of the event loop in which a batch is filled at most. It is written as soon as a turn has
+brought nothing more, so a lone item waits for one turn. A commit for thirty costs half as much for
+each as a commit for fifteen."""
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-class _Tray(Generic[Item, Made]):
+class _Batch(Generic[Item, Made]):
     """Items on their way. Filled by the event loop until the writer takes it up."""
 
     __slots__ = ("_enter", "futures", "is_open", "items", "lock")
@@ -38,17 +38,17 @@ class _Tray(Generic[Item, Made]):
         self.is_open = True
         self.lock = threading.Lock()
 
-    def put(self, item: Item, future: "asyncio.Future[Made]") -> bool:
+    def add(self, item: Item, future: "asyncio.Future[Made]") -> bool:
         """Add an item; False if the writer was faster."""
         with self.lock:
-            if not self.is_open or len(self.items) >= TRAY:
+            if not self.is_open or len(self.items) >= MAX_ITEMS:
                 return False
             self.items.append(item)
             self.futures.append(future)
             return True
 
     def enter(self, tx: Tx) -> list[Made]:
-        """The transaction. What is in the tray when it first runs is what it enters, however often
+        """The transaction. What is in the batch when it first runs is what it enters, however often
         it must run."""
         with self.lock:
             self.is_open = False
@@ -66,7 +66,7 @@ class _Tray(Generic[Item, Made]):
 
 class Batcher(Generic[Item, Made]):
     """Takes items one by one and enters them together. `enter` writes a set and answers what was
-    made, in order; `entered` is told of those that are durable."""
+    made, in order; `entered` is called with those that are durable."""
 
     def __init__(
         self,
@@ -77,46 +77,45 @@ class Batcher(Generic[Item, Made]):
         self._store = store
         self._enter = enter
         self._entered = entered
-        self._tray: _Tray[Item, Made] | None = None
+        self._batch: _Batch[Item, Made] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def put(self, item: Item) -> "asyncio.Future[Made]":
+    def add(self, item: Item) -> "asyncio.Future[Made]":
         """Enter one item; the answer comes when it is durable."""
         loop = self._loop
         if loop is None or loop.is_closed():
-            loop = self._loop = (
-                asyncio.get_running_loop()
-            )  # asks the system for our process id each time
+            # Kept: each question asks the system for our process id.
+            loop = self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Made] = loop.create_future()
-        if self._tray is None or not self._tray.put(item, future):
-            tray = self._tray = _Tray(self._enter)
-            tray.put(item, future)
-            task = loop.create_task(self._carry(tray))
+        if self._batch is None or not self._batch.add(item, future):
+            batch = self._batch = _Batch(self._enter)
+            batch.add(item, future)
+            task = loop.create_task(self._write(batch))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
         return future
 
-    async def _carry(self, tray: _Tray[Item, Made]) -> None:
-        await tray.fill()
+    async def _write(self, batch: _Batch[Item, Made]) -> None:
+        await batch.fill()
         try:
-            made = await self._store.transact(tray.enter)
+            made = await self._store.transact(batch.enter)
         except StoreDownError as error:
-            _refuse(tray.futures, error)
+            _refuse(batch.futures, error)
         except Exception as error:
-            if len(tray.items) == 1:
-                _refuse(tray.futures, error)
+            if len(batch.items) == 1:
+                _refuse(batch.futures, error)
                 return
-            # Not all can be at fault: each on its own tells whose it is.
-            for item, future in zip(tray.items, tray.futures, strict=True):
-                alone = _Tray(self._enter)
-                alone.put(item, future)
-                await self._carry(alone)
+            # Not all can be at fault: each on its own shows whose it is.
+            for item, future in zip(batch.items, batch.futures, strict=True):
+                alone = _Batch(self._enter)
+                alone.add(item, future)
+                await self._write(alone)
         else:
-            for future, one in zip(tray.futures, made, strict=True):
+            for future, one in zip(batch.futures, made, strict=True):
                 if not future.done():  # its caller may have gone
                     future.set_result(one)
-            self._entered(tray.items, made)
+            self._entered(batch.items, made)
 
 
 def _refuse(futures: Sequence["asyncio.Future[Made]"], error: Exception) -> None:

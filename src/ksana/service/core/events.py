@@ -5,9 +5,10 @@ a ring of fixed size; a listener is only a position. One that falls behind the r
 the store until it is back, so a slow reader costs no memory.
 
 Out of order: with several writers a lower id may commit after a higher one. A gap below an event
-younger than `SETTLE_US` may still be filled, so the tail waits in front of it and a page's
-`next_after` stays below it. Ids are therefore delivered in order, each once, and a reader that
-resumes by id misses nothing.
+younger than `SETTLE_US` may still be filled, so the tail waits in front of it, and a page ends
+before it. What follows the gap is shown once it is filled or old. Ids are therefore delivered in
+order, each once, and a reader that goes on after the last id it saw misses nothing and sees nothing
+twice.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ RING: Final = 2000
 """Events kept for listeners that keep up."""
 MAX_LISTENERS: Final = 200
 POLL_US: Final = 500 * MILLISECOND
-"""The net under the wake-up signal, and the only way to hear of other processes."""
+"""The net under the wake-up signal, and the only way to notice other processes."""
 SETTLE_US: Final = 2 * SECOND
 """How long a transaction may take from drawing an event's id to its commit."""
 
@@ -43,7 +44,7 @@ class EventFilter(msgspec.Struct, frozen=True):
     type: str | None = None
 
     def matches(self, event: Event) -> bool:
-        """Tell whether the event is wanted."""
+        """Whether the event is wanted."""
         return (
             (self.type is None or event.type == self.type)
             and (self.entity_type is None or event.entity_type == self.entity_type)
@@ -62,7 +63,7 @@ class EventPage(msgspec.Struct, frozen=True):
 
 
 class EventLog:
-    """Reads `scheduler_events` for callers. `wake` tells it that something was written."""
+    """Reads `scheduler_events` for callers. `wake` hints that something was written."""
 
     def __init__(self, store: Store, clock: Clock, *, max_listeners: int = MAX_LISTENERS) -> None:
         self._store = store
@@ -80,8 +81,8 @@ class EventLog:
 
     async def list_events(self, wanted: EventFilter, after: int, limit: int) -> EventPage:
         """Read one page."""
-        events, settled = await self._store.read(_read_page, wanted, after, limit, self._store.sole)
-        return EventPage(events, max(after, min(events[-1].id, settled)) if events else after)
+        events = await self._store.read(_read_page, wanted, after, limit, self._store.sole)
+        return EventPage(events=events, next_after=events[-1].id if events else after)
 
     def wake(self) -> None:
         """Hint that events were committed. Costs nothing while nobody listens."""
@@ -162,7 +163,7 @@ class EventLog:
             await asyncio.gather(tail, return_exceptions=True)
 
     async def _next_batch(self, wanted: EventFilter, cursor: int) -> tuple[list[Event], int, bool]:
-        """Take what lies after the cursor: (events, new cursor, whether more may follow at once)."""
+        """What lies after the cursor: (events, new cursor, whether more may follow at once)."""
         if cursor >= self._base:
             start = bisect_right(self._ring, cursor, key=_id_of)
             batch = self._ring[start : start + MAX_PAGE]
@@ -170,7 +171,7 @@ class EventLog:
                 return [], cursor, False
             return [event for event in batch if wanted.matches(event)], batch[-1].id, True
         base = self._base  # all ids up to it are settled
-        events, _ = await self._store.read(_read_page, wanted, cursor, MAX_PAGE, True)
+        events = await self._store.read(_read_page, wanted, cursor, MAX_PAGE, True)
         if len(events) == MAX_PAGE and events[-1].id <= base:
             return events, events[-1].id, True
         return [event for event in events if event.id <= base], base, True
@@ -200,32 +201,29 @@ class EventLog:
                 self._written.clear()
 
     async def _read_on(self) -> bool:
-        """Move the head over the next settled page; tell whether there is more."""
-        events, settled = await self._store.read(
+        """Move the head over the next settled page; answer whether there is more."""
+        events = await self._store.read(
             _read_page, EVERYTHING, self._head, MAX_PAGE, self._store.sole
         )
-        ready = [event for event in events if event.id <= settled]
-        if not ready:
+        if not events:
             return False
-        self._ring += ready
-        self._head = ready[-1].id
+        self._ring += events
+        self._head = events[-1].id
         if len(self._ring) > RING:
             surplus = len(self._ring) - RING
             self._base = self._ring[surplus - 1].id
             del self._ring[:surplus]
         for fresh in self._listeners:
             fresh.set()
-        return len(ready) == MAX_PAGE
+        return len(events) == MAX_PAGE
 
 
 def _id_of(event: Event) -> int:
     return event.id
 
 
-def _read_page(
-    tx: Any, wanted: EventFilter, after: int, limit: int, sole: bool
-) -> tuple[list[Event], int]:
-    """Read a page and the id up to which no event can still appear below."""
+def _read_page(tx: Any, wanted: EventFilter, after: int, limit: int, sole: bool) -> list[Event]:
+    """Read a page that ends before the first gap which may still be filled."""
     events: list[Event] = tx.events.list_after(
         after,
         limit,
@@ -233,29 +231,23 @@ def _read_page(
         entity_id=wanted.entity_id,
         event_type=wanted.type,
     )
-    if not events:
-        return events, after
-    last = events[-1].id
-    if sole or events[-1].ts <= tx.now - SETTLE_US:
-        return events, last
+    if not events or sole or events[-1].ts <= tx.now - SETTLE_US:
+        return events
     if wanted == EVERYTHING:
-        return events, find_settled(events, after, tx.now)
-    return events, min(last, _settled_head(tx, sole))
+        settled = find_settled(events, after, tx.now)
+    else:
+        settled = _settled_head(tx, sole)
+    return [event for event in events if event.id <= settled]
 
 
 def _settled_head(tx: Any, sole: bool) -> int:
-    latest: int = tx.events.latest_id()
-    if sole or not latest:
-        return latest
-    start = max(0, latest - MAX_PAGE)
-    newest: list[Event] = tx.events.list_after(start, MAX_PAGE)
-    # The first of them has neighbours that were not read: its own gap is not judged.
-    return find_settled(newest, newest[0].id - 1, tx.now) if newest else latest
+    head: int = tx.events.latest_id() if sole else tx.events.settled_id(tx.now - SETTLE_US)
+    return head
 
 
 def find_settled(events: list[Event], after: int, now: Instant) -> int:
-    """Find the greatest id below which every id is there, or is missing for good because its
-    neighbour is old."""
+    """The greatest id up to which no event is missing, or only such as will never come because the
+    next one is old."""
     for event in events:
         if event.id != after + 1 and event.ts > now - SETTLE_US:
             return after

@@ -1,4 +1,4 @@
-"""API keys (X19): made once, kept as a hash, judged from a copy in memory that follows the store.
+"""API keys (X19): made once, kept as a hash, checked against a copy in memory of the store's.
 
 A key is `ksana_<id>_<secret>`. The secret has 256 random bits, so a fast hash is right, and it is
 compared in constant time. The copy is at most `STALE_US` old when it is asked; a key revoked
@@ -22,11 +22,11 @@ from ksana.ports.store import ApiKey, Store
 SURFACES: Final = ("tasks", "queue", "governance", "nodes")
 LEVELS: Final = ("read", "write", "admin")
 REFRESH_US: Final = 2 * SECOND
-"""Age of the copy at which it is renewed behind the caller's back."""
+"""Age of the copy at which it is renewed in the background."""
 STALE_US: Final = 4 * SECOND
 """Age of the copy at which a caller waits for the new one."""
 TOUCH_US: Final = MINUTE
-"""How often at most a key's last use is written down."""
+"""How often at most a key's last use is written to the store."""
 MAX_NAME: Final = 128
 _PREFIX: Final = "ksana_"
 _UNKNOWN: Final = "this key is not known, or it was revoked"
@@ -41,7 +41,7 @@ class Principal(msgspec.Struct, frozen=True):
     """Every `surface:level` it holds, spelled out."""
 
     def may(self, scope: str) -> bool:
-        """Tell whether the scope is held. `*:read` needs a key for all surfaces."""
+        """Whether the scope is held. `*:read` needs a key for all surfaces."""
         return scope in self.allowed
 
 
@@ -99,11 +99,11 @@ class KeyRing:
 
     @property
     def any_made(self) -> bool:
-        """Whether a key was ever made. Revoking the last one does not open the doors again."""
+        """Whether a key was ever made. Revoking the last one does not switch auth off again."""
         return self._any_made
 
     async def follow(self) -> None:
-        """Bring the copy up to date if it is old: at once if it is stale, else in the background."""
+        """Renew the copy if it is old: at once if it is stale, else in the background."""
         age = STALE_US if self._loaded_at is None else self._clock.monotonic() - self._loaded_at
         if age < REFRESH_US:
             return
@@ -113,10 +113,10 @@ class KeyRing:
             # Shielded: the task serves every caller who waits, and one of them may be cancelled.
             await asyncio.shield(self._refreshing)
             if self._loaded_at is None or self._clock.monotonic() - self._loaded_at >= STALE_US:
-                await self.refresh()  # the quiet one failed: let its reason be seen
+                await self.refresh()  # the background one failed: raise its reason
 
     async def refresh(self) -> None:
-        """Read all keys, and write down which were used."""
+        """Read all keys from the store. Uses are written by the background refresh alone."""
         keys = await self._store.read(_list_keys)
         self._any_made = bool(keys)
         self._known = {
@@ -130,7 +130,7 @@ class KeyRing:
         self._loaded_at = self._clock.monotonic()
 
     def recognise(self, text: str) -> Principal:
-        """Tell whose key this is, by the copy in memory. Raise UnauthenticatedError."""
+        """Find whose key this is, in the copy in memory. Raise UnauthenticatedError."""
         key_id, _, secret = text.removeprefix(_PREFIX).partition("_")
         found = self._known.get(key_id)
         # An unknown id costs the same hash as a known one.
@@ -175,8 +175,8 @@ def check_scope(scope: str) -> str:
     if (surface in SURFACES or surface == "*") and level in LEVELS:
         return scope
     raise InvalidError(
-        f"{scope[:64]!r} is not a scope: write surface:level with surface {', '.join(SURFACES)} or * "
-        f"and level {', '.join(LEVELS)}",
+        f"{scope[:64]!r} is not a scope: write surface:level with surface {', '.join(SURFACES)} "
+        f"or * and level {', '.join(LEVELS)}",
         field="scopes",
     )
 
@@ -201,6 +201,7 @@ def hash_secret(secret: str) -> str:
 
 def _insert(tx: Any, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]) -> ApiKey:
     key: ApiKey = tx.keys.insert(key_id, name, secret_hash, scopes)
+    tx.events.append("KEY", key_id, "KEY_CREATED", {"name": name, "scopes": scopes})
     return key
 
 
@@ -210,8 +211,10 @@ def _list_keys(tx: Any) -> list[ApiKey]:
 
 
 def _revoke(tx: Any, key_id: str) -> bool:
-    done: bool = tx.keys.revoke_if_live(key_id)
-    return done
+    if not tx.keys.revoke_if_live(key_id):
+        return False
+    tx.events.append("KEY", key_id, "KEY_REVOKED")
+    return True
 
 
 def _touch(tx: Any, key_ids: list[str]) -> None:

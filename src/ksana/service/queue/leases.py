@@ -1,5 +1,5 @@
-"""Transactions on leases: request, heartbeat, release. Each write is fenced by the lease's id and
-the store's clock."""
+"""Transactions on leases: request and heartbeat. Each write is fenced by a token and by the store's
+clock. How leases are released is in `releases`."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -7,47 +7,48 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
+from ksana.base.ids import new_token
 from ksana.base.instant import SECOND, Instant, Micros
-from ksana.domain.histogram import bucket_of
+from ksana.domain.leases import ANYBODY, Proof, judge_holder
+from ksana.domain.lifecycle import JOB
+from ksana.domain.queue import after_change, changes
 from ksana.domain.queue.admission import (
     RESERVE_GRACE,
-    Ask,
+    Capacity,
     Denial,
-    Room,
+    Limits,
     find_denial,
     may_reserve,
+    request_of,
     retry_after_us,
 )
-from ksana.domain.queue.jobs import (
-    HELD,
-    MANY,
-    Hold,
-    Job,
-    Lane,
-    Lease,
-    Settled,
-    after_release,
-    release_digest,
-)
-from ksana.engine.queue.leasing import SWEEP, end_attempts, expire_leases, job_after, list_expired
+from ksana.domain.queue.jobs import CLAIM_HELD, Job, Lease, LeasedJob, LeaseWithJob
+from ksana.engine.queue.job_writer import write_changes
+from ksana.engine.queue.leasing import SWEEP, expire_leases, list_expired
 from ksana.ports.queue.tables import QueueTx
-from ksana.service.queue.jobs import Limits, claim_lost, get_locked, illegal
+from ksana.service.queue.jobs import (
+    claim_ran_out,
+    describe_refusal,
+    get_locked,
+    lease_ran_out,
+    refuse_other_holder,
+)
 
 HOLDERS: Final = 20
 """Holders a denial names at most."""
 
 
-class LeaseAsk(msgspec.Struct, frozen=True):
+class LeaseRequest(msgspec.Struct, frozen=True):
     """A request for a lease. What it repeats of the job must be the same."""
 
     job_id: str
     lease_id: str
     ttl_sec: float
-    worker_id: str | None = None
+    proof: Proof = ANYBODY
     repeated: tuple[tuple[str, Any], ...] = ()
 
 
-class Denied(msgspec.Struct, frozen=True):
+class LeaseDenied(msgspec.Struct, frozen=True):
     """Not now: why, when to ask again, the place in line, and who holds the units."""
 
     denial: Denial
@@ -57,93 +58,52 @@ class Denied(msgspec.Struct, frozen=True):
     job: Job
 
 
-class Granted(msgspec.Struct, frozen=True):
-    """The lease, new or the same again."""
-
-    lease: Lease
-    job: Job
-
-
-class Beat(msgspec.Struct, frozen=True, gc=False):
+class Heartbeat(msgspec.Struct, frozen=True, gc=False):
     """A sign of life."""
 
     lease_id: str
     job_id: str | None = None
-    worker_id: str | None = None
+    proof: Proof = ANYBODY
     progress: float | None = None
     message: str | None = None
     ttl_sec: float | None = None
 
 
-class Release(msgspec.Struct, frozen=True, gc=False):
-    """A worker's last word on its attempt."""
-
-    lease_id: str
-    status: str
-    job_id: str | None = None
-    worker_id: str | None = None
-    result_json: str | None = None
-    error: str | None = None
-    metrics_json: str | None = None
-
-    def digest(self) -> str:
-        """What it says, in a few characters."""
-        return release_digest(
-            self.status, self.result_json or "", self.error, self.metrics_json or ""
-        )
-
-
-class Held(msgspec.Struct, frozen=True, gc=False):
-    """A lease and its job after a heartbeat or a release."""
-
-    lease: Lease
-    job: Job
-
-
-Outcome = Held | KsanaError
+LeaseAnswer = LeasedJob | KsanaError
 """What became of one item. An error is a value here: what was written beside it must stay."""
 
 
-def request_lease(tx: QueueTx, ask: LeaseAsk, limits: Limits) -> Granted | Denied:
-    """Admit a claimed job, or say why not."""
-    room = tx.leases.lock_room(limits.total)
-    job, is_claim_live = get_locked(tx, ask.job_id)
-    _check_repeated(job, ask)
-    if ask.worker_id is not None and job.claimed_by != ask.worker_id:
-        raise claim_lost(job, ask.worker_id)
+def request_lease(tx: QueueTx, request: LeaseRequest, limits: Limits) -> LeasedJob | LeaseDenied:
+    """Admit a claimed job, or say why not. The holder of a running job gets its lease again."""
+    capacity = tx.capacity.lock(limits.total)
+    job, is_claim_live = get_locked(tx, request.job_id)
+    _check_repeated(job, request)
+    if request.proof != ANYBODY:
+        refuse_other_holder(job, request.proof)
     if job.state == "RUNNING":
-        if (
-            ask.worker_id is None
-        ):  # a lease in force is shown to who proves to hold it, or a zombie would get another's
-            raise ConflictError(
-                "this job runs: send the worker_id that holds it",
-                code="LEASE_LOST",
-                current={"state": job.state},
-            )
-        return _same_lease(tx, job)
-    if job.state not in HELD:
-        raise illegal(job, "RUNNING")
+        return _same_lease(tx, job, request)
+    if job.state not in CLAIM_HELD:
+        raise JOB.refuse(job.state, "RUNNING")
+    refuse_other_holder(job, request.proof)
     if not is_claim_live:
-        raise ConflictError(
-            "the claim on this job has run out", code="CLAIM_LOST", current={"state": job.state}
-        )
-    denial = _find_denial(tx, room, job, limits)
+        raise claim_ran_out(job)
+    denial = _find_denial(tx, capacity, job, limits)
     if denial is not None:
         expired = list_expired(tx, SWEEP)
         if expired:  # units of the dead are free by right; do not wait for the sweep
             expire_leases(tx, expired)
-            room = tx.leases.lock_room(limits.total)
-            denial = _find_denial(tx, room, job, limits)
+            capacity = tx.capacity.lock(limits.total)
+            denial = _find_denial(tx, capacity, job, limits)
     if denial is not None:
-        return _deny(tx, room, job, denial, limits)
-    return _grant(tx, room, job, ask)
+        return _deny(tx, capacity, job, denial, limits)
+    return _grant(tx, capacity, job, request)
 
 
-def find_standing_denial(tx: QueueTx, ask: LeaseAsk, limits: Limits) -> Denied | None:
-    """A request that comes again before its `next_retry_at` is told the same again, if nothing has
-    changed: by reading alone. Workers that ask every few milliseconds would else keep everybody
+def find_standing_denial(tx: QueueTx, request: LeaseRequest, limits: Limits) -> LeaseDenied | None:
+    """A request that comes again before its `next_retry_at` is answered the same again, if nothing
+    has changed: by reading alone. Workers that ask every few milliseconds would else keep everybody
     from the capacity's lock. None: decide anew."""
-    job = tx.queue.find_job(ask.job_id)
+    job = tx.jobs.find_job(request.job_id)
     now: Instant = tx.now
     if (
         job is None
@@ -152,21 +112,20 @@ def find_standing_denial(tx: QueueTx, ask: LeaseAsk, limits: Limits) -> Denied |
         or job.next_retry_at <= now
     ):
         return None
-    if (ask.worker_id is not None and job.claimed_by != ask.worker_id) or (
-        job.claim_expires_at or 0
-    ) <= now:
+    refusal = judge_holder(request.proof, job.claim_token, job.claimed_by, job.claims)
+    if refusal is not None or (job.claim_expires_at or 0) <= now:
         return None
-    _check_repeated(job, ask)
-    denial = _find_denial(tx, tx.leases.room(limits.total), job, limits)
+    _check_repeated(job, request)
+    denial = _find_denial(tx, tx.capacity.read(limits.total), job, limits)
     holders = tx.leases.list_active(HOLDERS) if denial is not None else []
     if denial is None or not holders or holders[0].expires_at <= now:
         return None
-    position = tx.queue.count_pending_ahead(job, job.pending_at or now) + 1
-    return Denied(denial, job.next_retry_at - now, position, holders, job)
+    position = tx.job_order.count_pending_ahead(job, job.pending_at or now) + 1
+    return LeaseDenied(denial, job.next_retry_at - now, position, holders, job)
 
 
-def _check_repeated(job: Job, ask: LeaseAsk) -> None:
-    for name, value in ask.repeated:
+def _check_repeated(job: Job, request: LeaseRequest) -> None:
+    for name, value in request.repeated:
         own = (
             msgspec.json.decode(job.constraints_json)
             if name == "constraints"
@@ -176,325 +135,141 @@ def _check_repeated(job: Job, ask: LeaseAsk) -> None:
             raise InvalidError(f"{name!r} differs from the job's own: it is {own!r}", field=name)
 
 
-def _same_lease(tx: QueueTx, job: Job) -> Granted:
+def _same_lease(tx: QueueTx, job: Job, request: LeaseRequest) -> LeasedJob:
+    if request.proof == ANYBODY:
+        # A lease in force is shown to who proves to hold it: its token is an answer here.
+        raise ConflictError(
+            "this job runs: send the worker_id or the claim_token that holds it",
+            code="LEASE_LOST",
+            current={"state": job.state},
+        )
     found = tx.leases.lock_lease(job.lease_id or "")
     if found is None or not found[1]:
-        raise ConflictError(
-            "the lease of this job has run out", code="LEASE_LOST", current={"state": job.state}
-        )
-    return Granted(found[0], job)
+        raise lease_ran_out(job)
+    return LeasedJob(found[0], job)
 
 
-def _find_denial(tx: QueueTx, room: Room, job: Job, limits: Limits) -> Denial | None:
+def _find_denial(tx: QueueTx, capacity: Capacity, job: Job, limits: Limits) -> Denial | None:
     share = limits.share_of(job.addon_id)
-    addon_used = 0 if share is None else tx.leases.sum_of_addon(job.addon_id)
-    return find_denial(room, _ask(job), tx.now, share, addon_used)
+    addon_used = 0 if share is None else tx.capacity.sum_of_addon(job.addon_id)
+    return find_denial(capacity, request_of(job), tx.now, share, addon_used)
 
 
-def _ask(job: Job) -> Ask:
-    return Ask(job.job_id, job.addon_id, job.cost_units, job.urgency)
-
-
-def _grant(tx: QueueTx, room: Room, job: Job, ask: LeaseAsk) -> Granted:
+def _grant(tx: QueueTx, capacity: Capacity, job: Job, request: LeaseRequest) -> LeasedJob:
     now: Instant = tx.now
-    if not tx.queue.grant_if_claimed(job.job_id, ask.lease_id):
-        raise ConflictError(
-            "the claim on this job has run out", code="CLAIM_LOST", current={"state": job.state}
-        )
-    lease = Lease(
-        ask.lease_id,
-        job.job_id,
-        job.addon_id,
-        job.claimed_by,
-        job.cost_units,
-        ask.ttl_sec,
-        "ACTIVE",
-        now,
-        now,
-        now + round(ask.ttl_sec * SECOND),
-        None,
-        None,
-        None,
-    )
-    tx.leases.insert([lease], [job.seq])
-    tx.leases.set_room(room.with_grant(job.cost_units, job.job_id))
-    attempts = job.attempts + 1
-    tx.events.append(
-        "LEASE",
-        lease.lease_id,
-        "LEASE_GRANTED",
-        {
-            "job_id": job.job_id,
-            "worker_id": job.claimed_by,
-            "cost_units": job.cost_units,
-            "used": room.used + job.cost_units,
-        },
-    )
-    tx.events.append(
-        "JOB", job.job_id, "JOB_RUNNING", {"lease_id": lease.lease_id, "attempts": attempts}
-    )
-    tx.queue.observe("wait", {bucket_of((now - job.due_at) / SECOND): 1})
-    tx.queue.count(running=1, leases=1, units=job.cost_units)
-    running = msgspec.structs.replace(
-        job,
-        state="RUNNING",
-        lease_id=lease.lease_id,
-        attempts=attempts,
-        claim_expires_at=None,
-        next_retry_at=None,
-        started_at=now,
-        updated_at=now,
-        lane=int(Lane.RUNNING),
-        pending_at=None,
-    )
-    return Granted(lease, running)
+    until = now + round(request.ttl_sec * SECOND)
+    change = changes.grant_lease(job, request.lease_id, new_token(), request.ttl_sec, until)
+    if not write_changes(tx, [change]):
+        raise claim_ran_out(job)
+    tx.capacity.write(capacity.with_grant(job.cost_units, job.job_id))
+    return LeasedJob(after_change.new_lease(change, now), after_change.held_job(job, change, now))
 
 
-def _deny(tx: QueueTx, room: Room, job: Job, denial: Denial, limits: Limits) -> Denied:
+def _deny(tx: QueueTx, capacity: Capacity, job: Job, denial: Denial, limits: Limits) -> LeaseDenied:
     now: Instant = tx.now
     holders = tx.leases.list_active(HOLDERS)
     wait_us = retry_after_us(now, holders[0].expires_at if holders else None)
     next_retry_at = now + wait_us
     until = max(now + limits.claim_ttl_us, next_retry_at + RESERVE_GRACE)
-    if not tx.queue.deny_if_claimed(job.job_id, next_retry_at, until):
-        raise ConflictError(
-            "the claim on this job has run out", code="CLAIM_LOST", current={"state": job.state}
-        )
-    ask = _ask(job)
-    if denial.code != "SHARE_EXCEEDED" and may_reserve(
-        room, ask, now, tx.queue.best_pending_urgency(job.job_id)
-    ):
-        tx.leases.set_room(room.with_reserve(ask, next_retry_at + RESERVE_GRACE))
-    position = tx.queue.count_pending_ahead(job, job.pending_at or now) + 1
-    if job.state != "LEASE_PENDING":
-        tx.events.append("JOB", job.job_id, "JOB_LEASE_PENDING", {"worker_id": job.claimed_by})
-    tx.events.append(
-        "JOB",
-        job.job_id,
-        "LEASE_DENIED",
-        {
-            "code": denial.code,
-            "reason": denial.reason,
-            "used": room.used,
-            "requested": job.cost_units,
-            "capacity": room.total,
-            "reserved": room.reserved(now),
-            "position": position,
-        },
-    )
-    pending = msgspec.structs.replace(
-        job,
-        state="LEASE_PENDING",
-        next_retry_at=next_retry_at,
-        claim_expires_at=until,
-        updated_at=now,
-        lane=int(Lane.PENDING),
-    )
-    return Denied(denial, wait_us, position, holders, pending)
+    position = tx.job_order.count_pending_ahead(job, job.pending_at or now) + 1
+    best = tx.job_order.best_pending_urgency(job.job_id)
+    request = request_of(job)
+    if denial.code != "SHARE_EXCEEDED" and may_reserve(capacity, request, now, best):
+        tx.capacity.write(capacity.with_reserve(request, next_retry_at + RESERVE_GRACE))
+    data = {
+        "code": denial.code,
+        "reason": denial.reason,
+        "used": capacity.used,
+        "requested": job.cost_units,
+        "capacity": capacity.total,
+        "reserved": capacity.reserved(now),
+        "position": position,
+    }
+    change = changes.deny_lease(job, next_retry_at, until, data)
+    if not write_changes(tx, [change]):
+        raise claim_ran_out(job)
+    pending = after_change.held_job(job, change, now)
+    return LeaseDenied(denial, wait_us, position, holders, pending)
 
 
-def beat_leases(tx: QueueTx, beats: Sequence[Beat]) -> list[Outcome]:
+def extend_leases(tx: QueueTx, beats: Sequence[Heartbeat]) -> list[LeaseAnswer]:
     """Signs of life, each on its own. What ran out stays so; the sweep writes it down."""
     now: Instant = tx.now
     found = tx.leases.lock_leases(list(dict.fromkeys(beat.lease_id for beat in beats)))
-    live = [lease.job_id for lease, is_live in found.values() if is_live]
-    jobs = tx.queue.lock_jobs(live) if live else {}
-    outcomes: list[Outcome] = []
-    rows: list[dict[str, Any]] = []
+    jobs = tx.jobs.lock_jobs([lease.job_id for lease, _ in found.values()]) if found else {}
+    answers: list[LeaseAnswer] = []
+    extended: dict[str, Lease] = {}
     for beat in beats:
         lease, is_live = found.get(beat.lease_id, (None, False))
-        refused = _refuse_stranger(beat.lease_id, lease, beat.job_id, beat.worker_id)
-        if refused is not None or lease is None:
-            outcomes.append(refused or NotFoundError(f"there is no lease {beat.lease_id}"))
+        job = None if lease is None else jobs.get(lease.job_id)
+        if lease is None or job is None:
+            answers.append(NotFoundError(f"there is no lease {beat.lease_id}"))
             continue
-        if not is_live or lease.job_id not in jobs:
-            outcomes.append(_lost(lease.state))
+        refused = refuse_other_lease(lease_with_job(lease, is_live, job), beat.job_id, beat.proof)
+        if refused is not None or not is_live:
+            answers.append(refused or lease_lost(lease.state))
             continue
         ttl_sec = lease.ttl_sec if beat.ttl_sec is None else beat.ttl_sec
-        expires_at = now + round(ttl_sec * SECOND)
-        rows.append(
-            {
-                "lease_id": lease.lease_id,
-                "ttl_sec": ttl_sec,
-                "expires_at": expires_at,
-                "now_at": now,
-            }
+        lease = msgspec.structs.replace(
+            lease,
+            last_heartbeat_at=now,
+            expires_at=now + round(ttl_sec * SECOND),
+            ttl_sec=ttl_sec,
         )
-        job = _note_progress(tx, jobs[lease.job_id], beat)
-        jobs[lease.job_id] = job
-        beaten = msgspec.structs.replace(
-            lease, last_heartbeat_at=now, expires_at=expires_at, ttl_sec=ttl_sec
-        )
-        outcomes.append(Held(beaten, job))
-    tx.leases.beat_locked(rows)
-    return outcomes
+        job = jobs[lease.job_id] = _note_progress(tx, job, beat)
+        extended[lease.lease_id] = lease
+        answers.append(LeasedJob(lease, job))
+    tx.leases.extend(list(extended.values()))
+    return answers
 
 
-def _note_progress(tx: QueueTx, job: Job, beat: Beat) -> Job:
+def _note_progress(tx: QueueTx, job: Job, beat: Heartbeat) -> Job:
     if beat.progress is None and beat.message is None:
         return job
     progress = job.progress if beat.progress is None else beat.progress
     note = job.note if beat.message is None else beat.message
     if (progress, note) == (job.progress, job.note):
         return job
-    tx.queue.report_if_running(job.job_id, beat.lease_id, progress, note)
+    tx.job_changes.note_running(job.job_id, beat.lease_id, progress, note)
     return msgspec.structs.replace(job, progress=progress, note=note, updated_at=tx.now)
 
 
-def release_leases(tx: QueueTx, items: Sequence[Release]) -> list[Outcome]:
-    """End attempts, each on its own, and answer the leases and jobs whole. See `release_briefly`
-    for the rules."""
-    now = tx.now
-    found = tx.leases.lock_leases(list(dict.fromkeys(item.lease_id for item in items)))
-    jobs = tx.queue.lock_jobs([lease.job_id for lease, _ in found.values()]) if found else {}
-    holds = {
-        lease.lease_id: _hold_of(lease, is_live, jobs[lease.job_id])
-        for lease, is_live in found.values()
-        if lease.job_id in jobs
-    }
-    outcomes: list[Outcome] = []
-    ended: dict[str, Held] = {}
-    for item, outcome in zip(items, _release(tx, items, holds), strict=True):
-        if isinstance(outcome, KsanaError):
-            outcomes.append(outcome)
-            continue
-        lease = found[item.lease_id][0]
-        held = ended.get(item.lease_id) or Held(lease, jobs[lease.job_id])
-        if lease.state == "ACTIVE" and item.lease_id not in ended:
-            after = msgspec.structs.replace(
-                lease,
-                state="RELEASED",
-                released_at=now,
-                release_status=item.status,
-                release_digest=item.digest(),
-            )
-            held = ended[item.lease_id] = Held(after, job_after(jobs[lease.job_id], outcome, now))
-        outcomes.append(held)
-    return outcomes
-
-
-def release_briefly(tx: QueueTx, items: Sequence[Release]) -> list[Settled | KsanaError]:
-    """End attempts, each on its own, and answer only what became of the jobs. A repeat of the same
-    release is answered the same; a late one is refused, and what its job has become by right is
-    written down with it."""
-    holds = tx.leases.lock_holds(list(dict.fromkeys([item.lease_id for item in items])))
-    return _release(tx, items, holds)
-
-
-def _hold_of(lease: Lease, is_live: bool, job: Job) -> Hold:
-    return Hold(
-        lease.lease_id,
-        lease.job_id,
-        lease.worker_id,
-        lease.cost_units,
-        lease.ttl_sec,
-        lease.state,
-        lease.release_digest,
-        is_live,
-        job.seq,
-        job.state,
-        job.attempts,
-        job.max_attempts,
-        job.cancel_requested,
-        job.started_at,
-        job.urgency,
+def lease_with_job(lease: Lease, is_live: bool, job: Job) -> LeaseWithJob:
+    """Of both, what it takes to end the attempt."""
+    return LeaseWithJob(
+        lease_id=lease.lease_id,
+        job_id=lease.job_id,
+        worker_id=lease.worker_id,
+        cost_units=lease.cost_units,
+        ttl_sec=lease.ttl_sec,
+        lease_state=lease.state,
+        lease_token=lease.lease_token,
+        release_digest=lease.release_digest,
+        is_live=is_live,
+        seq=job.seq,
+        job_state=job.state,
+        attempts=job.attempts,
+        max_attempts=job.max_attempts,
+        cancel_requested=job.cancel_requested,
+        started_at=job.started_at,
+        urgency=job.urgency,
+        claims=job.claims,
     )
 
 
-def _release(
-    tx: QueueTx, items: Sequence[Release], holds: dict[str, Hold]
-) -> list[Settled | KsanaError]:
-    outcomes: list[Settled | KsanaError | None] = []
-    fresh: dict[str, tuple[Release, Hold, str]] = {}
-    late: dict[str, Hold] = {}
-    for item in items:
-        lease_id = item.lease_id
-        hold = holds.get(lease_id)
-        outcome: Settled | KsanaError | None = _refuse_stranger(
-            lease_id, hold, item.job_id, item.worker_id
-        )
-        if outcome is None and hold is not None:
-            digest = release_digest(
-                item.status, item.result_json or "", item.error, item.metrics_json or ""
-            )
-            if not hold.is_live:
-                if hold.lease_state == "RELEASED" and hold.release_digest == digest:
-                    outcome = Settled(hold.seq, hold.job_id, lease_id, hold.job_state)
-                else:
-                    if hold.lease_state == "ACTIVE":
-                        late[lease_id] = hold
-                    outcome = _lost(hold.lease_state)
-            elif lease_id not in fresh:
-                fresh[lease_id] = (item, hold, digest)
-            elif fresh[lease_id][2] != digest:
-                outcome = _lost(hold.lease_state)
-        outcomes.append(outcome)
-    settled = _end(tx, fresh) if fresh else {}
-    if late:
-        expire_leases(tx, list(late.values()))
-    return [
-        settled[item.lease_id] if outcome is None else outcome
-        for item, outcome in zip(items, outcomes, strict=True)
-    ]
-
-
-def _end(tx: QueueTx, fresh: dict[str, tuple[Release, Hold, str]]) -> dict[str, Settled]:
-    count = tx.leases.release_locked(
-        [(lease_id, item.status, digest) for lease_id, (item, _, digest) in fresh.items()]
+def refuse_other_lease(held: LeaseWithJob, job_id: str | None, proof: Proof) -> KsanaError | None:
+    """The error for a caller that names another job or does not hold the lease."""
+    if job_id is not None and job_id != held.job_id:
+        return InvalidError(f"this lease is for job {held.job_id}", field="job_id")
+    refusal = judge_holder(proof, held.lease_token, held.worker_id, held.claims)
+    if refusal is None:
+        return None
+    return ConflictError(
+        describe_refusal(refusal, "lease"), code="LEASE_LOST", current={"state": held.lease_state}
     )
-    if count != len(fresh):
-        raise AssertionError("a locked lease was not active")
-    _tell_released(tx, fresh)
-    ends = [
-        (
-            hold,
-            after_release(hold, item.status),
-            item.status,
-            item.error,
-            item.result_json,
-            item.metrics_json,
-        )
-        for item, hold, _ in fresh.values()
-    ]
-    return dict(zip(fresh, end_attempts(tx, ends, "RELEASED"), strict=True))
 
 
-def _tell_released(tx: QueueTx, fresh: dict[str, tuple[Release, Hold, str]]) -> None:
-    alike: dict[str, list[Hold]] = {}
-    for item, hold, _ in fresh.values():
-        alike.setdefault(item.status, []).append(hold)
-    for status, holds in alike.items():
-        if len(holds) >= MANY:
-            tx.queue.tell_released([hold.seq for hold in holds], status)
-        else:
-            tx.events.append_texts(
-                [
-                    (
-                        "LEASE",
-                        hold.lease_id,
-                        "LEASE_RELEASED",
-                        f'{{"job_id":"{hold.job_id}","status":"{status}"}}',
-                    )
-                    for hold in holds
-                ]
-            )
-
-
-def _refuse_stranger(
-    lease_id: str, found: Lease | Hold | None, job_id: str | None, worker_id: str | None
-) -> KsanaError | None:
-    if found is None:
-        return NotFoundError(f"there is no lease {lease_id}")
-    if job_id is not None and job_id != found.job_id:
-        return InvalidError(f"this lease is for job {found.job_id}", field="job_id")
-    if worker_id is not None and found.worker_id is not None and worker_id != found.worker_id:
-        state = found.lease_state if isinstance(found, Hold) else found.state
-        return ConflictError(
-            f"{worker_id!r} does not hold this lease", code="LEASE_LOST", current={"state": state}
-        )
-    return None
-
-
-def _lost(lease_state: str) -> ConflictError:
+def lease_lost(lease_state: str) -> ConflictError:
+    """The error for a lease that has ended."""
     state = "EXPIRED" if lease_state == "ACTIVE" else lease_state
     return ConflictError(f"this lease is {state}", code="LEASE_LOST", current={"state": state})

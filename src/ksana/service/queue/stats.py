@@ -9,24 +9,24 @@ import msgspec
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, MINUTE, Instant, Micros
 from ksana.domain.histogram import quantile
+from ksana.domain.queue.admission import Limits
 from ksana.ports.queue.tables import QueueTx
 from ksana.ports.store import Store
-from ksana.service.queue.jobs import Limits
 
 MAX_POINTS: Final = 2000
 _GAUGES: Final = {
-    "leases_active": "leases",
-    "capacity_used": "units",
-    "jobs_queued": "queued",
-    "jobs_running": "running",
+    "leases_active": "queue.leases",
+    "capacity_used": "queue.units",
+    "jobs_queued": "queue.queued",
+    "jobs_running": "queue.running",
 }
 _COUNTS: Final = {
-    "jobs_submitted": "submitted",
-    "jobs_done": "done",
-    "jobs_failed": "failed",
-    "jobs_timeout": "timeout",
+    "jobs_submitted": "queue.submitted",
+    "jobs_done": "queue.done",
+    "jobs_failed": "queue.failed",
+    "jobs_timeout": "queue.timeout",
 }
-_SPANS: Final = {"wait_seconds_p95": "wait", "run_seconds_p95": "run"}
+_SPANS: Final = {"wait_seconds_p95": "queue.wait", "run_seconds_p95": "queue.run"}
 METRICS: Final = (*_GAUGES, *_COUNTS, *_SPANS)
 
 
@@ -77,20 +77,20 @@ class QueueStats:
 
 def read_snapshot(tx: QueueTx, total: int) -> Snapshot:
     """What is so now, and two counts of the last day."""
-    room = tx.leases.room(total)
-    gauges = tx.queue.gauges()
+    capacity, gauges = tx.capacity.read(total), tx.gauges.read()
     failed, expired, timed_out = (
-        tx.counts.sum_since(metric, tx.now - DAY) for metric in ("failed", "expired", "timeout")
+        tx.series.sum_since(metric, tx.now - DAY)
+        for metric in ("queue.failed", "queue.expired", "queue.timeout")
     )
     return Snapshot(
-        {"total": total, "used": room.used, "reserved": room.reserved(tx.now)},
+        {"total": total, "used": capacity.used, "reserved": capacity.reserved(tx.now)},
         {
             "queued": gauges.queued,
             "running": gauges.running,
             "failed_last_24h": failed,
             "timeout_last_24h": timed_out,
         },
-        {"active": room.active, "expired_last_24h": expired},
+        {"active": capacity.active, "expired_last_24h": expired},
     )
 
 
@@ -103,7 +103,7 @@ def read_series(tx: QueueTx, metric: str, bucket_us: Micros, range_us: Micros) -
     if metric in _GAUGES:
         return Series(metric, bucket_us, first, _gauge_values(tx, metric, starts, bucket_us))
     name = _COUNTS.get(metric) or _SPANS[metric]
-    sums = tx.counts.sum_stretches(name, first, last + bucket_us, bucket_us)
+    sums = tx.series.sum_stretches(name, first, last + bucket_us, bucket_us)
     if metric in _COUNTS:
         return Series(metric, bucket_us, first, [sums.get(start, 0) for start in starts])
     return Series(
@@ -115,13 +115,13 @@ def _gauge_values(
     tx: QueueTx, metric: str, starts: Sequence[Instant], bucket_us: Micros
 ) -> list[int]:
     """A gauge's value at the end of each bucket: the present value, less every change since."""
-    changes = tx.counts.sum_stretches(_GAUGES[metric], starts[0], starts[-1] + bucket_us, bucket_us)
-    room, gauges = tx.leases.room(0), tx.queue.gauges()
+    changes = tx.series.sum_stretches(_GAUGES[metric], starts[0], starts[-1] + bucket_us, bucket_us)
+    capacity, gauges = tx.capacity.read(0), tx.gauges.read()
     value = {
-        "leases": room.active,
-        "units": room.used,
-        "queued": gauges.queued,
-        "running": gauges.running,
+        "queue.leases": capacity.active,
+        "queue.units": capacity.used,
+        "queue.queued": gauges.queued,
+        "queue.running": gauges.running,
     }[_GAUGES[metric]]
     values: list[int] = []
     for start in reversed(starts):

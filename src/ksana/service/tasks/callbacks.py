@@ -1,4 +1,4 @@
-"""Use cases of callbacks: a target tells how an asynchronous run ended, or that it is still at it."""
+"""Use cases of callbacks: a target says how an asynchronous run ended, or that it still works."""
 
 import hmac
 from typing import Any
@@ -10,12 +10,12 @@ from ksana.base.errors import ConflictError, InvalidError, MethodError, NotFound
 from ksana.base.ids import new_token
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.lifecycle import RUN
-from ksana.domain.tasks import outcome
-from ksana.domain.tasks.classify import Verdict
+from ksana.domain.tasks.callbacks import end_by_callback
+from ksana.domain.tasks.changes import extend_deadline
 from ksana.domain.tasks.records import Run, Task
-from ksana.engine.tasks.promotion import promote_waiting
+from ksana.engine.tasks.run_writer import write_changes
 from ksana.ports.store import Store
-from ksana.ports.tasks.tables import RunEnd, TasksTx
+from ksana.ports.tasks.tables import TasksTx
 from ksana.service.tasks.definitions import Hints
 
 _DATA_LIMIT = 1024 * 1024
@@ -51,9 +51,13 @@ class Received(msgspec.Struct, frozen=True):
 def final_status(run: Run) -> str | None:
     """The terminal status as callers see it: CALLBACK_SUCCESS is SUCCESS; None while the run goes
     on."""
-    if run.status not in RUN.final:
+    return _final_status(run.status)
+
+
+def _final_status(status: str) -> str | None:
+    if status not in RUN.final:
         return None
-    return "SUCCESS" if run.status == "CALLBACK_SUCCESS" else run.status
+    return "SUCCESS" if status == "CALLBACK_SUCCESS" else status
 
 
 class CallbackService:
@@ -92,7 +96,7 @@ class CallbackService:
 def _by_token(
     tx: TasksTx, token: str, received: Received, ttl_us: Micros
 ) -> tuple[CallbackAnswer, set[str]]:
-    run_id = tx.runs.find_id_by_callback_token(token)
+    run_id = tx.runs.find_id(callback_token=token)
     run = None if run_id is None else tx.runs.find(run_id)
     if (
         run is None
@@ -132,7 +136,7 @@ def _take(
     if status not in ("SUCCESS", "FAILED", "RUNNING"):
         raise InvalidError("status must be SUCCESS, FAILED or RUNNING", field="status")
     if run.status in RUN.final:
-        tx.runs.insert_callback(run.id, received.headers_json, received.raw_body, "IGNORED")
+        tx.run_changes.insert_callback(run.id, received.headers_json, received.raw_body, "IGNORED")
         tx.events.append(
             "RUN",
             run.id,
@@ -140,7 +144,7 @@ def _take(
             {"task_id": task.id, "status": run.status, "sent": status},
         )
         return CallbackAnswer(run.id, final_status(run)), set()
-    tx.runs.insert_callback(run.id, received.headers_json, received.raw_body, "RECEIVED")
+    tx.run_changes.insert_callback(run.id, received.headers_json, received.raw_body, "RECEIVED")
     if status == "RUNNING":
         return _keep_waiting(tx, run, received.body), set()
     return _end(tx, task, run, received.body)
@@ -152,71 +156,16 @@ def _keep_waiting(tx: TasksTx, run: Run, body: CallbackBody) -> CallbackAnswer:
         if not 0 < body.extend_sec <= 86_400 * 30:
             raise InvalidError("extend_sec must lie between 0 and 2592000", field="extend_sec")
         deadline = max(deadline or 0, tx.now + round(body.extend_sec * SECOND))
-        tx.runs.extend_deadline_if_pending(run.id, deadline)
+        write_changes(tx, [extend_deadline(run, deadline)])
     return CallbackAnswer(run.id, None, deadline)
 
 
 def _end(tx: TasksTx, task: Task, run: Run, body: CallbackBody) -> tuple[CallbackAnswer, set[str]]:
-    """Finish the run by its callback: also before the first call has returned, and between retries."""
-    definition = task.definition
     data = None if body.data is None else msgspec.json.encode(body.data).decode()[:_DATA_LIMIT]
-    status, reason, retry_at = "CALLBACK_SUCCESS", "CALLBACK_SAID_SUCCESS", None
-    if body.status == "FAILED":
-        status, reason = "FAILED", "CALLBACK_SAID_FAILED"
-        if (
-            definition.options.retry_on_callback_failure
-            and run.status == "CALLBACK_PENDING"
-            and not task.is_deleted
-        ):
-            again = outcome.decide_outcome(
-                Verdict("retry"),
-                definition.retry,
-                run.attempt,
-                run.uid,
-                tx.now,
-                is_async=True,
-                callback_timeout_us=definition.callback_timeout_us,
-            )
-            if again.status == "RETRYING":
-                status, reason, retry_at = (
-                    "RETRYING",
-                    "CALLBACK_FAILED_RETRY_LEFT",
-                    again.next_retry_time,
-                )
-    is_final = status in RUN.final
-    error = (
-        (body.error_message or "the callback said FAILED")[:1024]
-        if body.status == "FAILED"
-        else None
-    )
-    end = RunEnd(
-        status=status,
-        end_time=tx.now if is_final else None,
-        open_task=None if is_final else run.task_id,
-        wake_at=retry_at,
-        # A call still in flight is let go: its answer no longer matters, and its token is void.
-        held_by=None,
-        new_token=new_token(),
-        error_message=error,
-        reason=reason,
-        next_retry_time=retry_at,
-        callback_deadline=run.callback_deadline,
-        callback_data=data,
-        attempts=run.attempts,
-    )
-    if not tx.runs.end_if_unchanged(run, end):
+    change = end_by_callback(run, task, body.status, data, body.error_message, tx.now, new_token())
+    written = write_changes(tx, [change])
+    if not written.done[0]:
         raise ConflictError(
             "the run changed meanwhile: send the callback again", current={"status": run.status}
         )
-    facts: dict[str, Any] = {"task_id": task.id, "from": run.status, "reason": reason}
-    if status == "FAILED":
-        facts |= {"error": error, "alert": True}
-    tx.events.append("RUN", run.id, f"RUN_{status}", facts)
-    if not is_final:
-        return CallbackAnswer(run.id, "FAILED"), set()
-    tx.tasks.note_last(
-        task.id, "success" if status == "CALLBACK_SUCCESS" else "failed", error or "", tx.now
-    )
-    tx.rollups.add(f"runs_{status.lower()}")
-    hosts = promote_waiting(tx, task) if run.is_counted else set()
-    return CallbackAnswer(run.id, "SUCCESS" if status == "CALLBACK_SUCCESS" else "FAILED"), hosts
+    return CallbackAnswer(run.id, _final_status(change.new)), written.ready_hosts

@@ -2,35 +2,36 @@
 and no status codes."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, NotFoundError
-from ksana.base.ids import new_ordered_uuids, new_run_uid, new_token, new_uid
+from ksana.base.ids import new_ordered_uuids, new_token, new_uid
 from ksana.base.instant import Instant, Micros, format_instant
-from ksana.domain import schedule
-from ksana.domain.lifecycle import RUN
+from ksana.domain.lifecycle import TASK
 from ksana.domain.schedule import Once
-from ksana.domain.tasks import firing
-from ksana.domain.tasks.records import (
-    Definition,
-    Dialect,
-    ExecType,
-    Run,
-    Status,
-    Task,
-    Trigger,
-    host_of,
-)
+from ksana.domain.tasks.arming import arm, rearm
+from ksana.domain.tasks.changes import cancel
+from ksana.domain.tasks.records import Definition, Dialect, Run, Status, Task
+from ksana.engine.tasks.firing import drop_due_slots
+from ksana.engine.tasks.run_writer import write_changes
 from ksana.ports.store import Store
-from ksana.ports.tasks.tables import NewRun, RunEnd, TasksTx
+from ksana.ports.tasks.tables import TasksTx
 from ksana.service.core.batching import Batcher
-from ksana.service.core.idempotency import Idempotency, once_only
+from ksana.service.core.idempotency import IdempotentRequest, once_only
+from ksana.service.tasks.triggers import (
+    Started,
+    TaskRef,
+    find_task,
+    record_refusal,
+    run_task_now,
+    trigger_task,
+)
 
-TaskRef = int | str
-"""A task by its integer id (C) or its job id (T)."""
+MAX_CANCELED: Final = 10_000
+"""Runs cancelled with their task in one transaction; a task may have no more waiting."""
 
 
 class Hints(Protocol):
@@ -39,10 +40,6 @@ class Hints(Protocol):
 
     def due(self, at: Instant | None) -> None:
         """A task may be due earlier than known."""
-        ...
-
-    def made(self, tasks: Sequence[Task]) -> None:
-        """These tasks were just committed, as they are here."""
         ...
 
     def ready(self, host: str) -> None:
@@ -63,15 +60,6 @@ class NewTask(msgspec.Struct, frozen=True):
     job_id: str | None = None
 
 
-class Started(msgspec.Struct, frozen=True):
-    """A run made by hand."""
-
-    run_id: int
-    uid: str
-    host: str
-    is_ready: bool
-
-
 class TaskService:
     """Create, read, change, delete, trigger."""
 
@@ -80,23 +68,20 @@ class TaskService:
         self._clock = clock
         self._hints = hints
         self._once_grace_us = once_grace_us
-        self._intake: Batcher[NewTask, Task] = Batcher(store, self._enter, self._tell_created)
+        self._intake: Batcher[NewTask, Task] = Batcher(store, self._create_many, self._announce)
 
-    async def create(self, new: NewTask, idempotency: Idempotency | None = None) -> Task:
+    async def create(self, new: NewTask, idempotency: IdempotentRequest | None = None) -> Task:
         """Make a task. A living C name or a job id that is taken is ALREADY_EXISTS."""
         if new.dialect == "T" and new.job_id is None and idempotency is None:
-            return await self._intake.put(new)  # nothing can refuse it
+            return await self._intake.add(new)  # nothing can refuse it
         task = await self._store.transact(once_only(_create, idempotency), new, self._once_grace_us)
-        self._hints.due(
-            task.fire_at
-        )  # not told as made: under an Idempotency-Key it may have been made long ago
+        self._hints.due(task.fire_at)
         return task
 
-    def _enter(self, tx: TasksTx, news: Sequence[NewTask]) -> list[Task]:
+    def _create_many(self, tx: TasksTx, news: Sequence[NewTask]) -> list[Task]:
         return _create_many(tx, news, self._once_grace_us)
 
-    def _tell_created(self, _: Sequence[NewTask], tasks: Sequence[Task]) -> None:
-        self._hints.made(tasks)
+    def _announce(self, _: Sequence[NewTask], tasks: Sequence[Task]) -> None:
         self._hints.due(
             min([task.fire_at for task in tasks if task.fire_at is not None], default=None)
         )
@@ -134,7 +119,7 @@ class TaskService:
         return task
 
     async def set_enabled(self, ref: TaskRef, enabled: bool) -> Task:
-        """Pause or resume. Resuming takes the next slot from now; doing it twice changes nothing."""
+        """Pause or resume. Resuming takes the next slot from now; a repeat changes nothing."""
         task = await self._store.transact(_set_enabled, ref, enabled)
         self._hints.due(task.fire_at)
         return task
@@ -151,35 +136,33 @@ class TaskService:
         override_body: str | None = None,
         force_async: bool = False,
         trace_id: str | None = None,
-        idempotency: Idempotency | None = None,
+        idempotency: IdempotentRequest | None = None,
     ) -> Started:
-        """Run a task by hand, within its concurrency limit."""
-        work = once_only(_trigger, idempotency)
+        """Run a task by hand, within its concurrency limit. At the limit it is refused, and the
+        refusal is recorded."""
+        work = once_only(trigger_task, idempotency)
         started = await self._store.transact(
-            work, ref, override_body, force_async, trace_id or new_uid()
+            record_refusal, work, ref, override_body, force_async, trace_id or new_uid()
         )
+        if isinstance(started, ConflictError):
+            raise started
         if started.is_ready:
             self._hints.ready(started.host)
         return started
 
     async def run_now(
-        self, ref: TaskRef, *, trace_id: str | None = None, idempotency: Idempotency | None = None
+        self,
+        ref: TaskRef,
+        *,
+        trace_id: str | None = None,
+        idempotency: IdempotentRequest | None = None,
     ) -> Started:
         """Run a task at once, beside whatever runs, uncounted."""
         started = await self._store.transact(
-            once_only(_run_now, idempotency), ref, trace_id or new_uid()
+            once_only(run_task_now, idempotency), ref, trace_id or new_uid()
         )
         self._hints.ready(started.host)
         return started
-
-
-def find_task(tx: TasksTx, ref: TaskRef, *, lock: bool = False) -> Task:
-    """Find a living task by either id, or raise NOT_FOUND."""
-    task_id = ref if isinstance(ref, int) else tx.tasks.find_id(ref)
-    task = None if task_id is None else tx.tasks.find(task_id, lock=lock)
-    if task is None or task.is_deleted:
-        raise NotFoundError(f"no task has the id {ref}")
-    return task
 
 
 def _get(tx: TasksTx, ref: TaskRef) -> Task:
@@ -188,7 +171,8 @@ def _get(tx: TasksTx, ref: TaskRef) -> Task:
 
 def _get_with_last_run(tx: TasksTx, ref: TaskRef) -> tuple[Task, Run | None]:
     task = find_task(tx, ref)
-    return task, tx.runs.find_last(task.id)
+    newest = tx.runs.list_runs(task_id=task.id, limit=1)
+    return task, newest[0] if newest else None
 
 
 def _list_page(
@@ -197,7 +181,8 @@ def _list_page(
     tasks = tx.tasks.list_tasks(
         status=status, name=name, tag=tag, limit=page_size, skip=(page - 1) * page_size
     )
-    return tasks, tx.tasks.count(status=status, name=name, tag=tag)
+    counts = tx.tasks.count_by_status(status=status, name=name, tag=tag)
+    return tasks, sum(counts.values())
 
 
 def _list_timers(tx: TasksTx, after: int, limit: int) -> list[Task]:
@@ -205,7 +190,7 @@ def _list_timers(tx: TasksTx, after: int, limit: int) -> list[Task]:
 
 
 def _create(tx: TasksTx, new: NewTask, once_grace_us: Micros) -> Task:
-    if new.job_id and tx.tasks.find_id(new.job_id) is not None:
+    if new.job_id and tx.tasks.find_id(job_id=new.job_id) is not None:
         raise ConflictError(
             f"a job with the id {new.job_id} exists already", code="ALREADY_EXISTS", field="id"
         )
@@ -222,43 +207,48 @@ def _create_many(tx: TasksTx, news: Sequence[NewTask], once_grace_us: Micros) ->
         new.job_id or fresh
         for new, fresh in zip(news, new_ordered_uuids(now, len(news)), strict=True)
     ]
-    made = [
-        Task(
-            0,
-            job_id,
-            new.dialect,
-            new.definition,
-            new.status,
-            1,
-            now,
-            now,
-            False,
-            slot,
-            fire_at,
-            0,
-            None,
-            last_status,
-            "",
+    made = []
+    for new, job_id in zip(news, job_ids, strict=True):
+        slot, fire_at, last_status = arm(job_id, new.definition, new.status, now, once_grace_us)
+        made.append(
+            Task(
+                id=0,
+                job_id=job_id,
+                dialect=new.dialect,
+                definition=new.definition,
+                status=new.status,
+                version=1,
+                created_at=now,
+                updated_at=now,
+                is_deleted=False,
+                next_slot_at=slot,
+                fire_at=fire_at,
+                runs_fired=0,
+                last_run_at=None,
+                last_status=last_status,
+                last_error="",
+            )
         )
-        for new, job_id in zip(news, job_ids, strict=True)
-        for slot, fire_at, last_status in [
-            _arm(job_id, new.definition, new.status, now, once_grace_us)
-        ]
-    ]
     tasks = [
         msgspec.structs.replace(task, id=task_id)
-        for task, task_id in zip(made, tx.tasks.insert_many(made), strict=True)
+        for task, task_id in zip(made, tx.tasks.insert(made), strict=True)
     ]
     for task in tasks:
-        data = {"name": task.definition.name, "job_id": task.job_id, "dialect": task.dialect}
+        data = {
+            "name": task.definition.name,
+            "job_id": task.job_id,
+            "dialect": task.dialect,
+            "status": task.status,
+            "schedule": task.definition.schedule,
+        }
         tx.events.append("TASK", task.id, "TASK_CREATED", data)
         if task.last_status == "missed":
-            _tell_missed(tx, task.id, task.definition)
+            _write_missed(tx, task.id, task.definition)
     return tasks
 
 
 def _check_name(tx: TasksTx, name: str, task_id: int | None) -> None:
-    holder = tx.tasks.find_by_name(name)
+    holder = tx.tasks.find_id(name=name)
     if holder is not None and holder != task_id:
         raise ConflictError(
             f"a task named {name!r} exists already (id {holder})",
@@ -267,24 +257,7 @@ def _check_name(tx: TasksTx, name: str, task_id: int | None) -> None:
         )
 
 
-def _arm(
-    job_id: str, definition: Definition, status: str, now: Instant, once_grace_us: Micros
-) -> tuple[Instant | None, Instant | None, str]:
-    """The first slot of a schedule that is set now, when it fires, and `missed` for a one-time slot
-    that is past."""
-    chosen = definition.schedule
-    if isinstance(chosen, Once):
-        if chosen.run_at < now - once_grace_us:
-            return None, None, "missed"
-        slot: Instant | None = chosen.run_at
-    else:
-        slot = schedule.next_after(chosen, now)
-    if slot is None or status != "ENABLED":
-        return slot, None, ""
-    return slot, schedule.fire_at(chosen, job_id, slot), ""
-
-
-def _tell_missed(tx: TasksTx, task_id: int, definition: Definition) -> None:
+def _write_missed(tx: TasksTx, task_id: int, definition: Definition) -> None:
     assert isinstance(definition.schedule, Once)
     data = {
         "slot": format_instant(definition.schedule.run_at),
@@ -320,14 +293,17 @@ def _change(
         task.runs_fired,
     )
     if definition.schedule != task.definition.schedule:
-        slot, fire_at, missed = _arm(task.job_id, definition, new_status, tx.now, once_grace_us)
+        drop_due_slots(tx, task, "SCHEDULE_CHANGED")
+        slot, fire_at, missed = arm(task.job_id, definition, new_status, tx.now, once_grace_us)
         last_status, runs_fired = missed or last_status, 0
         if missed:
-            _tell_missed(tx, task.id, definition)
+            _write_missed(tx, task.id, definition)
     elif (
         new_status != task.status or definition.options.max_runs != task.definition.options.max_runs
     ):
-        slot, fire_at = _rearm(task, definition, new_status, tx.now)
+        if new_status == "DISABLED":
+            drop_due_slots(tx, task, "TASK_DISABLED")
+        slot, fire_at = rearm(task, definition, new_status, tx.now)
         last_status = (
             "paused" if new_status == "DISABLED" and task.status == "ENABLED" else last_status
         )
@@ -335,36 +311,15 @@ def _change(
         task, definition, new_status, slot, fire_at, runs_fired, last_status
     ):
         raise ConflictError("the task changed meanwhile: read it again", code="VERSION_CONFLICT")
-    tx.events.append(
-        "TASK", task.id, "TASK_CHANGED", {"version": task.version + 1, "status": new_status}
-    )
+    data = {
+        "version": task.version + 1,
+        "status": new_status,
+        "schedule": definition.schedule,
+    }
+    if definition.schedule != task.definition.schedule:
+        data["schedule_was"] = task.definition.schedule
+    tx.events.append("TASK", task.id, "TASK_CHANGED", data)
     return find_task(tx, task.id)
-
-
-def _rearm(
-    task: Task, definition: Definition, status: str, now: Instant
-) -> tuple[Instant | None, Instant | None]:
-    """The next slot from now on; slots while disabled are not made up. A one-time slot keeps its
-    place."""
-    chosen = definition.schedule
-    if definition.options.max_runs is not None and task.runs_fired >= definition.options.max_runs:
-        return None, None
-    if isinstance(chosen, Once):
-        slot = (
-            task.next_slot_at if task.next_slot_at is not None and task.next_slot_at > now else None
-        )
-        slot = (
-            slot
-            if slot is not None
-            else schedule.next_after(chosen, now)
-            if not task.runs_fired
-            else None
-        )
-    else:
-        slot = schedule.next_after(chosen, now)
-    if slot is None or status != "ENABLED":
-        return slot, None
-    return slot, schedule.fire_at(chosen, task.job_id, slot)
 
 
 def _set_enabled(tx: TasksTx, ref: TaskRef, enabled: bool) -> Task:
@@ -372,7 +327,10 @@ def _set_enabled(tx: TasksTx, ref: TaskRef, enabled: bool) -> Task:
     status = "ENABLED" if enabled else "DISABLED"
     if task.status == status:
         return task
-    slot, fire_at = _rearm(task, task.definition, status, tx.now)
+    TASK.require(task.status, status)
+    if not enabled:
+        drop_due_slots(tx, task, "TASK_DISABLED")
+    slot, fire_at = rearm(task, task.definition, status, tx.now)
     last_status = task.last_status if enabled else "paused"
     if not tx.tasks.change_if_version(
         task, task.definition, status, slot, fire_at, task.runs_fired, last_status
@@ -389,131 +347,14 @@ def _set_enabled(tx: TasksTx, ref: TaskRef, enabled: bool) -> Task:
 
 def _delete(tx: TasksTx, ref: TaskRef) -> None:
     task = find_task(tx, ref, lock=True)
+    drop_due_slots(tx, task, "TASK_DELETED")
     if not tx.tasks.delete_if_living(task):
         raise NotFoundError(f"no task has the id {ref}")
     tx.events.append("TASK", task.id, "TASK_DELETED", {"name": task.definition.name})
-    for run_id in tx.runs.list_open_of_task(task.id):
-        run = tx.runs.find(run_id, lock=True)
-        if run is not None and run.status in ("SCHEDULED", "RETRYING"):
-            cancel_run(tx, run, "TASK_DELETED")
-
-
-def cancel_run(tx: TasksTx, run: Run, reason: str) -> bool:
-    """Move an unfinished run to CANCELED. Its token changes, so a holder's late result is refused."""
-    if run.status in RUN.final:
-        return False
-    # The new token is how a holder, on whichever instance, finds out and aborts the call.
-    end = RunEnd(
-        status="CANCELED",
-        end_time=tx.now,
-        open_task=None,
-        wake_at=None,
-        held_by=None,
-        new_token=new_token(),
-        error_message=run.error_message,
-        reason=reason,
-        next_retry_time=None,
-        callback_deadline=run.callback_deadline,
-        callback_data=run.callback_data,
-        attempts=run.attempts,
-    )
-    if not tx.runs.end_if_unchanged(run, end):
-        return False
-    tx.events.append(
-        "RUN",
-        run.id,
-        "RUN_CANCELED",
-        {"task_id": run.task_id, "from": run.status, "reason": reason},
-    )
-    tx.rollups.add("runs_canceled")
-    return True
-
-
-def _trigger(
-    tx: TasksTx, ref: TaskRef, override_body: str | None, force_async: bool, trace_id: str
-) -> Started:
-    task = find_task(tx, ref, lock=True)
-    definition = task.definition
-    counts = tx.runs.count_open(task.id)
-    start, reason = firing.admit(
-        definition.concurrency_policy,
-        definition.max_concurrency,
-        definition.options.max_queued,
-        counts,
-    )
-    if start == "skip":
-        full = reason == "QUEUE_FULL"
-        raise ConflictError(
-            f"{counts.waiting} runs wait already, {definition.options.max_queued} may"
-            if full
-            else f"{counts.active} of {definition.max_concurrency} runs are active and the policy is SKIP",
-            code=reason,
-            current={"active": counts.active, "waiting": counts.waiting},
-        )
-    exec_type: ExecType = "ASYNC" if force_async else definition.exec_type
-    return start_run(
-        tx,
-        task,
-        trigger="manual",
-        reason=reason,
-        is_ready=start == "start",
-        is_counted=True,
-        trace_id=trace_id,
-        exec_type=exec_type,
-        override_body=override_body,
-    )
-
-
-def _run_now(tx: TasksTx, ref: TaskRef, trace_id: str) -> Started:
-    task = find_task(tx, ref)
-    return start_run(
-        tx,
-        task,
-        trigger="manual",
-        reason="RUN_NOW",
-        is_ready=True,
-        is_counted=False,
-        trace_id=trace_id,
-        exec_type=task.definition.exec_type,
-    )
-
-
-def start_run(
-    tx: TasksTx,
-    task: Task,
-    *,
-    trigger: Trigger,
-    reason: str,
-    is_ready: bool,
-    is_counted: bool,
-    trace_id: str,
-    exec_type: ExecType,
-    override_body: str | None = None,
-    retry_of: int | None = None,
-) -> Started:
-    """Write a run that is not of a slot: about to start, or waiting for its turn."""
-    uid, host = new_run_uid(tx.now), host_of(task.definition.target_url)
-    run = NewRun(
-        uid=uid,
-        task_id=task.id,
-        slot_at=None,
-        scheduled_time=tx.now,
-        status="SCHEDULED",
-        trigger=trigger,
-        exec_type=exec_type,
-        is_counted=is_counted,
-        host=host,
-        is_ready=is_ready,
-        held_by=None,
-        token=new_token(),
-        reason=reason,
-        trace_id=trace_id,
-        callback_token=new_uid() if exec_type == "ASYNC" else None,
-        override_body=override_body,
-        retry_of=retry_of,
-    )
-    run_id = tx.runs.insert_many([run])[0]
-    tx.events.append(
-        "RUN", run_id, "RUN_SCHEDULED", {"task_id": task.id, "trigger": trigger, "reason": reason}
-    )
-    return Started(run_id, uid, host, is_ready)
+    waiting = [
+        run
+        for run in reversed(tx.runs.list_runs(task_id=task.id, is_open=True, limit=MAX_CANCELED))
+        if run.status in ("SCHEDULED", "RETRYING")
+    ]
+    changes = [cancel(run, "TASK_DELETED", tx.now, new_token()) for run in waiting]
+    write_changes(tx, [msgspec.structs.replace(change, frees_slot=False) for change in changes])

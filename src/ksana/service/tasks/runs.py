@@ -3,14 +3,17 @@
 import msgspec
 
 from ksana.base.errors import ConflictError, NotFoundError
-from ksana.base.ids import new_uid
+from ksana.base.ids import new_token, new_uid
 from ksana.base.instant import Instant
 from ksana.domain.lifecycle import RUN
+from ksana.domain.tasks.changes import cancel
 from ksana.domain.tasks.records import Run, Task
-from ksana.engine.tasks.promotion import promote_waiting
+from ksana.engine.tasks.run_writer import write_changes
 from ksana.ports.store import Store
+from ksana.ports.tasks.runs import Callback
 from ksana.ports.tasks.tables import TasksTx
-from ksana.service.tasks.definitions import Hints, Started, cancel_run, find_task, start_run
+from ksana.service.tasks.definitions import Hints
+from ksana.service.tasks.triggers import Started, find_task, start_run
 
 RunRef = int | str
 """A run by its integer id or its uid."""
@@ -30,8 +33,8 @@ class RunView(msgspec.Struct, frozen=True):
 
     run: Run
     task: Task | None
-    callbacks: list[tuple[int, Instant, str, str]]
-    """(id, received_at, body, status), in order."""
+    callbacks: list[Callback]
+    """In order."""
 
 
 class RunService:
@@ -75,7 +78,7 @@ class RunService:
 
 def find_run(tx: TasksTx, ref: RunRef, *, lock: bool = False) -> Run:
     """Find a run by either id, or raise NOT_FOUND."""
-    run_id = ref if isinstance(ref, int) else tx.runs.find_id_by_uid(ref)
+    run_id = ref if isinstance(ref, int) else tx.runs.find_id(uid=ref)
     run = None if run_id is None else tx.runs.find(run_id, lock=lock)
     if run is None:
         raise NotFoundError(f"no run has the id {ref}")
@@ -116,8 +119,7 @@ def _list_page(
 
 
 def _cancel(tx: TasksTx, ref: RunRef) -> tuple[Run, set[str]]:
-    task_id = find_run(tx, ref).task_id
-    task = tx.tasks.find(task_id, lock=True)
+    tx.tasks.find(find_run(tx, ref).task_id, lock=True)
     run = find_run(tx, ref, lock=True)
     if run.status in RUN.final:
         raise ConflictError(
@@ -125,10 +127,10 @@ def _cancel(tx: TasksTx, ref: RunRef) -> tuple[Run, set[str]]:
             code="ILLEGAL_TRANSITION",
             current={"status": run.status},
         )
-    if not cancel_run(tx, run, "CANCELED_BY_CALLER"):
+    written = write_changes(tx, [cancel(run, "CANCELED_BY_CALLER", tx.now, new_token())])
+    if not written.done[0]:
         raise ConflictError("the run changed meanwhile: try again", current={"status": run.status})
-    hosts = promote_waiting(tx, task) if task is not None and run.is_counted else set()
-    return find_run(tx, run.id), hosts
+    return find_run(tx, run.id), written.ready_hosts
 
 
 def _retry(tx: TasksTx, ref: RunRef) -> Started:

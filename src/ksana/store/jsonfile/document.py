@@ -40,7 +40,7 @@ class UnreadableError(Exception):
 
 
 class BadJob(msgspec.Struct, frozen=True):
-    """A job that cannot be armed: its text as it stands, what it calls itself, and what is wrong."""
+    """A job that cannot be armed: its text as it stands, its name, and what is wrong."""
 
     text: bytes
     label: str

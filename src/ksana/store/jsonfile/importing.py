@@ -53,6 +53,8 @@ def import_document(tx: SqlTx, document: Document, source: str) -> int | None:
     for key in document.keys:
         if key.revoked_at is None and key.id not in known:
             tx.keys.insert(key.id, key.name, key.secret_hash, key.scopes)
+            facts = {"name": key.name, "scopes": key.scopes, "from": source}
+            tx.events.append("KEY", key.id, "KEY_CREATED", facts)
     if tasks:
         tx.instances.remember(
             Instance(new_uid(), "", "", alive_at, alive_at, alive_at, alive_at, None)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ksana.base.clock import Clock
 from ksana.store.sql.core.commit_queue import StoreCall, Writer
 from ksana.store.sql.core.dialects import SqliteDialect
-from ksana.store.sql.core.threads import BATCH_LIMIT, WAITING_LIMIT, Reader, Waiting
+from ksana.store.sql.core.threads import BATCH_LIMIT, WAITING_LIMIT, CallQueue, Reader
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class _Errand(StoreCall):
             self.future.set_exception(error)
 
 
-class _Line(Waiting):
+class _Line(CallQueue):
     """What waits for the thread: writes, reads, and errands of other threads, which wait for no
     event loop."""
 

@@ -1,18 +1,24 @@
-"""How `jobs.json` follows the database in memory: definitions before the answer, `last_*` within a second.
+"""How `jobs.json` follows the database in memory: definitions before the answer, `last_*` within a
+second.
 
-    store thread                                        flusher (thread)
-    ────────────                                        ────────────────
-    batch ─▶ seal ─ tasks changed? ── no ─▶ COMMIT ──── firings left marks ──▶ waits half a second
-                        │ yes                                                   │ asks the store thread for the pieces
-                        ▼                                                       ▼
-             encode them ─▶ write the file ─▶ COMMIT ─▶ answers          writes the file, unless a newer one is there
+    store thread                                     flusher (thread)
+    ────────────                                     ────────────────
+    batch ─▶ seal ─ tasks changed? ─ no ─▶ COMMIT ── firings left marks ─▶ waits half a second
+                         │ yes                                                    │
+                         ▼                                                        ▼
+              encode them ─▶ write the file ─▶ COMMIT           asks the store thread for the pieces
+                                                  │                               │
+                                                  ▼                               ▼
+                                               answers          writes the file, unless it is newer
 
-Triggers note what changed, inside the transaction, so a rollback takes the notes with it: `mirror_now` for what must be on
-disk before the answer (a definition; 0 stands for the API keys), `mirror_soon` for what firing and delivery wrote. The
-file is put together from one piece of text per job; a change encodes its own job anew and joins the rest.
+Triggers note what changed, inside the transaction, so a rollback takes the notes with it:
+`mirror_now` for what must be on disk before the answer (a definition; 0 stands for the API keys),
+`mirror_soon` for what firing and delivery wrote. The file is put together from one piece of text
+per job; a change encodes its own job anew and joins the others.
 
-The pieces belong to the store thread. The file belongs to whoever holds `_file_lock`; a count of writes tells the flusher
-that its copy is stale. If the file cannot be written the batch is rolled back, and the file on disk is still the old one.
+The pieces belong to the store thread. The file belongs to whoever holds `_file_lock`; a count of
+writes shows the flusher that its copy is stale. If the file cannot be written the batch is rolled
+back, and the file on disk is still the old one.
 """
 
 import contextlib
@@ -44,7 +50,8 @@ from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.tasks.definitions import read_task
 
 FLUSH_AFTER: Final = 0.5
-"""Seconds between a firing and the write that tells of it: half of what is promised, the rest is for the write."""
+"""Seconds between a firing and the write that shows it: half of what is promised, the other half is
+for the write."""
 
 RETRY_AFTER: Final = 1.0
 SIGN_OF_LIFE_EVERY: Final = 0.9
@@ -55,7 +62,8 @@ CREATE TRIGGER mirror_new AFTER INSERT ON tasks
   BEGIN INSERT INTO mirror_now VALUES (NEW.id) ON CONFLICT DO NOTHING; END;
 CREATE TRIGGER mirror_changed AFTER UPDATE OF version ON tasks
   BEGIN INSERT INTO mirror_now VALUES (NEW.id) ON CONFLICT DO NOTHING; END;
-CREATE TRIGGER mirror_fired AFTER UPDATE OF next_slot_at, fire_at, last_run_at, last_status, last_error ON tasks
+CREATE TRIGGER mirror_fired
+  AFTER UPDATE OF next_slot_at, fire_at, last_run_at, last_status, last_error ON tasks
   BEGIN INSERT INTO mirror_soon VALUES (NEW.id) ON CONFLICT DO NOTHING; END;
 CREATE TRIGGER mirror_removed AFTER DELETE ON tasks
   BEGIN INSERT INTO mirror_now VALUES (OLD.id) ON CONFLICT DO NOTHING; END;
@@ -67,10 +75,14 @@ CREATE TRIGGER mirror_used_key AFTER UPDATE OF last_used_at ON api_keys
   BEGIN INSERT INTO mirror_soon VALUES (0) ON CONFLICT DO NOTHING; END;
 """
 _SOON: Final = (
-    "SELECT t.id, t.last_run_at, CASE WHEN t.fire_at IS NULL THEN NULL ELSE t.next_slot_at END, t.last_status, "
-    "t.last_error, t.runs_fired FROM mirror_soon m JOIN tasks t ON t.id = m.task_id WHERE t.deleted = 0"
+    "SELECT t.id, t.last_run_at, CASE WHEN t.fire_at IS NULL THEN NULL ELSE t.next_slot_at END, "
+    "t.last_status, t.last_error, t.runs_fired "
+    "FROM mirror_soon m JOIN tasks t ON t.id = m.task_id WHERE t.deleted = 0"
 )
-_ALL_KEYS: Final = "SELECT id, name, secret_hash, scopes, created_at, revoked_at, last_used_at FROM api_keys ORDER BY created_at, id"
+_ALL_KEYS: Final = (
+    "SELECT id, name, secret_hash, scopes, created_at, revoked_at, last_used_at FROM api_keys "
+    "ORDER BY created_at, id"
+)
 
 
 class _Piece(NamedTuple):
@@ -80,8 +92,8 @@ class _Piece(NamedTuple):
 
 
 class Mirror:
-    """The file, and what is needed to write it. With a `refusal`, because another process serves the file, nothing is
-    written. Only a server signs life."""
+    """The file, and what is needed to write it. With a `refusal`, because another process serves
+    the file, nothing is written. Only a server signs life."""
 
     def __init__(
         self,
@@ -112,7 +124,8 @@ class Mirror:
         self._connection.executescript(_MARKS)
 
     def seal(self, session: Session) -> None:
-        """Commit a batch, with its changes of definitions on disk before. Raise StoreDownError if that cannot be."""
+        """Commit a batch, with its changes of definitions on disk before. Raise StoreDownError if
+        that cannot be."""
         is_urgent, is_marked = self._connection.execute(
             "SELECT EXISTS (SELECT 1 FROM mirror_now), EXISTS (SELECT 1 FROM mirror_soon)"
         ).fetchone()
@@ -149,11 +162,12 @@ class Mirror:
             return
         with contextlib.suppress(
             OSError
-        ):  # told by `problem`, and nothing acknowledged hangs on it
+        ):  # shown by `problem`, and nothing acknowledged depends on it
             self.write()
 
     def flush(self, take: Callable[[], "Copy"]) -> bool:
-        """Write what firings changed. `take` has the store thread hand over the pieces. Tell whether the file is current."""
+        """Write what firings changed. `take` has the store thread hand over the pieces. Answer
+        whether the file is current."""
         copy = take()
         with self._file_lock:
             if copy.writes != self._writes:
@@ -167,7 +181,8 @@ class Mirror:
         return True
 
     def copy(self) -> "Copy":
-        """Take up the marks of firings and hand over the pieces. For the store thread, between transactions."""
+        """Take up the marks of firings and hand over the pieces. For the store thread, between
+        transactions."""
         self._marked.clear()
         self._pieces, self._more = self._take_soon(self._pieces)
         return Copy(self._pieces, self._more, self._writes)
@@ -210,12 +225,14 @@ class Mirror:
             try:
                 session.raw("COMMIT")
             except BaseException:
-                self._marked.set()  # the file is ahead of the database: the flusher writes the old one again
+                # The file is ahead of the database: the flusher writes the old one again.
+                self._marked.set()
                 raise
             self._pieces, self._more = pieces, more
 
     def _take_soon(self, pieces: dict[int, _Piece]) -> tuple[dict[int, _Piece], dict[str, bytes]]:
-        """The pieces with what firings changed. Takes the marks away; in a transaction that fails they come back."""
+        """The pieces with what firings changed. Takes the marks away; in a transaction that fails
+        they come back."""
         pieces = dict(pieces)
         for task_id, last_run_at, next_run_at, status, error, fired in self._connection.execute(
             _SOON
@@ -249,7 +266,8 @@ class Mirror:
         try:
             replace_file(self.path, assemble(now, jobs, more))
         except NotSyncedError as error:
-            # Nobody knows which of the two files a power cut would leave. Show the old one again and stop acknowledging.
+            # Nobody knows which of the two files a power cut would leave. Show the old one again
+            # and stop acknowledging.
             self._broken = True
             self.problem = f"{self.path}: {_line(error)}"
             with contextlib.suppress(OSError):
@@ -266,7 +284,7 @@ class Mirror:
             self.problem = None
 
     def _sign_life(self) -> None:
-        """Set the lock file's time to now: after a kill it tells since when nobody was there."""
+        """Set the lock file's time to now: after a kill it shows since when nobody was there."""
         here = time.monotonic()
         if self._signs_life and here - self._signed_at > SIGN_OF_LIFE_EVERY:
             self._signed_at = here
@@ -327,7 +345,8 @@ def _read_key(row: Row) -> ApiKey:
 
 
 def sign_life(path: Path, at: Instant) -> None:
-    """Set the lock file's time. Not worth failing for: an outage is then dated by an earlier sign."""
+    """Set the lock file's time. Not worth failing for: an outage is then dated by an earlier
+    sign."""
     with contextlib.suppress(OSError):
         os.utime(f"{path}.lock", ns=(at * 1000, at * 1000))
 

@@ -23,22 +23,26 @@ from ksana.store.jsonfile.document import EMPTY, Document, UnreadableError, pars
 from ksana.store.jsonfile.memory import MemoryDialect, MemoryThread
 from ksana.store.jsonfile.mirror import Flusher, Mirror, sign_life
 from ksana.store.sql import SqlStore
-from ksana.store.sql.core.commit_queue import Tally, Writer
+from ksana.store.sql.core.commit_queue import Writer
 from ksana.store.sql.core.migrate import apply_migrations
 from ksana.store.sql.core.session import Session
 from ksana.store.sql.core.sqlite_file import ServeLock
 from ksana.store.sql.core.statements import load_statements
+from ksana.store.sql.core.tally import Tally
 from ksana.store.sql.core.threads import InlineExecutor, Reader
 from ksana.store.sql.core.tx import SqlTx
 
 RATED_FOR = 10_000
-IN_MEMORY = "runs, callbacks, events, queue, governance and nodes live in memory on this store and end with the process"
+IN_MEMORY = (
+    "runs, callbacks, events, queue, governance and nodes live in memory on this store and end "
+    "with the process"
+)
 
 
 class JsonStore(SqlStore):
     """A store on one JSON file. Made by `open_store`."""
 
-    def __init__(self, opened: "Opened", clock: Clock, *, inline: bool) -> None:
+    def __init__(self, opened: "OpenedDocument", clock: Clock, *, inline: bool) -> None:
         dialect = self.dialect = opened.dialect
         self._memory = dialect
         self._url = f"json:///{opened.mirror.path}"
@@ -54,7 +58,7 @@ class JsonStore(SqlStore):
         self._is_closed = False
         statements = load_statements(dialect.macros)
         writer = Writer(dialect, statements, clock, self._tally, opened.mirror.seal)
-        reader = Reader(dialect, statements, clock)
+        reader = Reader(dialect, statements, clock, self._tally)
         if inline:
             self._writes, self._reads = InlineExecutor(writer, None), InlineExecutor(None, reader)
             return
@@ -93,7 +97,7 @@ class JsonStore(SqlStore):
         self._memory.end()
 
 
-class Opened(NamedTuple):
+class OpenedDocument(NamedTuple):
     """A file that was read, and the database made of it."""
 
     dialect: MemoryDialect
@@ -145,7 +149,7 @@ async def check_file(url: str, clock: Clock, defaults: TimerDefaults = DEFAULTS)
         raise SetupError(f"cannot use {path} as the store: {error.strerror or error}") from None
 
 
-def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> Opened:
+def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> OpenedDocument:
     now = clock.now()
     signed_at = _signed_at(path)
     lock, refusal = _take_lock(path, serve=serve, signed_at=signed_at)
@@ -161,7 +165,8 @@ def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> 
         ]
         if len(document.timers) > RATED_FOR:
             warnings.append(
-                f"{path} holds {len(document.timers)} jobs; a JSON file is rated for {RATED_FOR}: use SQLite"
+                f"{path} holds {len(document.timers)} jobs; a JSON file is rated for {RATED_FOR}: "
+                "use SQLite"
             )
         if serve:
             mirror.write()
@@ -173,7 +178,7 @@ def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> 
     except BaseException:
         _drop(lock)
         raise
-    return Opened(dialect, mirror, lock, warnings)
+    return OpenedDocument(dialect, mirror, lock, warnings)
 
 
 def _read(
@@ -190,7 +195,8 @@ def _read(
             raise SetupError(f"{path} cannot be read: {error}. It was left as it is.") from None
         aside = set_aside(path)
         return EMPTY, [
-            f"{path} could not be read ({error}): it is now {aside.name}, and this start began with no jobs"
+            f"{path} could not be read ({error}): it is now {aside.name}, and this start began "
+            "with no jobs"
         ]
 
 
@@ -209,7 +215,8 @@ def _restore(
         tx.tasks.restore(task)
     for key in document.keys:
         dialect.connection.execute(
-            "INSERT INTO api_keys (id, name, secret_hash, scopes, created_at, revoked_at, last_used_at) "
+            "INSERT INTO api_keys "
+            "(id, name, secret_hash, scopes, created_at, revoked_at, last_used_at) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
                 key.id,
@@ -222,7 +229,7 @@ def _restore(
             ),
         )
     if alive_at is not None:
-        # The life before this one: from its end on nobody was there, and firing judges missed slots
+        # The life before this one: from its end on nobody was there, and firing counts missed slots
         # by that (C10).
         tx.instances.remember(
             Instance(new_uid(), "", "", alive_at, alive_at, alive_at, alive_at, None)

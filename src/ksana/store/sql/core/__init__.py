@@ -1,6 +1,7 @@
 """Connections, statements, group commit and the tables of the core."""
 
 from ksana.store.sql.core.idempotency import SqlIdempotency
+from ksana.store.sql.core.series import SqlSeries
 from ksana.store.sql.core.tables import SqlInstances, SqlKeys, SqlLocks, SqlMarks
 
 TABLES = {
@@ -9,4 +10,5 @@ TABLES = {
     "keys": SqlKeys,
     "marks": SqlMarks,
     "idempotency": SqlIdempotency,
+    "series": SqlSeries,
 }

@@ -3,27 +3,28 @@
 By default the connection that commits past a limit copies the log back itself, and everybody who
 waits for the writer waits for that too: 30 to 100 ms every few thousand pages. Here a thread of its
 own does it, in small portions, while commits go on. The writer's own limit stays as a net, far
-higher. SQLite hides a failed sync of its automatic copy; ours is told to the tally, because after
-it the database file cannot be trusted.
+higher. SQLite hides a failed sync of its automatic copy; ours is noted in the tally, because
+after it the database file cannot be trusted.
 """
 
 import sqlite3
 import threading
 from typing import Final
 
-from ksana.store.sql.core.commit_queue import Tally
 from ksana.store.sql.core.dialects import SqliteDialect, Trouble
+from ksana.store.sql.core.tally import Tally
 from ksana.store.sql.core.threads import CLOSE_SECONDS
 
 COMMITS: Final = 64
 """Commits after which it is worth copying."""
 
-REST_SECONDS: Final = 0.2
+PAUSE_SECONDS: Final = 0.2
 """Pause between two copies: a busy writer gives a few hundred pages meanwhile."""
 
 
 class Checkpointer:
-    """One thread with a connection of its own. Asleep, without a timer, while nothing is committed."""
+    """One thread with a connection of its own. It sleeps, without a timer, while nothing is
+    committed."""
 
     def __init__(self, dialect: SqliteDialect, tally: Tally) -> None:
         self._dialect = dialect
@@ -60,11 +61,12 @@ class Checkpointer:
                     connection = self._dialect.connect(read_only=False)
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             except sqlite3.Error as error:
-                if self._dialect.judge(error) is Trouble.BROKEN:
-                    self._tally.mark_broken(error)
+                trouble = self._dialect.classify(error)
+                if trouble in (Trouble.BROKEN, Trouble.DAMAGED):
+                    self._tally.mark_broken(error, trouble)
                     break
-                # Busy, or no room: the writer meets the same and says so; the log keeps everything
-                # until later.
-            self._closing.wait(REST_SECONDS)
+                # Busy, no room, or no descriptor to be had: the writer meets the same and says so;
+                # the log keeps everything until later.
+            self._closing.wait(PAUSE_SECONDS)
         if connection is not None:
             connection.close()

@@ -1,46 +1,39 @@
-"""Group commit: how transaction functions that wait become one durable transaction.
+"""The commit queue: how transaction functions that wait become one durable transaction.
 
-    callers (event loop)          writer (thread, or inline in tests)
-    ────────────────────          ───────────────────────────────────
+    callers (event loop)      writer (thread, or inline in tests)
+    ────────────────────      ───────────────────────────────────
     transact(fn) ─┐
-    transact(fn) ─┼─ queue ─────▶ take all that wait ─▶ BEGIN ─▶ fn, fn, fn ─▶ events, rollups ─▶ COMMIT ─▶ answers
-    transact(fn) ─┘
+    transact(fn) ─┼─ queue ─▶ take all that wait ─▶ BEGIN ─▶ fn, fn, fn ─▶ rollups, events ─▶ COMMIT
+    transact(fn) ─┘                                                                            │
+         ▲                                                                                     │
+         └──────────────────── one wake-up of the loop for the whole batch ◀───────────────────┘
 
 Nobody waits for a timer: a lone function is committed at once, and while one commit runs the next
 batch piles up by itself.
 
 **Isolated failures.** A batch is first run with nothing between its functions. One that raises
-before it wrote anything
-just gets its exception, after the commit, because it may have judged by what a neighbour wrote. If
-one raises *after* a
-write (an event or a count is one), or a statement fails, the batch is rolled back and run again
-carefully, each function
-with its events inside a savepoint, and only the savepoint of the one that raises is undone.
-Functions may be run twice;
-that is in their contract.
+before it wrote anything just gets its exception, after the commit, because it may have decided by
+what a neighbour wrote. If one raises *after* a write (an event or a count is one), or a statement
+fails, the batch is rolled back and run again carefully, each function with its events inside a
+savepoint, and only the savepoint of the one that raises is undone. Functions may be run twice; that
+is in their contract.
 
 **Trouble.** A deadlock or a lock wait: roll back, wait a little, again. A connection lost before
-COMMIT: nothing happened;
-connect anew, again. No connection to be had: every waiting function gets StoreDownError and nothing
-is tried until the
-pause is over. A full disk: StoreDownError, nothing written. A disk that refused to sync: the lane
-is closed for good,
-because after a failed fsync the kernel may report success for data it dropped.
+COMMIT: nothing happened; connect anew, again. No connection to be had: every waiting function gets
+StoreDownError and nothing is tried until the pause is over. A full disk: StoreDownError, nothing
+written. A disk that refused to sync: the queue is closed until a restart, because after a failed
+fsync the kernel may report success for data it dropped. A damaged file: the same.
 
 **Unknown commits.** A connection lost *while* committing leaves the outcome open. Each batch on a
-network database
-therefore writes a fresh mark into its writer's own row of `commit_marks`. To resolve, connect anew
-and read that row
-`FOR UPDATE`: this waits for the old transaction if the server still has it, and then the mark is
-either ours, so it
-happened, or not, so it never will. Nothing is guessed and no function runs again after it was
-committed.
+network database therefore writes a fresh mark into its writer's own row of `commit_marks`. To
+resolve, connect anew and read that row `FOR UPDATE`: this waits for the old transaction if the
+server still has it, and then the mark is either ours, so it happened, or not, so it never will.
+Nothing is guessed and no function runs again after it was committed.
 """
 
 import asyncio
 import itertools
 import random
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -52,6 +45,7 @@ from ksana.base.instant import Instant
 from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import Session
 from ksana.store.sql.core.statements import Statement
+from ksana.store.sql.core.tally import Tally, summary
 from ksana.store.sql.core.tx import SqlTx
 
 MAX_RETRIES: Final = 12
@@ -60,7 +54,8 @@ MAX_RETRIES: Final = 12
 MAX_RECONNECTS: Final = 3
 RESOLVE_SECONDS: Final = 60.0
 FIRST_PAUSE: Final = 0.2
-LONGEST_PAUSE: Final = 5.0
+LONGEST_PAUSE: Final = 1.0
+"""Seconds between two attempts to connect: so late at most it is noticed that the store is back."""
 CLOCK_REFRESH_SECONDS: Final = 1.0
 
 
@@ -89,24 +84,6 @@ class StoreCall:
 
 class _CarefulNeeded(Exception):
     """A function failed after it wrote: the batch must be run again with savepoints."""
-
-
-class Tally:
-    """What the writers did, for health and metrics. Written under the interpreter's lock only."""
-
-    def __init__(self) -> None:
-        self.commits = 0
-        self.transactions = 0
-        self.retries = 0
-        self.down_reason: str | None = None
-        self.broken_reason: str | None = None
-        self.down_until = 0.0
-
-    def mark_broken(self, error: BaseException) -> None:
-        """Note that the store refused to make something durable. It stays so until a restart."""
-        self.broken_reason = (
-            f"the store refused to make a write durable ({_line(error)}): restart the server"
-        )
 
 
 class Writer:
@@ -141,7 +118,7 @@ class Writer:
             self._check_open()
             self._commit_until_settled(batch)
         except StoreDownError as error:
-            self._tally.down_reason = error.message
+            self._tally.down_reason = self._tally.down_reason or error.message
             for work in batch:
                 work.result, work.error = None, error
         except BaseException as error:  # a bug here must not leave callers waiting for ever
@@ -157,9 +134,10 @@ class Writer:
         if self._tally.broken_reason is not None:
             raise StoreDownError(self._tally.broken_reason, retry_after_sec=30)
         wait = self._tally.down_until - time.monotonic()
-        if wait > 0:
+        reason = self._tally.down_reason  # another writer may reach the store at any moment
+        if wait > 0 and reason is not None:
             raise StoreDownError(
-                f"the store is away: {self._tally.down_reason}", retry_after_sec=max(1, round(wait))
+                f"the store is away: {reason}", retry_after_sec=max(1, round(wait))
             )
 
     def _commit_until_settled(self, batch: list[StoreCall]) -> None:
@@ -175,7 +153,7 @@ class Writer:
                 careful = True
                 continue
             except Exception as error:
-                self._settle_trouble(session, error, retries, lost)
+                self._handle_trouble(session, error, retries, lost)
                 continue
             if self._try_commit(session, batch, retries, lost):
                 return
@@ -189,17 +167,17 @@ class Writer:
         try:
             self._seal(session)
         except Exception as error:
-            if self._dialect.is_network and self._dialect.judge(error) is Trouble.LOST:
+            if self._dialect.is_network and self._dialect.classify(error) is Trouble.LOST:
                 self._drop()
                 if not self._resolve():
                     self._tally.retries += 1
                     return False
             else:
-                self._settle_trouble(session, error, retries, lost)
+                self._handle_trouble(session, error, retries, lost)
                 return False
         self._tally.commits += 1
         self._tally.transactions += len(batch)
-        self._tally.down_reason = None
+        self._tally.mark_reached()
         return True
 
     def _run(self, session: Session, batch: list[StoreCall], careful: bool) -> None:
@@ -214,7 +192,7 @@ class Writer:
             self._set_mark(session, tx.now)
 
     def _run_together(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
-        """Run the functions with nothing between them; tell whether any wrote."""
+        """Run the functions with nothing between them; answer whether any wrote."""
         wrote = False
         for work in batch:
             session.wrote = False
@@ -222,7 +200,7 @@ class Writer:
             try:
                 work.result = work.fn(tx, *work.args, **work.kwargs)
             except Exception as error:
-                if self._dialect.judge(error) is not Trouble.OURS:
+                if self._dialect.classify(error) is not Trouble.OURS:
                     raise
                 if session.wrote or not isinstance(error, KsanaError):
                     raise _CarefulNeeded from error
@@ -232,8 +210,8 @@ class Writer:
         return wrote
 
     def _run_apart(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
-        """Run each function, events and rollups included, inside its own savepoint; tell whether
-        any wrote."""
+        """Run each function, events and rollups included, inside its own savepoint; answer
+        whether any wrote."""
         wrote = False
         for work in batch:
             session.wrote = False
@@ -244,7 +222,7 @@ class Writer:
                 tx.flush()
                 session.raw("RELEASE SAVEPOINT one")
             except Exception as error:
-                if self._dialect.judge(error) is not Trouble.OURS:
+                if self._dialect.classify(error) is not Trouble.OURS:
                     raise
                 session.raw("ROLLBACK TO SAVEPOINT one")
                 session.raw("RELEASE SAVEPOINT one")
@@ -258,11 +236,10 @@ class Writer:
         try:
             tx.flush()
         except Exception as error:
-            if (
-                self._dialect.judge(error) is Trouble.OURS
-            ):  # an event the table will not take: whose it is, shows apart
-                raise _CarefulNeeded from error
-            raise
+            if self._dialect.classify(error) is not Trouble.OURS:
+                raise
+            # An event that the table will not take: the careful run shows whose it is.
+            raise _CarefulNeeded from error
 
     def _set_mark(self, session: Session, now: Instant) -> None:
         self._mark = new_token()
@@ -297,41 +274,43 @@ class Writer:
         except Exception as error:
             if session is not None:
                 session.close()
-            self._tally.down_reason = _line(error)
-            self._tally.down_until = time.monotonic() + self._pause
+            if self._dialect.classify(error) is Trouble.DAMAGED:
+                reason = self._tally.mark_broken(error, Trouble.DAMAGED)
+                raise StoreDownError(reason, retry_after_sec=30) from error
+            self._tally.mark_away(error, self._pause)
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
-            raise StoreDownError(f"the store is away: {_line(error)}") from error
+            raise StoreDownError(f"the store is away: {summary(error)}") from error
         self._pause = FIRST_PAUSE
-        self._tally.down_reason = None
+        self._tally.mark_reached()
         self._clock_read_at = -1e9
         self._session = session
         return session
 
-    def _settle_trouble(self, session: Session, error: Exception, retries: Any, lost: Any) -> None:
-        trouble = self._dialect.judge(error)
+    def _handle_trouble(self, session: Session, error: Exception, retries: Any, lost: Any) -> None:
+        trouble = self._dialect.classify(error)
         self._tally.retries += 1
         if trouble is Trouble.LOST:
             self._drop()
             if next(lost) > MAX_RECONNECTS:
                 raise StoreDownError(
-                    f"the store keeps dropping the connection: {_line(error)}"
+                    f"the store keeps dropping the connection: {summary(error)}"
                 ) from error
             return
         self._roll_back(session)
         if trouble is Trouble.RETRY:
             attempt = next(retries)
             if attempt > MAX_RETRIES:
-                raise StoreDownError(f"the store is too busy: {_line(error)}") from error
+                raise StoreDownError(f"the store is too busy: {summary(error)}") from error
             time.sleep(random.uniform(0, min(0.5, 0.01 * 2**attempt)))
             return
         if trouble is Trouble.FULL:
             raise StoreDownError(
-                f"the store has no room: {_line(error)}", retry_after_sec=5
+                f"the store has no room: {summary(error)}", retry_after_sec=5
             ) from error
-        if trouble is Trouble.BROKEN:
-            self._tally.mark_broken(error)
+        if trouble in (Trouble.BROKEN, Trouble.DAMAGED):
             self._drop()
-            raise StoreDownError(self._tally.broken_reason or "", retry_after_sec=30) from error
+            reason = self._tally.mark_broken(error, trouble)
+            raise StoreDownError(reason, retry_after_sec=30) from error
         raise error
 
     def _resolve(self) -> bool:
@@ -356,7 +335,7 @@ class Writer:
                         "the connection broke while committing and the store has not come back: "
                         "whether this write happened is not known yet"
                     ) from error
-                self._tally.down_reason = _line(error)
+                self._tally.down_reason = summary(error)
                 time.sleep(pause)
                 pause = min(pause * 2, 1.0)
 
@@ -377,34 +356,3 @@ class Writer:
 
 def _commit(session: Session) -> None:
     session.raw("COMMIT")
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-class Limiter:
-    """Lets a fixed number of functions wait; the rest are refused, so that memory stays bounded
-    while the store is slow."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._waiting = 0
-        self._lock = threading.Lock()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody waits."""
-        return self._waiting == 0
-
-    def enter(self) -> None:
-        """Count one more in, or refuse."""
-        if self._waiting >= self._limit:
-            raise StoreDownError(f"more than {self._limit} writes wait for the store already")
-        with self._lock:
-            self._waiting += 1
-
-    def leave(self, count: int) -> None:
-        """Count some out."""
-        with self._lock:
-            self._waiting -= count

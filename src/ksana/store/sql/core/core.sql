@@ -1,4 +1,4 @@
--- The house's own statements: events, instances, locks, rollups, keys, commit marks.
+-- The core's statements: events, instances, locks, rollups, keys, commit marks.
 
 -- name: append_event
 -- Append one fact.
@@ -19,6 +19,18 @@ LIMIT :limit
 -- name: latest_event_id
 -- The newest event's id, 0 in an empty log.
 SELECT COALESCE(MAX(id), 0) FROM scheduler_events
+
+-- name: first_event_after
+-- The event that follows an id.
+SELECT id, ts FROM scheduler_events WHERE id > :after ORDER BY id LIMIT 1
+
+-- name: find_gap
+-- The id in front of the first gap after an id, if a young event follows the gap.
+SELECT before_id FROM (
+  SELECT id, ts, COALESCE(LAG(id) OVER (ORDER BY id), :after) AS before_id
+  FROM scheduler_events WHERE id > :after
+) AS pairs
+WHERE id <> before_id + 1 AND ts > :since ORDER BY id LIMIT 1
 
 -- name: list_oldest_events
 -- The events with the lowest ids after one; ids grow with time, so this reads one end of the table.
@@ -60,9 +72,13 @@ SELECT begun_to FROM instances WHERE id = :id
 -- Sign of life. Guard: not stopped. By the store's clock, in the statement.
 UPDATE instances SET alive_at = {now}, lease_until = {now} + :lease_us WHERE id = :id AND stopped_at IS NULL
 
+-- name: renew_draining
+-- The lease of an instance that takes no more work: its last sign of life stays. Guard: not stopped.
+UPDATE instances SET lease_until = {now} + :lease_us WHERE id = :id AND stopped_at IS NULL
+
 -- name: stop_instance
--- An orderly end: the lease ends with it.
-UPDATE instances SET stopped_at = {now}, alive_at = {now}, lease_until = {now} WHERE id = :id AND stopped_at IS NULL
+-- An orderly end: the lease ends with it. Its last sign of life was when it stopped to take work.
+UPDATE instances SET stopped_at = {now}, lease_until = {now} WHERE id = :id AND stopped_at IS NULL
 
 -- name: list_instances
 -- All known instances, newest first.

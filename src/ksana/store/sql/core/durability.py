@@ -7,7 +7,7 @@ from ksana.store.sql.core.dialects import Dialect
 
 
 def list_weaknesses(dialect: Dialect) -> list[str]:
-    """Ask the server for settings under which an acknowledged write may be lost; one sentence each."""
+    """The server's settings under which an acknowledged write may be lost; one sentence each."""
     if not dialect.is_network:
         return []  # the pragmas are ours, on every connection
     connection = dialect.connect(read_only=False)
@@ -26,11 +26,13 @@ def _mysql(cursor: Any) -> list[str]:
     found = []
     if flush not in ("1", "3"):  # MariaDB's 3 also syncs at every commit
         found.append(
-            f"innodb_flush_log_at_trx_commit is {flush}: a crash may lose a second of acknowledged writes; set it to 1"
+            f"innodb_flush_log_at_trx_commit is {flush}: a crash may lose a second of acknowledged "
+            "writes; set it to 1"
         )
     if has_binlog == "1" and sync_binlog != "1":
         found.append(
-            f"sync_binlog is {sync_binlog}: after a crash replicas may lack acknowledged writes; set it to 1"
+            f"sync_binlog is {sync_binlog}: after a crash replicas may lack acknowledged writes; "
+            "set it to 1"
         )
     if doublewrite in ("0", "OFF"):
         found.append("innodb_doublewrite is off: a power cut may tear pages; switch it on")
@@ -41,8 +43,8 @@ def _postgres(cursor: Any) -> list[str]:
     # The connection has switched synchronous_commit on for itself; reset_val is what the server
     # would have done.
     cursor.execute(
-        "SELECT name, CASE name WHEN 'synchronous_commit' THEN reset_val ELSE setting END FROM pg_settings "
-        "WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')"
+        "SELECT name, CASE name WHEN 'synchronous_commit' THEN reset_val ELSE setting END "
+        "FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')"
     )
     settings = {str(row[0]): str(row[1]) for row in cursor.fetchall()}
     found = []

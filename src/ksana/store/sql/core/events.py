@@ -13,6 +13,9 @@ _encode = msgspec.json.Encoder().encode
 
 _COLUMNS = ("ts", "entity_type", "entity_id", "event_type", "data_json")
 
+_GAP_WINDOW = 1000
+"""Newest ids that are looked through for a gap; more if all of these are young."""
+
 _PURGE_WINDOWS = 20
 """Windows of the oldest rows one purge looks through for something to remove."""
 
@@ -48,7 +51,7 @@ class SqlEvents:
     def append_texts(self, events: Iterable[tuple[str, str, str, str]]) -> None:
         self._session.wrote = True
         now = self._now
-        self._rows += [(now, *event) for event in events]
+        self._rows += [(now, kind, id_, name, data) for kind, id_, name, data in events]
 
     def list_after(
         self,
@@ -67,6 +70,19 @@ class SqlEvents:
     def latest_id(self) -> int:
         row = self._session.one("core.latest_event_id")
         return int(row[0]) if row else 0
+
+    def settled_id(self, since: Instant) -> int:
+        latest, window = self.latest_id(), _GAP_WINDOW
+        while True:
+            after = max(0, latest - window)
+            first = self._session.one("core.first_event_after", after=after)
+            if first is None:
+                return latest
+            if not after or first[1] <= since:
+                break
+            window *= 4
+        row = self._session.one("core.find_gap", after=after, since=since)
+        return latest if row is None else int(row[0])
 
     def purge(self, before: Instant, limit: int) -> int:
         # Ids grow with time, so the oldest stand at one end. Rows stamped by a clock that ran ahead
@@ -91,5 +107,5 @@ class SqlEvents:
     def flush(self) -> None:
         """Write the gathered rows."""
         if self._rows:
-            self._session.run_tuples("core.append_event", _COLUMNS, self._rows)
+            self._session.run_rows("core.append_event", _COLUMNS, self._rows)
             self._rows = []

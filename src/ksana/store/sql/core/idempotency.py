@@ -1,12 +1,12 @@
-"""Answers remembered by Idempotency-Key: the first answer again for a day, whoever sends the same
-request."""
+"""Answers remembered by Idempotency-Key."""
 
-import hashlib
-from typing import Any
+from typing import Any, Final
 
-from ksana.base.errors import ConflictError
 from ksana.base.instant import Instant, Micros
+from ksana.ports.store import RememberedAnswer
 from ksana.store.sql.core.session import Session
+
+_EXPIRED_COLUMNS: Final = ("scope", "key_hash", "before")
 
 
 class SqlIdempotency:
@@ -17,47 +17,25 @@ class SqlIdempotency:
         self._session = session
         self._now: Instant = tx.now
 
-    def find_answer(self, scope: str, key: str, body: bytes) -> str | None:
-        """The remembered answer. Raise 409 IDEMPOTENCY_MISMATCH when the key came with another
-        body."""
-        row = self._session.one(
-            "idempotency.find_answer", scope=scope, key_hash=_hash(key.encode())
-        )
-        if row is None:
-            return None
-        if row[0] != _hash(body):
-            raise ConflictError(
-                "this Idempotency-Key was used with another body; use a new key for a new request",
-                code="IDEMPOTENCY_MISMATCH",
-            )
-        return str(row[1])
+    def find_answer(self, scope: str, key_hash: str) -> RememberedAnswer | None:
+        row = self._session.one("idempotency.find_answer", scope=scope, key_hash=key_hash)
+        return None if row is None else RememberedAnswer(body_hash=row[0], answer=row[1])
 
-    def remember(self, scope: str, key: str, body: bytes, answer: str, ttl_us: Micros) -> bool:
-        """Keep an answer. False when another transaction used the key meanwhile: read it and undo
-        the write."""
-        key_hash = _hash(key.encode())
+    def remember(
+        self, scope: str, key_hash: str, body_hash: str, answer: str, ttl_us: Micros
+    ) -> bool:
         self._session.run("idempotency.drop_expired_answer", scope=scope, key_hash=key_hash)
-        return (
-            self._session.run(
-                "idempotency.remember_answer",
-                scope=scope,
-                key_hash=key_hash,
-                body_hash=_hash(body),
-                answer=answer,
-                expires_at=self._now + ttl_us,
-            )
-            == 1
+        remembered = self._session.run(
+            "idempotency.remember_answer",
+            scope=scope,
+            key_hash=key_hash,
+            body_hash=body_hash,
+            answer=answer,
+            expires_at=self._now + ttl_us,
         )
+        return remembered == 1
 
     def purge(self, before: Instant, limit: int) -> int:
-        """Forget up to `limit` answers that expired before; answer how many."""
         rows = self._session.all("idempotency.list_expired_answers", before=before, limit=limit)
-        for scope, key_hash in rows:
-            self._session.run(
-                "idempotency.delete_answer", scope=scope, key_hash=key_hash, before=before
-            )
-        return len(rows)
-
-
-def _hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+        expired = [(*row, before) for row in rows]
+        return self._session.run_rows("idempotency.delete_answer", _EXPIRED_COLUMNS, expired)

@@ -1,10 +1,13 @@
 """Forward migrations: numbered files, each applied once, in order, recorded in `schema_migrations`.
 
-A schema newer than this program is refused. SQLite and PostgreSQL apply a migration in one
-transaction; MySQL commits each DDL statement by itself, so there a half-applied migration is taken
-up where it stopped.
+A file is never edited once it was released: a store that has applied it would not get the change.
+Each is recorded with a checksum, and a store that has applied another version of one is refused, as
+is a schema newer than this program. SQLite and PostgreSQL apply a migration in one transaction;
+MySQL commits each DDL statement by itself, so there a half-applied migration is taken up where it
+stopped.
 """
 
+import hashlib
 import re
 from collections.abc import Iterable
 from importlib import resources
@@ -27,12 +30,27 @@ _HISTORY: Final = (
 )
 
 
+_CHECKSUMS_SINCE: Final = 6
+"""The migration that adds the column for checksums."""
+
+
 class Migration(msgspec.Struct, frozen=True):
     """One step of the schema."""
 
     version: int
     name: str
     text: str
+
+    @property
+    def full_name(self) -> str:
+        """As the file is called."""
+        return f"{self.version:04d}_{self.name}"
+
+    @property
+    def checksum(self) -> str:
+        """Of its statements; comments and line breaks do not count."""
+        statements = (" ".join(statement.split()) for statement in _statements(self.text))
+        return hashlib.sha256(";".join(statements).encode()).hexdigest()
 
 
 class MigrationReport(msgspec.Struct, frozen=True):
@@ -86,37 +104,71 @@ def _apply(dialect: Dialect, cursor: Any, at: int, apply: bool) -> MigrationRepo
     known = list_migrations()
     if apply:
         cursor.execute(dialect.macros.render_schema(_HISTORY))
-    found = _version(dialect, cursor)
-    newest = known[-1].version
+    applied = _list_applied(dialect, cursor)
+    found, newest = max(applied, default=0), known[-1].version
     if found > newest:
         raise SetupError(
-            f"the store's schema is version {found}, newer than this program knows ({newest}): use a newer ksana"
+            f"the store's schema is version {found}, newer than this program knows ({newest}): "
+            "use a newer ksana"
         )
-    pending = [migration for migration in known if migration.version > found]
+    if found >= _CHECKSUMS_SINCE:
+        _check_sums(cursor, known)
+    pending = [migration for migration in known if migration.version not in applied]
     if pending and not apply:
         raise SetupError(
             f"the store's schema is version {found}, this program needs {newest}: run ksana migrate"
         )
     for migration in pending:
-        for statement in _statements(dialect.macros.render_schema(migration.text)):
-            _run(dialect, cursor, statement)
+        _apply_one(dialect, cursor, migration, found, at)
+    for migration in pending:  # the first ones are older than the column
         cursor.execute(
-            "INSERT INTO schema_migrations (version, name, applied_at) "
-            f"VALUES ({migration.version}, '{migration.name}', {int(at)})"
+            f"UPDATE schema_migrations SET checksum = '{migration.checksum}' "
+            f"WHERE version = {migration.version}"
         )
     if dialect.name != "mysql":
         cursor.execute("COMMIT")
-    return MigrationReport(found, newest, tuple(f"{m.version:04d}_{m.name}" for m in pending))
+    return MigrationReport(found, newest, tuple(one.full_name for one in pending))
 
 
-def _version(dialect: Dialect, cursor: Any) -> int:
+def _apply_one(dialect: Dialect, cursor: Any, migration: Migration, found: int, at: int) -> None:
     try:
-        cursor.execute("SELECT COALESCE(MAX(version), 0) FROM schema_migrations")
+        for statement in _statements(dialect.macros.render_schema(migration.text)):
+            _run(dialect, cursor, statement)
     except Exception as error:
-        if dialect.judge(error) is not Trouble.OURS:
+        if dialect.classify(error) is not Trouble.OURS:
             raise
-        return 0  # no such table: nothing was ever applied, and a mere check leaves it so
-    return int(cursor.fetchone()[0])
+        raise SetupError(
+            f"migration {migration.full_name} failed on a store of version {found} "
+            f"({' '.join(str(error).split())[:200]}): its tables are not those of a released "
+            "ksana. Restore a backup, or begin with an empty store"
+        ) from error
+    cursor.execute(
+        "INSERT INTO schema_migrations (version, name, applied_at) "
+        f"VALUES ({migration.version}, '{migration.name}', {int(at)})"
+    )
+
+
+def _list_applied(dialect: Dialect, cursor: Any) -> set[int]:
+    try:
+        cursor.execute("SELECT version FROM schema_migrations")
+    except Exception as error:
+        if dialect.classify(error) is not Trouble.OURS:
+            raise
+        return set()  # no such table: nothing was ever applied, and a mere check leaves it so
+    return {int(row[0]) for row in cursor.fetchall()}
+
+
+def _check_sums(cursor: Any, known: Iterable[Migration]) -> None:
+    """Refuse a store that has applied another version of a migration."""
+    cursor.execute("SELECT version, checksum FROM schema_migrations WHERE checksum IS NOT NULL")
+    recorded = {int(row[0]): row[1] for row in cursor.fetchall()}
+    for migration in known:
+        if recorded.get(migration.version, migration.checksum) != migration.checksum:
+            raise SetupError(
+                f"the store has applied another version of migration {migration.full_name} than "
+                "this program has: it was made by a ksana that was never released. Use that one, "
+                "or begin with an empty store"
+            )
 
 
 def _run(dialect: Dialect, cursor: Any, statement: str) -> None:

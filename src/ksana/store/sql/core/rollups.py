@@ -36,13 +36,7 @@ class SqlRollups:
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("core.list_old_buckets", before=before, limit=limit)
-        return self._session.run_many(
-            "core.delete_bucket",
-            [
-                {"metric": row[0], "minutes": row[1], "bucket_at": row[2], "entry": row[3]}
-                for row in rows
-            ],
-        )
+        return self._session.run_rows("core.delete_bucket", _COLUMNS[:4], rows)
 
     def forget(self) -> None:
         """Drop what was gathered."""
@@ -57,5 +51,5 @@ class SqlRollups:
                 (metric, 1, start, key, count, total)
                 for (metric, key), (count, total) in sorted(self._gathered.items())
             ]
-            self._session.run_tuples("core.add_to_bucket", _COLUMNS, rows)
+            self._session.run_rows("core.add_to_bucket", _COLUMNS, rows)
             self._gathered = {}

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -14,31 +13,24 @@ from ksana.store.sql.core.statements import Statement
 
 Row = tuple[Any, ...]
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
-_decode_rows = msgspec.json.Decoder(list[list[Any]]).decode
 
 
 @lru_cache(maxsize=16)
 def _decoder_of(kind: type[msgspec.Struct]) -> Callable[[str], Any]:
-    decode: Callable[[str], Any] = msgspec.json.Decoder(list[kind]).decode  # type: ignore[valid-type]
+    rows: Any = list[kind]  # type: ignore[valid-type]
+    decode: Callable[[str], Any] = msgspec.json.Decoder(rows).decode
     return decode
 
 
 @lru_cache(maxsize=256)
-def _picker(
-    statement: Statement, same: tuple[str, ...], words: tuple[str, ...], places: int
-) -> Callable[[Sequence[Any]], Any]:
-    """Puts values in the order of a statement's parameters: first those named in `same`, then all
-    places of each word."""
-    names = [*same, *(f"{word}{place}" for word in words for place in range(places))]
-    wanted = statement.bind({name: at for at, name in enumerate(names)})
+def _order_of(statement: Statement, columns: tuple[str, ...]) -> Callable[[Row], Row] | None:
+    """Puts a row's values in the order of the statement's parameters; None if they stand so."""
+    wanted = statement.bind({name: place for place, name in enumerate(columns)})
+    if tuple(wanted) == tuple(range(len(columns))):
+        return None
+    if len(wanted) == 1:
+        return lambda row: (row[wanted[0]],)
     return itemgetter(*wanted)
-
-
-@lru_cache(maxsize=256)
-def _check_order(statement: Statement, columns: tuple[str, ...]) -> None:
-    """Values without names must stand where the statement wants them."""
-    if tuple(statement.bind({name: name for name in columns})) != columns:
-        raise AssertionError(f"{statement.name} takes its values in another order than {columns}")
 
 
 class Session:
@@ -64,37 +56,31 @@ class Session:
             self.wrote = True
         return count
 
-    def insert(self, name: str, row: dict[str, Any]) -> int:
-        """Insert one row into a table with an automatic id; answer the id."""
-        return self.insert_rows(name, [row])[0]
+    # Many rows. A row's values stand in the order of `columns`, which names parameters of the
+    # statement. The statement is written for one row; no two rows may change the same one.
 
-    def insert_rows(self, name: str, rows: list[dict[str, Any]]) -> list[int]:
+    def insert(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
         """Insert rows into a table with an automatic id; answer the ids in order."""
         if not rows:
             return []
         self.wrote = True
         statement = self._statements[name]
         return self._dialect.insert_ids(
-            self._cursor, statement.sql, [statement.bind(row) for row in rows]
+            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
         )
 
-    def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Run one statement for each row, no two of which may change the same one; answer how many
-        rows matched in all."""
+    def run_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+        """Run a statement for each row; answer how many matched in all."""
         if not rows:
             return 0
         self.wrote = True
         statement = self._statements[name]
         return self._dialect.run_rows(
-            self._cursor, statement.sql, [statement.bind(row) for row in rows]
+            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
         )
 
-    # The next three take rows whose values stand in the order of the statement's parameters, which
-    # `columns` names: no mapping is made for a driver that takes them as they are.
-
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
-        """Run a guarded change for each row, no two of which may change the same; answer for each
-        whether its guard held."""
+        """Run a guarded change for each row; answer for each whether its guard held."""
         if not rows:
             return []
         self.wrote = True
@@ -103,96 +89,13 @@ class Session:
             self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
         )
 
-    def run_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
-        """Run a statement for each row, no two of which may change the same one; answer how many
-        matched in all."""
-        if not rows:
-            return 0
-        self.wrote = True
-        statement = self._statements[name]
-        return self._dialect.run_rows(
-            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
-        )
-
-    def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
-        """Insert rows into a table with an automatic id; answer the ids in order."""
-        if not rows:
-            return []
-        self.wrote = True
-        statement = self._statements[name]
-        return self._dialect.insert_ids(
-            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
-        )
-
-    def run_over(self, name: str, seqs: Sequence[int], /, **params: Any) -> int:
-        """Run a statement over rows by their numbers, all different: as a range if they follow each
-        other, else as a list."""
-        first, last = min(seqs), max(seqs)
-        if last - first < len(seqs):
-            sql, bind = self._statements[name].with_filters(("range",))
-            values: dict[str, Any] = {"first": first, "last": last, **params}
-        else:
-            sql, bind = self._statements[name].with_filters(("list",))
-            values = {"seqs": self.list_of(seqs), **params}
-        self.wrote = True
-        self._cursor.execute(sql, bind(values))
-        count: int = self._cursor.rowcount
-        return count
-
-    # The next two run a statement that has a fixed number of places for each word (`:id0`, `:id1`,
-    # …), all of them filled.
-
-    def run_places(
-        self,
-        name: str,
-        same: Mapping[str, Any],
-        words: tuple[str, ...],
-        columns: Sequence[Sequence[Any]],
-    ) -> int:
-        """Change rows; answer how many matched. `columns` has the values of each word, `same` what
-        has no place."""
-        statement = self._statements[name]
-        self._cursor.execute(statement.sql, self._bind_places(statement, same, words, columns))
-        count: int = self._cursor.rowcount
-        if count:
-            self.wrote = True
-        return count
-
-    def all_places(
-        self, name: str, words: tuple[str, ...], columns: Sequence[Sequence[Any]]
-    ) -> list[Row]:
-        """Read all rows."""
-        statement = self._statements[name]
-        self._cursor.execute(statement.sql, self._bind_places(statement, {}, words, columns))
-        return list(self._cursor.fetchall())
-
-    def _bind_places(
-        self,
-        statement: Statement,
-        same: Mapping[str, Any],
-        words: tuple[str, ...],
-        columns: Sequence[Sequence[Any]],
-    ) -> Any:
-        places = len(columns[0])
-        if self._dialect.is_network:
-            values = dict(same)
-            for word, column in zip(words, columns, strict=True):
-                values.update((f"{word}{place}", value) for place, value in enumerate(column))
-            return values
-        pick = _picker(statement, tuple(same), words, places)
-        return pick((*same.values(), *chain.from_iterable(columns)))
-
-    def list_of(self, values: Sequence[int]) -> Any:
-        """A list of numbers as one parameter, for `{in name}`."""
-        return self._dialect.list_of(values)
-
     def _bind_rows(
         self, statement: Statement, columns: tuple[str, ...], rows: Sequence[Row]
     ) -> Sequence[Any]:
         if self._dialect.is_network:
             return [dict(zip(columns, row, strict=True)) for row in rows]
-        _check_order(statement, columns)
-        return rows
+        order = _order_of(statement, columns)
+        return rows if order is None else list(map(order, rows))
 
     def one(self, name: str, /, **params: Any) -> Row | None:
         """Read the first row, or None."""
@@ -206,16 +109,6 @@ class Session:
         statement = self._statements[name]
         self._cursor.execute(statement.sql, statement.bind(params))
         return list(self._cursor.fetchall())
-
-    def all_at_once(self, name: str, /, **params: Any) -> list[Any]:
-        """Read all rows of columns that hold numbers and texts, in one step where the database is
-        in our process: at every step its driver lets go of the interpreter's lock, and the event
-        loop takes it. A row is a sequence."""
-        if self._dialect.is_network:
-            return self.all(name, **params)
-        statement = self._statements[name]
-        self._cursor.execute(bulk.fold(statement.sql), statement.bind(params))
-        return _decode_rows(self._cursor.fetchone()[0])
 
     def all_as(self, kind: type[_Kind], name: str, /, **params: Any) -> list[_Kind]:
         """Read all rows as structs of a kind, field by field; in one step where the database is in
@@ -258,31 +151,17 @@ class ReadSession(Session):
     __slots__ = ()
 
     def run(self, name: str, /, **params: Any) -> int:
-        raise TypeError(f"{name} writes: use store.transact")
+        raise _writes(name)
 
-    def insert_rows(self, name: str, rows: list[dict[str, Any]]) -> list[int]:
-        raise TypeError(f"{name} writes: use store.transact")
+    def insert(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
+        raise _writes(name)
 
-    def run_many(self, name: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        raise TypeError(f"{name} writes: use store.transact")
-
-    def run_over(self, name: str, seqs: Sequence[int], /, **params: Any) -> int:
-        raise TypeError(f"{name} writes: use store.transact")
-
-    def run_places(
-        self,
-        name: str,
-        same: Mapping[str, Any],
-        words: tuple[str, ...],
-        columns: Sequence[Sequence[Any]],
-    ) -> int:
-        raise TypeError(f"{name} writes: use store.transact")
+    def run_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+        raise _writes(name)
 
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
-        raise TypeError(f"{name} writes: use store.transact")
+        raise _writes(name)
 
-    def run_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
-        raise TypeError(f"{name} writes: use store.transact")
 
-    def insert_tuples(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[int]:
-        raise TypeError(f"{name} writes: use store.transact")
+def _writes(name: str) -> TypeError:
+    return TypeError(f"{name} writes: use store.transact")

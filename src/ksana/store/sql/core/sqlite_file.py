@@ -9,6 +9,7 @@ import os
 import sqlite3
 import struct
 import sys
+import time
 from pathlib import Path
 from typing import IO, Final
 
@@ -18,6 +19,7 @@ from ksana.base.errors import SetupError
 APPLICATION_ID: Final = 0x4B53414E
 """`KSAN`, in the file's header."""
 
+_HEADER_LOOKS: Final = 25
 _MAGIC: Final = b"SQLite format 3\x00"
 _PRAGMAS: Final = (
     "synchronous = FULL",  # NORMAL loses acknowledged rows in a power cut
@@ -26,7 +28,7 @@ _PRAGMAS: Final = (
     "mmap_size = 33554432",  # more would count as our memory with a large database
     "busy_timeout = 5000",  # the CLI may write keys beside the server
     "wal_autocheckpoint = 16000",  # a net: see checkpoints
-    "secure_delete = OFF",  # some builds overwrite what is deleted with zeros: a cost of every change
+    "secure_delete = OFF",  # some builds overwrite deleted rows with zeros: a cost of every change
     "journal_size_limit = 67108864",
 )
 
@@ -95,21 +97,32 @@ def _unusable(path: str, error: OSError) -> SetupError:
     return SetupError(f"cannot use {path} as the store: {why}")
 
 
+def _read_header(file: Path) -> bytes:
+    """The first bytes. Another process that makes the file at this moment may have given it a size
+    and nothing in it yet."""
+    for _ in range(_HEADER_LOOKS):
+        with file.open("rb") as stream:
+            header = stream.read(100)
+        if any(header):
+            break
+        time.sleep(0.02)
+    return header
+
+
 def _examine(file: Path) -> None:
-    with file.open("rb") as stream:
-        header = stream.read(100)
+    header = _read_header(file)
     if not header.startswith(_MAGIC):
         raise SetupError(
-            f"{file} is not a SQLite database: it begins with {header[:16]!r}. The file was left as it is; "
-            "point KSANA_STORE at another one."
+            f"{file} is not a SQLite database: it begins with {header[:16]!r}. "
+            "The file was left as it is; point KSANA_STORE at another one."
         )
     if len(header) < 100:
         raise SetupError(f"{file} is damaged: its header is cut short. The file was left as it is.")
     (application_id,) = struct.unpack(">i", header[68:72])
     if application_id != APPLICATION_ID:
         raise SetupError(
-            f"{file} is a SQLite database of another program: it holds {_tables(file)}. The file was left as it is; "
-            "point KSANA_STORE at another one."
+            f"{file} is a SQLite database of another program: it holds {_tables(file)}. "
+            "The file was left as it is; point KSANA_STORE at another one."
         )
     wal = file.with_name(file.name + "-wal")
     page_size, pages = (
@@ -120,8 +133,8 @@ def _examine(file: Path) -> None:
     expected = page_size * pages
     if file.stat().st_size < expected and (not wal.exists() or wal.stat().st_size == 0):
         raise SetupError(
-            f"{file} is damaged: it should have {expected} bytes and has {file.stat().st_size}. The file was left as it "
-            "is; restore a backup."
+            f"{file} is damaged: it should have {expected} bytes and has {file.stat().st_size}. "
+            "The file was left as it is; restore a backup."
         )
     _tables(file)
 
@@ -155,7 +168,8 @@ class ServeLock:
         """Take it or refuse to start, naming the holder."""
         try:
             Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            stream = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held for the life of the process
+            # Held for the life of the process.
+            stream = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115
         except OSError as error:
             raise _unusable(self._path.removesuffix(".lock"), error) from None
         try:
@@ -165,7 +179,8 @@ class ServeLock:
             holder = stream.read(64).strip() or "unknown"
             stream.close()
             raise SetupError(
-                f"another ksana serve (pid {holder}) is on this store already: {self._path.removesuffix('.lock')}. "
+                f"another ksana serve (pid {holder}) is on this store already: "
+                f"{self._path.removesuffix('.lock')}. "
                 "One server per SQLite or JSON file; for several use MySQL or PostgreSQL."
             ) from None
         stream.seek(0)

@@ -5,10 +5,14 @@ it. Parameters are written `:name`. The three databases share the text; what dif
 handful of macros in braces, which the dialect answers. An optional condition is declared above the
 statement, `-- filter state: AND state = :state`, and goes where `{filters}` stands, so that lists
 with many filters need neither string building nor conditions that defeat an index.
+
+`{in name}` compares with a list: `WHERE id {in ids}` takes `ids=[…]`, a list of numbers or of texts
+of any length, and finds the rows by the column's index. A statement that changes rows is written
+for one row; the session runs it for many (`run_rows`, `run_each`, `insert`).
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -18,24 +22,26 @@ _NAME = re.compile(r"^-- name: (\w+)\s*$")
 _FILTER = re.compile(r"^-- filter (\w+): (.+)$")
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _MACRO = re.compile(r"\{(\w+)(?:[: ]([^}]*))?\}")
+_LIST = re.compile(r"\{in (\w+)\}")
 
 
 Bind = Callable[[Mapping[str, Any]], Any]
 """Puts named values into the form a driver takes."""
 
+ListValue = Callable[[Sequence[int] | Sequence[str]], Any]
+"""Puts a list into the form `{in name}` takes."""
+
 
 class Statement:
     """One statement in the words of one dialect."""
 
-    __slots__ = ("_filters", "_is_numbered", "_text", "_variants", "bind", "name", "sql")
+    __slots__ = ("_filters", "_macros", "_text", "_variants", "bind", "name", "sql")
 
-    def __init__(
-        self, name: str, text: str, filters: Mapping[str, str], *, is_numbered: bool = False
-    ) -> None:
+    def __init__(self, name: str, text: str, filters: Mapping[str, str], macros: "Macros") -> None:
         self.name = name
         self._text = text
         self._filters = filters
-        self._is_numbered = is_numbered
+        self._macros = macros
         self._variants: dict[tuple[str, ...], tuple[str, Bind]] = {}
         self.sql, self.bind = self.with_filters(())
 
@@ -46,10 +52,8 @@ class Statement:
         variant = self._variants.get(key)
         if variant is None:
             parts = [self._filters[name] for name in key]
-            sql = self._text.replace("{filters}", " ".join(parts))
-            variant = self._variants[key] = (
-                _number(sql) if self._is_numbered else (sql, _as_they_are)
-            )
+            text = self._text.replace("{filters}", " ".join(parts))
+            variant = self._variants[key] = self._macros.compile(text)
         return variant
 
     @property
@@ -58,8 +62,18 @@ class Statement:
         return frozenset(self._filters)
 
 
-def _as_they_are(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def _keep(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return values
+
+
+def _convert_lists(bind: Bind, names: Iterable[str], list_value: ListValue) -> Bind:
+    """Bind values of which some are lists, in the form the database takes a list."""
+    lists = tuple(names)
+
+    def bind_lists(values: Mapping[str, Any]) -> Any:
+        return bind({**values, **{name: list_value(values[name]) for name in lists}})
+
+    return bind_lists
 
 
 def _number(sql: str) -> tuple[str, Bind]:
@@ -84,16 +98,24 @@ class Macros:
         parameter: str,
         keeps_where: bool,
         escapes_percent: bool,
+        list_value: ListValue,
         is_numbered: bool = False,
     ) -> None:
         self._words = words
-        self.is_numbered = is_numbered
+        self._list_value = list_value
+        self._is_numbered = is_numbered
         self._parameter = parameter
         self._keeps_where = keeps_where
         self._escapes_percent = escapes_percent
 
+    def compile(self, text: str) -> tuple[str, Bind]:
+        """A statement in the dialect's words, and how its values are bound."""
+        sql, lists = self.render(text), dict.fromkeys(_LIST.findall(text))
+        sql, bind = _number(sql) if self._is_numbered else (sql, _keep)
+        return sql, _convert_lists(bind, lists, self._list_value) if lists else bind
+
     def render(self, text: str) -> str:
-        """Put the dialect's words into a statement or a piece of schema."""
+        """Put the dialect's words into a statement."""
         if self._escapes_percent:
             text = text.replace("%", "%%")
         text = _PARAMETER.sub(lambda match: self._parameter.format(match[1]), text)
@@ -105,26 +127,28 @@ class Macros:
 
     def _word(self, match: re.Match[str]) -> str:
         name, argument = match[1], match[2]
-        if name == "filters":
-            return match[0]
         if name == "where":  # a partial index, where the database has such a thing
             return f"WHERE {argument}" if self._keeps_where else ""
+        if name == "widen":  # a text column that may hold more: its table, name and type
+            return self._words[name].format(*argument.split())
         return self._words[name].format(argument or "")
 
 
 def load_statements(macros: Macros) -> dict[str, Statement]:
-    """Read every statement of the packages beside this one, as `<file>.<name>`. A surface's
+    """Compile every statement of the packages beside this one, by its full name."""
+    return {
+        name: Statement(name, text, filters, macros) for name, text, filters in read_statements()
+    }
+
+
+def read_statements() -> list[tuple[str, str, dict[str, str]]]:
+    """Every statement as it is written: `<file>.<name>`, its text, its filters. A surface's
     statements lie in its own package."""
-    found: dict[str, Statement] = {}
-    for file in list_statement_files():
-        group = file.name.removesuffix(".sql")
-        for name, text, filters in _split(file.read_text("utf-8")):
-            rendered = {key: macros.render(part) for key, part in filters.items()}
-            full_name = f"{group}.{name}"
-            found[full_name] = Statement(
-                full_name, macros.render(text), rendered, is_numbered=macros.is_numbered
-            )
-    return found
+    return [
+        (f"{file.name.removesuffix('.sql')}.{name}", text, filters)
+        for file in list_statement_files()
+        for name, text, filters in _split(file.read_text("utf-8"))
+    ]
 
 
 def _split(source: str) -> Iterable[tuple[str, str, dict[str, str]]]:

@@ -1,5 +1,5 @@
-"""Opening a store by its URL, and the store itself: a lane for writes, threads for reads, a tally
-of how it fares."""
+"""Opening a store by its URL, and the store itself: a commit queue for writes, threads for reads, a
+tally for health."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from ksana.base.errors import SetupError, StoreDownError
 from ksana.ports.store import StoreHealth
 from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.checkpoints import Checkpointer
-from ksana.store.sql.core.commit_queue import Tally, Writer
+from ksana.store.sql.core.commit_queue import Writer
 from ksana.store.sql.core.dialects import (
     Dialect,
     MysqlDialect,
@@ -25,6 +25,7 @@ from ksana.store.sql.core.dialects import (
 from ksana.store.sql.core.durability import list_weaknesses
 from ksana.store.sql.core.migrate import MigrationReport, apply_migrations
 from ksana.store.sql.core.statements import load_statements
+from ksana.store.sql.core.tally import Tally, summary
 from ksana.store.sql.core.threads import (
     Executor,
     InlineExecutor,
@@ -60,16 +61,18 @@ class SqlStore:
             self._writes: Executor = InlineExecutor(
                 Writer(dialect, statements, clock, self._tally), None
             )
-            self._reads: Executor = InlineExecutor(None, Reader(dialect, statements, clock))
+            self._reads: Executor = InlineExecutor(
+                None, Reader(dialect, statements, clock, self._tally)
+            )
             return
         count = NETWORK_WRITERS if dialect.is_network else 1
         writers = [Writer(dialect, statements, clock, self._tally) for _ in range(count)]
-        after_commit: Callable[[], None] = _rest
+        after_commit: Callable[[], None] = _do_nothing
         if isinstance(dialect, SqliteDialect) and dialect.path != ":memory:":
             self._checkpointer = Checkpointer(dialect, self._tally)
             after_commit = self._checkpointer.note_commit
         self._writes = WriterThreads(writers, "store-write", after_commit)
-        self._reads = ReaderThreads(dialect, statements, clock, READERS)
+        self._reads = ReaderThreads(dialect, statements, clock, self._tally, READERS)
 
     @property
     def url(self) -> str:
@@ -105,7 +108,7 @@ class SqlStore:
             self._lock.drop()
 
 
-def _rest() -> None:
+def _do_nothing() -> None:
     """Nothing is to be done after a commit."""
 
 
@@ -141,12 +144,12 @@ async def open_store(
 
 
 async def migrate(url: str, clock: Clock) -> MigrationReport:
-    """Bring a store's schema up to date and tell what was done."""
+    """Bring a store's schema up to date; answer what was done."""
     return (await asyncio.to_thread(partial(_open, url, clock, apply=True, serve=False))).report
 
 
 async def check_schema(url: str, clock: Clock) -> MigrationReport:
-    """Tell the schema's version, changing nothing; a schema that needs a migration raises
+    """Answer the schema's version, changing nothing; a schema that needs a migration raises
     SetupError."""
     return (await asyncio.to_thread(partial(_open, url, clock, apply=False, serve=False))).report
 
@@ -171,11 +174,15 @@ def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str =
             lock.drop()
         if isinstance(error, SetupError):
             raise
-        if dialect.judge(error) is Trouble.OURS:
+        trouble = dialect.classify(error)
+        if trouble is Trouble.DAMAGED:
+            raise SetupError(
+                f"the store {shown} is damaged: {summary(error)}. The file was left as it is; "
+                "restore a backup."
+            ) from error
+        if trouble is Trouble.OURS:
             raise SetupError(f"the store {shown} cannot be used: {error}") from error
-        raise StoreDownError(
-            f"the store {shown} is away: {' '.join(str(error).split())[:300]}"
-        ) from error
+        raise StoreDownError(f"the store {shown} is away: {summary(error)}") from error
     return Opened(dialect, shown, lock, report, warnings)
 
 
@@ -187,7 +194,7 @@ def _patiently(dialect: Dialect, step: Callable[[], T]) -> T:
         try:
             return step()
         except Exception as error:
-            if dialect.judge(error) is not Trouble.RETRY or time.monotonic() > give_up_at:
+            if dialect.classify(error) is not Trouble.RETRY or time.monotonic() > give_up_at:
                 raise
             time.sleep(0.02)
 
@@ -209,11 +216,12 @@ def choose_dialect(url: str, clock: Clock) -> tuple[Dialect, str]:
 
 
 def sqlite_path(url: str) -> str:
-    """The path a SQLite URL names: three slashes relative, four absolute; always answered in full."""
+    """The full path that a SQLite URL names: three slashes are relative, four absolute."""
     rest = url.split("://", 1)[1] if "://" in url else ""
     if not rest.startswith("/") or len(rest) < 2:
         raise SetupError(
-            f"{url!r} names no file: write sqlite:///data/ksana.db (relative) or sqlite:////var/lib/ksana.db"
+            f"{url!r} names no file: write sqlite:///data/ksana.db (relative) or "
+            "sqlite:////var/lib/ksana.db"
         )
     path = rest[1:].split("?", 1)[0]
     return path if path == ":memory:" else os.path.abspath(path)

@@ -52,8 +52,11 @@ class SqlInstances:
         """Enter an instance that is known from elsewhere, such as the last life of a JSON file."""
         self._session.run("core.insert_instance", **msgspec.structs.asdict(instance))
 
-    def renew_if_registered(self, instance_id: str, lease_us: int) -> bool:
-        return self._session.run("core.renew_instance", id=instance_id, lease_us=lease_us) == 1
+    def renew_if_registered(
+        self, instance_id: str, lease_us: int, is_draining: bool = False
+    ) -> bool:
+        statement = "core.renew_draining" if is_draining else "core.renew_instance"
+        return self._session.run(statement, id=instance_id, lease_us=lease_us) == 1
 
     def note_begun(self, instance_id: str, run_id: int) -> None:
         self._session.run("core.note_begun", id=instance_id, run_id=run_id)
@@ -73,9 +76,8 @@ class SqlInstances:
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("core.list_old_instances", before=before, limit=limit)
-        return self._session.run_many(
-            "core.delete_instance", [{"id": row[0], "before": before} for row in rows]
-        )
+        old = [(row[0], before) for row in rows]
+        return self._session.run_rows("core.delete_instance", ("id", "before"), old)
 
 
 class SqlLocks:
@@ -96,16 +98,16 @@ class SqlLocks:
 
 
 class SqlMarks:
-    """The writers' commit marks. The lane reads and writes them; here they are only cleared away."""
+    """The writers' commit marks. The commit queue writes and reads them; here they are only
+    removed."""
 
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("core.list_old_marks", before=before, limit=limit)
-        return self._session.run_many(
-            "core.delete_mark", [{"writer": row[0], "before": before} for row in rows]
-        )
+        old = [(row[0], before) for row in rows]
+        return self._session.run_rows("core.delete_mark", ("writer", "before"), old)
 
 
 class SqlKeys:
@@ -114,7 +116,6 @@ class SqlKeys:
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
         self._now: Instant = tx.now
-        self._events = tx.events
 
     def insert(self, key_id: str, name: str, secret_hash: str, scopes: tuple[str, ...]) -> ApiKey:
         self._session.run(
@@ -125,17 +126,13 @@ class SqlKeys:
             scopes=" ".join(scopes),
             at=self._now,
         )
-        self._events.append("KEY", key_id, "KEY_CREATED", {"name": name, "scopes": scopes})
         return ApiKey(key_id, name, secret_hash, scopes, self._now, None, None)
 
     def list_keys(self) -> list[ApiKey]:
         return [_key(row) for row in self._session.all("core.list_keys")]
 
     def revoke_if_live(self, key_id: str) -> bool:
-        if not self._session.run("core.revoke_key", id=key_id):
-            return False
-        self._events.append("KEY", key_id, "KEY_REVOKED")
-        return True
+        return self._session.run("core.revoke_key", id=key_id) == 1
 
     def touch(self, key_id: str) -> None:
         self._session.run("core.touch_key", id=key_id)

@@ -1,5 +1,5 @@
-"""Where lanes run: writer threads that take what waits, reader threads beside them, or everything
-inline for tests."""
+"""Where the commit queue and the readers run: writer threads that take what waits, reader threads
+beside them, or everything inline for tests."""
 
 import asyncio
 import threading
@@ -10,17 +10,18 @@ from typing import Any, Protocol
 
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
-from ksana.store.sql.core.commit_queue import FIRST_PAUSE, Limiter, StoreCall, Writer
+from ksana.store.sql.core.commit_queue import FIRST_PAUSE, StoreCall, Writer
 from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import ReadSession
 from ksana.store.sql.core.statements import Statement
+from ksana.store.sql.core.tally import Tally, summary
 from ksana.store.sql.core.tx import SqlTx
 
 BATCH_LIMIT = 512
 """Functions in one commit at most: bounds the time the first of them waits for the last."""
 
 READER_PAUSE = 1.0
-"""Longest rest of a reader after a failed connect, in seconds: each notices for itself that the
+"""Longest pause of a reader after a failed connect, in seconds: each notices for itself that the
 store is back."""
 
 WAITING_LIMIT = 50_000
@@ -42,7 +43,34 @@ class Executor(Protocol):
     async def close(self) -> None: ...
 
 
-class Waiting:
+class Limiter:
+    """Lets a fixed number of functions wait; the rest are refused, so that memory stays bounded
+    while the store is slow."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits."""
+        return self._waiting == 0
+
+    def enter(self) -> None:
+        """Count one more in, or refuse."""
+        if self._waiting >= self._limit:
+            raise StoreDownError(f"more than {self._limit} writes wait for the store already")
+        with self._lock:
+            self._waiting += 1
+
+    def leave(self, count: int) -> None:
+        """Count some out."""
+        with self._lock:
+            self._waiting -= count
+
+
+class CallQueue:
     """What waits for a thread: bounded in number always, and in time when no thread takes anything.
 
     A database that is silent holds its threads for as long as it likes. What they have begun must
@@ -52,7 +80,7 @@ class Waiting:
 
     def __init__(self, limit: int) -> None:
         self._queue: SimpleQueue[StoreCall | None] = SimpleQueue()
-        self._gate = Limiter(limit)
+        self._limiter = Limiter(limit)
         self._taken_at = time.monotonic()
         self._watcher: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
@@ -63,7 +91,7 @@ class Waiting:
         """Put a function in the queue."""
         if self._is_closed:
             raise StoreDownError("the store is closed")
-        self._gate.enter()
+        self._limiter.enter()
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         if self._watcher is None or self._watcher.is_closed():
@@ -94,15 +122,15 @@ class Waiting:
 
     def answer(self, batch: list[StoreCall]) -> None:
         """Hand the results to those who wait for them."""
-        self._gate.leave(len(batch))
+        self._limiter.leave(len(batch))
         loop = batch[0].loop
         others = [work for work in batch if work.loop is not loop]
         if not others:
-            _tell(loop, batch)
+            _notify(loop, batch)
             return
-        _tell(loop, [work for work in batch if work.loop is loop])
+        _notify(loop, [work for work in batch if work.loop is loop])
         for work in others:  # several loops share one store: rare, and each gets its own
-            _tell(work.loop, [work])
+            _notify(work.loop, [work])
 
     async def close(self, threads: list[threading.Thread]) -> None:
         """Let the threads work off what waits, then end. One held by a silent database is left
@@ -116,7 +144,7 @@ class Waiting:
 
     def _watch(self) -> None:
         assert self._watcher is not None
-        if self._gate.is_empty:
+        if self._limiter.is_empty:
             self._watcher = None  # no timer while nothing waits
             return
         self._watcher.call_later(STALE_SECONDS / 10, self._watch)
@@ -153,7 +181,7 @@ class WriterThreads:
         self, writers: list[Writer], name: str, after_commit: Callable[[], None] = lambda: None
     ) -> None:
         self._after_commit = after_commit
-        self._waiting = Waiting(WAITING_LIMIT)
+        self._waiting = CallQueue(WAITING_LIMIT)
         self.start = self._waiting.add
         self._threads = [
             threading.Thread(target=self._serve, args=(writer,), name=f"{name}-{n}", daemon=True)
@@ -177,14 +205,19 @@ class ReaderThreads:
     """A few read-only connections, each with a thread; one snapshot per function."""
 
     def __init__(
-        self, dialect: Dialect, statements: Mapping[str, Statement], clock: Clock, count: int
+        self,
+        dialect: Dialect,
+        statements: Mapping[str, Statement],
+        clock: Clock,
+        tally: Tally,
+        count: int,
     ) -> None:
-        self._waiting = Waiting(WAITING_LIMIT)
+        self._waiting = CallQueue(WAITING_LIMIT)
         self.start = self._waiting.add
         self._threads = [
             threading.Thread(
                 target=self._serve,
-                args=(Reader(dialect, statements, clock),),
+                args=(Reader(dialect, statements, clock, tally),),
                 name=f"store-read-{n}",
                 daemon=True,
             )
@@ -206,10 +239,17 @@ class ReaderThreads:
 class Reader:
     """One read-only connection. A lost one is replaced and the function run again, once."""
 
-    def __init__(self, dialect: Dialect, statements: Mapping[str, Statement], clock: Clock) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        statements: Mapping[str, Statement],
+        clock: Clock,
+        tally: Tally,
+    ) -> None:
         self._dialect = dialect
         self._statements = statements
         self._clock = clock
+        self._tally = tally
         self._session: ReadSession | None = None
         self._down_reason = ""
         self._down_until = 0.0
@@ -217,18 +257,23 @@ class Reader:
 
     def run(self, work: StoreCall) -> None:
         """Run the function; its result or error is left in the work."""
-        for last in (False, True):
+        for is_last in (False, True):
             try:
                 work.result = self._read(self._connect(), work)
                 return
             except Exception as error:
-                if isinstance(error, KsanaError) or self._dialect.judge(error) is Trouble.OURS:
+                trouble = self._dialect.classify(error)
+                if isinstance(error, KsanaError) or trouble is Trouble.OURS:
                     work.error = error
                     self._end()
                     return
                 self.close()
-                if last:
-                    work.error = StoreDownError(f"the store is away: {str(error)[:300]}")
+                if trouble is Trouble.DAMAGED:
+                    reason = self._tally.mark_broken(error, trouble)
+                    work.error = StoreDownError(reason, retry_after_sec=30)
+                    return
+                if is_last:
+                    work.error = StoreDownError(f"the store is away: {summary(error)}")
 
     def close(self) -> None:
         """Close the connection."""
@@ -246,7 +291,7 @@ class Reader:
                 self._dialect, self._dialect.connect(read_only=True), self._statements
             )
         except Exception as error:
-            self._down_reason = str(error)[:300]
+            self._down_reason = summary(error)
             self._down_until = time.monotonic() + self._pause
             self._pause = min(self._pause * 2, READER_PAUSE)
             raise StoreDownError(f"the store is away: {self._down_reason}") from error
@@ -277,7 +322,7 @@ class Reader:
 
 
 class InlineExecutor:
-    """The same writer and reader without threads: what the virtual clock needs to be deterministic."""
+    """The same writer and reader without threads, deterministic on the virtual clock."""
 
     def __init__(self, writer: Writer | None, reader: Reader | None) -> None:
         self._writer = writer
@@ -303,7 +348,7 @@ class InlineExecutor:
             self._reader.close()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, batch: list[StoreCall]) -> None:
+def _notify(loop: asyncio.AbstractEventLoop, batch: list[StoreCall]) -> None:
     try:
         loop.call_soon_threadsafe(_settle, batch)
     except RuntimeError:

@@ -14,8 +14,8 @@ class SqlTx:
     """One transaction; tables of the surfaces are made when first used. They keep no reference to
     it: it goes with the last one who uses it, and leaves nothing to the garbage collector.
 
-    A table that gathers writes has `flush()` and `forget()`, and may say by `flush_order` when it is
-    written: the least first, 0 if it does not say. Rows that many transactions write (capacity,
+    A table that gathers writes has `flush()` and `forget()`, and may say by `flush_order` when it
+    is written: the least first, 0 if it does not say. Rows that many transactions write (capacity,
     counts) come in one order for everybody, or two of them would wait for each other.
     """
 
@@ -46,11 +46,12 @@ class SqlTx:
         self.rollups.forget()
 
     def flush(self) -> None:
-        """Write what was gathered; called before COMMIT."""
+        """Write what was gathered; called before COMMIT. Events come last: between drawing their
+        ids and COMMIT nothing may wait for a lock, or readers would wait for the ids."""
         for table in self._gathering:
             table.flush()
-        self.events.flush()
         self.rollups.flush()
+        self.events.flush()
 
 
 def _flush_order(table: Any) -> int:

@@ -1,7 +1,18 @@
-"""Jobs, leases and capacity in SQL."""
+"""Queue jobs, their order, leases and capacity in SQL."""
 
-from ksana.store.sql.queue.counts import SqlCounts
-from ksana.store.sql.queue.jobs import SqlQueue
+from ksana.store.sql.queue.capacity import SqlCapacity
+from ksana.store.sql.queue.changes import SqlJobChanges
+from ksana.store.sql.queue.gauges import SqlGauges
+from ksana.store.sql.queue.jobs import SqlJobs
 from ksana.store.sql.queue.leases import SqlLeases
+from ksana.store.sql.queue.order import SqlJobClasses, SqlJobOrder
 
-TABLES = {"queue": SqlQueue, "leases": SqlLeases, "counts": SqlCounts}
+TABLES = {
+    "jobs": SqlJobs,
+    "job_classes": SqlJobClasses,
+    "job_order": SqlJobOrder,
+    "job_changes": SqlJobChanges,
+    "leases": SqlLeases,
+    "capacity": SqlCapacity,
+    "gauges": SqlGauges,
+}

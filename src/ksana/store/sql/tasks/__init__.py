@@ -2,6 +2,14 @@
 
 from ksana.store.sql.tasks.definitions import SqlTasks
 from ksana.store.sql.tasks.history import SqlHistory
+from ksana.store.sql.tasks.run_changes import SqlRunChanges
+from ksana.store.sql.tasks.run_due import SqlRunDue
 from ksana.store.sql.tasks.runs import SqlRuns
 
-TABLES = {"tasks": SqlTasks, "runs": SqlRuns, "history": SqlHistory}
+TABLES = {
+    "tasks": SqlTasks,
+    "runs": SqlRuns,
+    "run_due": SqlRunDue,
+    "run_changes": SqlRunChanges,
+    "history": SqlHistory,
+}

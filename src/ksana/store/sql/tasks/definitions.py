@@ -1,9 +1,8 @@
 """`tasks`: definitions and where their schedules stand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -14,7 +13,7 @@ from ksana.ports.tasks.tables import Advance
 from ksana.store.sql.core.session import Row, Session
 
 _encode = msgspec.json.Encoder().encode
-# Kept by their text: tasks of a crowd, and one task from firing to firing, have the same.
+# Cached by their text: tasks made alike, and one task from firing to firing, have the same.
 _decode_schedule = lru_cache(maxsize=4096)(msgspec.json.Decoder(Schedule).decode)
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 _decode_retry = lru_cache(maxsize=1024)(msgspec.json.Decoder(RetryPolicy).decode)
@@ -23,8 +22,48 @@ _DEFAULT_OPTIONS = Options()
 _NO_RETRY = RetryPolicy()
 _GONE = "#"
 _NO_RETRY_JSON = _encode(_NO_RETRY).decode()
+_DEFINITION_COLUMNS = (
+    "name",
+    "description",
+    "cron_expr",
+    "timezone",
+    "schedule_json",
+    "exec_type",
+    "http_method",
+    "target_url",
+    "headers_json",
+    "body_template",
+    "timeout_seconds",
+    "retry_policy_json",
+    "max_concurrency",
+    "concurrency_policy",
+    "misfire_policy",
+    "catchup_limit",
+    "callback_method",
+    "callback_timeout_sec",
+    "tags",
+    "options_json",
+)
+_NEW_COLUMNS = (
+    "job_id",
+    "dialect",
+    "living_name",
+    "status",
+    "version",
+    "created_at",
+    "updated_at",
+    "next_slot_at",
+    "fire_at",
+    "last_status",
+    *_DEFINITION_COLUMNS,
+)
 _ADVANCE_COLUMNS = ("next_slot_at", "fire_at", "started", "last_status", "id", "version", "slot")
-_LAST_COLUMNS = ("last_status", "last_error", "last_run_at", "id")
+
+
+TaskRow: Final = msgspec.defstruct(
+    "TaskRow", [(f"column{n}", Any) for n in range(33)], array_like=True, gc=False
+)
+"""The columns every task statement selects, for reading many rows in one step."""
 
 
 class SqlTasks:
@@ -34,73 +73,19 @@ class SqlTasks:
         self._session = session
         self._now: Instant = tx.now
 
-    def insert(
-        self,
-        job_id: str,
-        dialect: str,
-        definition: Definition,
-        status: str,
-        next_slot_at: Instant | None,
-        fire_at: Instant | None,
-        last_status: str = "",
-    ) -> int:
-        now = self._now
-        task = Task(
-            0,
-            job_id,
-            dialect,  # type: ignore[arg-type]
-            definition,
-            status,  # type: ignore[arg-type]
-            1,
-            now,
-            now,
-            False,
-            next_slot_at,
-            fire_at,
-            0,
-            None,
-            last_status,
-            "",
-        )
-        return self.insert_many([task])[0]
-
-    def insert_many(self, tasks: Sequence[Task]) -> list[int]:
-        rows = []
-        for task in tasks:
-            row = _columns(task.definition)
-            row["job_id"] = task.job_id
-            row["dialect"] = task.dialect
-            row["living_name"] = task.definition.name if task.dialect == "C" else None
-            row["status"] = task.status
-            row["version"] = task.version
-            row["created_at"] = task.created_at
-            row["updated_at"] = task.updated_at
-            row["next_slot_at"] = task.next_slot_at
-            row["fire_at"] = task.fire_at
-            row["last_status"] = task.last_status
-            rows.append(row)
-        return self._session.insert_rows("tasks.insert_task", rows)
+    def insert(self, tasks: Sequence[Task]) -> list[int]:
+        return self._session.insert("tasks.insert_task", _NEW_COLUMNS, [_new_row(t) for t in tasks])
 
     def restore(self, task: Task) -> None:
-        """Put back a task under its own id."""
-        row = _columns(task.definition)
-        row.update(
+        row = dict(zip(_NEW_COLUMNS, _new_row(task), strict=True))
+        self._session.run(
+            "tasks.insert_task_with_id",
             id=task.id,
-            job_id=task.job_id,
-            dialect=task.dialect,
-            living_name=task.definition.name if task.dialect == "C" else None,
-            status=task.status,
-            version=task.version,
-            created_at=task.created_at,
-            updated_at=task.updated_at,
-            next_slot_at=task.next_slot_at,
-            fire_at=task.fire_at,
             runs_fired=task.runs_fired,
             last_run_at=task.last_run_at,
-            last_status=task.last_status,
             last_error=task.last_error,
+            **row,
         )
-        self._session.run("tasks.insert_task_with_id", **row)
 
     def change_if_version(
         self,
@@ -112,7 +97,7 @@ class SqlTasks:
         runs_fired: int,
         last_status: str,
     ) -> bool:
-        row = _columns(definition)
+        row = dict(zip(_DEFINITION_COLUMNS, _definition_row(definition), strict=True))
         row.update(
             id=task.id,
             version=task.version,
@@ -138,13 +123,9 @@ class SqlTasks:
         row = self._session.one("tasks.lock_task" if lock else "tasks.get_task", id=task_id)
         return None if row is None else read_task(row)
 
-    def find_id(self, job_id: str) -> int | None:
-        row = self._session.one("tasks.find_id", job_id=job_id)
-        return None if row is None else int(row[0])
-
-    def find_by_name(self, name: str) -> int | None:
-        row = self._session.one("tasks.find_living_name", name=name)
-        return None if row is None else int(row[0])
+    def find_id(self, *, job_id: str | None = None, name: str | None = None) -> int | None:
+        rows = self._session.filtered("tasks.find_id", {"job_id": job_id, "name": name})
+        return int(rows[0][0]) if rows else None
 
     def list_tasks(
         self,
@@ -163,48 +144,20 @@ class SqlTasks:
         )
         return [read_task(row) for row in rows]
 
-    def count(
+    def count_by_status(
         self,
         *,
         status: str | None = None,
         name: str | None = None,
         tag: str | None = None,
         exec_type: str | None = None,
-    ) -> int:
-        return int(
-            self._session.filtered("tasks.count_tasks", _filters(status, name, tag, exec_type))[0][
-                0
-            ]
-        )
+    ) -> dict[str, int]:
+        filters = _filters(status, name, tag, exec_type)
+        rows = self._session.filtered("tasks.count_by_status", filters)
+        return {str(row[0]): int(row[1]) for row in rows}
 
-    def count_by_status(self) -> dict[str, int]:
-        return {str(row[0]): int(row[1]) for row in self._session.all("tasks.count_by_status")}
-
-    def list_due(
-        self, now: Instant, limit: int, known: Mapping[int, Task] = MappingProxyType({})
-    ) -> list[Task]:
-        if not known:
-            return [
-                read_task(row)
-                for row in self._session.all_at_once("tasks.list_due", now=now, limit=limit)
-            ]
-        rows = self._session.all_at_once("tasks.list_due_standing", now=now, limit=limit)
-        # Each is looked up once: what is known may change meanwhile.
-        found = [_if_current(known.get(row[0]), row[1]) for row in rows]
-        strange = [row[0] for row, task in zip(rows, found, strict=True) if task is None]
-        read = {task.id: task for task in self._list_of(strange)} if strange else {}
-        return [
-            read[row[0]] if task is None else _standing(task, row)
-            for row, task in zip(rows, found, strict=True)
-        ]
-
-    def _list_of(self, ids: Sequence[int]) -> list[Task]:
-        return [
-            read_task(row)
-            for row in self._session.all_at_once(
-                "tasks.list_tasks_of", ids=self._session.list_of(ids)
-            )
-        ]
+    def list_due(self, now: Instant, limit: int) -> list[Task]:
+        return list_tasks_as(self._session, "tasks.list_due", now=now, limit=limit)
 
     def next_fire_at(self) -> Instant | None:
         row = self._session.one("tasks.next_fire_at")
@@ -215,45 +168,36 @@ class SqlTasks:
             "tasks.advance_task", _ADVANCE_COLUMNS, [_advance_row(one) for one in advances]
         )
 
-    def note_last(self, task_id: int, last_status: str, last_error: str, at: Instant) -> None:
-        self.note_last_of([(task_id, last_status, last_error)], at)
-
-    def note_last_of(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
-        plain: list[int] = []
-        rows: list[Row] = []
+    def note_last(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
+        # Few facts are told of many tasks, mostly "success": one statement for each of them.
+        alike: dict[tuple[str, str], list[int]] = {}
         for task_id, last_status, last_error in facts:
-            if last_status == "success" and not last_error:
-                plain.append(task_id)
-            else:
-                rows.append((last_status, last_error[:1024], at, task_id))
-        if plain:
-            self._session.run_over("tasks.note_success", plain, last_run_at=at)
-        self._session.run_tuples("tasks.note_last", _LAST_COLUMNS, rows)
+            alike.setdefault((last_status, last_error[:1024]), []).append(task_id)
+        for (last_status, last_error), ids in alike.items():
+            self._session.run(
+                "tasks.note_last", last_status=last_status, last_error=last_error, at=at, ids=ids
+            )
 
 
-def _if_current(task: Task | None, version: int) -> Task | None:
-    return task if task is not None and task.version == version else None
+def list_tasks_as(session: Session, name: str, **params: Any) -> list[Task]:
+    """Read the tasks a statement selects."""
+    rows = session.all_as(TaskRow, name, **params)
+    return [read_task(msgspec.structs.astuple(row)) for row in rows]
 
 
-def _standing(task: Task, row: Sequence[Any]) -> Task:
-    """A known task where it stands now."""
-    _, _, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error = row
-    return Task(
-        task.id,
+def _new_row(task: Task) -> Row:
+    return (
         task.job_id,
         task.dialect,
-        task.definition,
+        task.definition.name if task.dialect == "C" else None,
         task.status,
         task.version,
         task.created_at,
         task.updated_at,
-        task.is_deleted,
-        next_slot_at,
-        fire_at,
-        runs_fired,
-        last_run_at,
-        last_status,
-        last_error,
+        task.next_slot_at,
+        task.fire_at,
+        task.last_status,
+        *_definition_row(task.definition),
     )
 
 
@@ -282,42 +226,41 @@ def _filters(
 
 
 def _like(text: str) -> str:
-    """A part to match literally as far as LIKE allows without an escape clause the three databases
-    do not share."""
-    return text.replace("%", "_")
+    """A part that LIKE … ESCAPE '!' matches as it stands. `!` and not a backslash, which the three
+    databases read differently."""
+    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 
 @lru_cache(maxsize=1024)
 def _write_once(part: RetryPolicy | Options) -> str:
-    """Most tasks share them."""
+    """Encode a part that most tasks have in common."""
     return _encode(part).decode()
 
 
-def _columns(definition: Definition) -> dict[str, Any]:
+def _definition_row(definition: Definition) -> Row:
     schedule = definition.schedule
-    is_cron = isinstance(schedule, Cron)
-    return {
-        "name": definition.name,
-        "description": definition.description,
-        "cron_expr": schedule.expr if isinstance(schedule, Cron) else None,
-        "timezone": schedule.timezone if isinstance(schedule, Cron) and is_cron else "UTC",
-        "schedule_json": _encode(schedule).decode(),
-        "exec_type": definition.exec_type,
-        "http_method": definition.http_method,
-        "target_url": definition.target_url,
-        "headers_json": _encode(definition.headers).decode() if definition.headers else "{}",
-        "body_template": definition.body,
-        "timeout_seconds": definition.timeout_us / SECOND,
-        "retry_policy_json": _write_once(definition.retry),
-        "max_concurrency": definition.max_concurrency,
-        "concurrency_policy": definition.concurrency_policy,
-        "misfire_policy": definition.misfire_policy,
-        "catchup_limit": definition.catchup_limit,
-        "callback_method": definition.callback_method,
-        "callback_timeout_sec": definition.callback_timeout_us / SECOND,
-        "tags": "," + ",".join(definition.tags) + "," if definition.tags else "",
-        "options_json": _write_once(definition.options),
-    }
+    return (
+        definition.name,
+        definition.description,
+        schedule.expr if isinstance(schedule, Cron) else None,
+        schedule.timezone if isinstance(schedule, Cron) else "UTC",
+        _encode(schedule).decode(),
+        definition.exec_type,
+        definition.http_method,
+        definition.target_url,
+        _encode(definition.headers).decode() if definition.headers else "{}",
+        definition.body,
+        definition.timeout_us / SECOND,
+        _write_once(definition.retry),
+        definition.max_concurrency,
+        definition.concurrency_policy,
+        definition.misfire_policy,
+        definition.catchup_limit,
+        definition.callback_method,
+        definition.callback_timeout_us / SECOND,
+        "," + ",".join(definition.tags) + "," if definition.tags else "",
+        _write_once(definition.options),
+    )
 
 
 def read_task(row: Row) -> Task:

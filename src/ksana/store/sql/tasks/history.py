@@ -8,7 +8,7 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
-from ksana.domain.tasks.records import Options
+from ksana.domain.tasks.records import Options, Run
 from ksana.store.sql.core.session import Row, Session
 
 LOOK_THROUGH: Final = 20_000
@@ -28,14 +28,6 @@ class SqlHistory:
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
 
-    def find_run_of_slot(self, task_id: int, slot_at: Instant) -> int | None:
-        row = self._session.one("history.run_of_slot", task_id=task_id, slot_at=slot_at)
-        return None if row is None else int(row[0])
-
-    def find_last_by_hand(self, task_id: int) -> int | None:
-        row = self._session.one("history.newest_runs", task_id=task_id, limit=1)
-        return int(row[0]) if row is not None and row[1] in ("manual", "retry") else None
-
     def find_event_id_at(self, at: Instant) -> int:
         row = self._session.one("history.event_span")
         if row is None or row[0] is None:
@@ -50,12 +42,6 @@ class SqlHistory:
             else:
                 high = middle - 1
         return low
-
-    def first_event(self, entity_type: str, entity_id: int) -> Fact | None:
-        row = self._session.one(
-            "history.first_event", entity_type=entity_type, entity_id=str(entity_id)
-        )
-        return None if row is None else _fact(row)
 
     def list_events_down(
         self, entity_type: str, entity_id: int, upto: int, limit: int
@@ -81,11 +67,14 @@ class SqlHistory:
         )
         return [_fact(row) for row in rows]
 
-    def count_waiting_before(self, task_id: int, run_id: int) -> int:
-        return self._count("history.count_waiting_before", task_id=task_id, id=run_id)
-
-    def count_ready_before(self, host: str, run_id: int, limit: int) -> int:
-        return self._count("history.count_ready_before", host=host, id=run_id, limit=limit)
+    def count_before(self, run: Run, limit: int) -> int:
+        if run.ready_host is not None:
+            return self._count(
+                "history.count_ready_before", host=run.ready_host, id=run.id, limit=limit
+            )
+        return self._count(
+            "history.count_waiting_before", task_id=run.task_id, id=run.id, limit=limit
+        )
 
     def find_lease_until(self, instance_id: str) -> Instant | None:
         row = self._session.one("history.lease_of", id=instance_id)
@@ -110,9 +99,9 @@ class SqlHistory:
         return [int(row[0]) for row in rows]
 
     def remove_runs(self, run_ids: Sequence[int]) -> int:
-        ids = [{"id": run_id} for run_id in sorted(run_ids)]
-        removed = self._session.run_many("history.delete_run", ids)
-        self._session.run_many("history.delete_callbacks", ids)
+        ids = [(run_id,) for run_id in sorted(run_ids)]
+        removed = self._session.run_rows("history.delete_run", ("id",), ids)
+        self._session.run_rows("history.delete_callbacks", ("id",), ids)
         return removed
 
     def purge_runs(self, before: Instant, limit: int) -> int:

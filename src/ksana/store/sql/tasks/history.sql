@@ -1,18 +1,5 @@
 -- History of tasks and runs: what explain asks of it, and what retention removes. Every read goes by an index and is bounded.
 
--- name: run_of_slot
--- The run of one slot.
-SELECT id FROM task_runs WHERE task_id = :task_id AND slot_at = :slot_at
-
--- name: newest_runs
--- A task's newest runs.
-SELECT id, trigger_kind FROM task_runs WHERE task_id = :task_id ORDER BY id DESC LIMIT :limit
-
--- name: first_event
--- Any entity's first event.
-SELECT id, ts, event_type, data_json FROM scheduler_events
-WHERE entity_id = :entity_id AND entity_type = :entity_type ORDER BY id LIMIT 1
-
 -- name: events_down
 -- An entity's events up to an id, newest first.
 SELECT id, ts, event_type, data_json FROM scheduler_events
@@ -32,9 +19,9 @@ SELECT MIN(id), MAX(id) FROM scheduler_events
 SELECT id, ts FROM scheduler_events WHERE id >= :from_id ORDER BY id LIMIT 1
 
 -- name: count_waiting_before
--- Runs of the same task that wait for their turn before this one.
-SELECT COUNT(*) FROM task_runs
-WHERE open_task = :task_id AND status = 'SCHEDULED' AND ready_host IS NULL AND is_counted = 1 AND id < :id
+-- Runs of the same task that wait for their turn before this one, counted so far and no further.
+SELECT COUNT(*) FROM (SELECT id FROM task_runs WHERE open_task = :task_id AND status = 'SCHEDULED' AND ready_host IS NULL
+  AND is_counted = 1 AND id < :id ORDER BY id LIMIT :limit) AS ahead
 
 -- name: count_ready_before
 -- Runs about to start at a host before this one, counted so far and no further.

@@ -1,4 +1,4 @@
--- Runs: one record per firing, held by one instance at a time under a token.
+-- Runs: one record per firing, held by one instance at a time under a token. A run's callback token is stored as it is.
 
 -- name: insert_run
 -- A new run.
@@ -14,7 +14,7 @@ VALUES (:uid, :task_id, :open_task, :slot_at, :scheduled_time, :start_time, :end
 SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
   ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
   response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
-  retry_of, trace_id, attempts, created_at, updated_at
+  retry_of, trace_id, attempts, created_at, updated_at, host
 FROM task_runs WHERE id = :id
 
 -- name: lock_run
@@ -22,16 +22,8 @@ FROM task_runs WHERE id = :id
 SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
   ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
   response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
-  retry_of, trace_id, attempts, created_at, updated_at
+  retry_of, trace_id, attempts, created_at, updated_at, host
 FROM task_runs WHERE id = :id {for_update}
-
--- name: find_by_uid
--- The integer id behind a uid.
-SELECT id FROM task_runs WHERE uid = :uid
-
--- name: find_by_callback_token
--- The run a callback token's hash belongs to.
-SELECT id FROM task_runs WHERE callback_token = :token
 
 -- name: list_runs
 -- Runs, newest first.
@@ -39,10 +31,12 @@ SELECT id FROM task_runs WHERE callback_token = :token
 -- filter status: AND status = :status
 -- filter since: AND scheduled_time >= :since
 -- filter until: AND scheduled_time < :until
+-- filter slot_at: AND slot_at = :slot_at
+-- filter open_task: AND open_task = :open_task
 SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
   ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
   response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
-  retry_of, trace_id, attempts, created_at, updated_at
+  retry_of, trace_id, attempts, created_at, updated_at, host
 FROM task_runs WHERE id > 0 {filters}
 ORDER BY id DESC LIMIT :limit OFFSET :skip
 
@@ -54,118 +48,31 @@ ORDER BY id DESC LIMIT :limit OFFSET :skip
 -- filter until: AND scheduled_time < :until
 SELECT COUNT(*) FROM task_runs WHERE id > 0 {filters}
 
--- name: last_run_id
--- A task's newest run.
-SELECT MAX(id) FROM task_runs WHERE task_id = :task_id
-
 -- name: count_open
--- A task's counted, unfinished runs: all, and those that wait for their turn.
-SELECT COUNT(*), COALESCE(SUM(CASE WHEN status = 'SCHEDULED' AND ready_host IS NULL THEN 1 ELSE 0 END), 0)
-FROM task_runs WHERE open_task = :task_id AND is_counted = 1
-
--- name: count_open_of
--- The same for many tasks; those without such runs are left out.
+-- Counted, unfinished runs of tasks: all, and those that wait for their turn. Tasks without any are left out.
 SELECT open_task, COUNT(*), SUM(CASE WHEN status = 'SCHEDULED' AND ready_host IS NULL THEN 1 ELSE 0 END)
 FROM task_runs WHERE open_task {in task_ids} AND is_counted = 1 GROUP BY open_task
 
 -- name: list_ready
--- Runs about to start at a host with their tasks, oldest first; rows another instance is at are left to it.
-SELECT r.id, r.uid, r.task_id, r.slot_at, r.scheduled_time, r.start_time, r.end_time, r.status, r.attempt, r.trigger_kind,
-  r.exec_type, r.is_counted, r.ready_host, r.wake_at, r.held_by, r.token, r.request_headers, r.request_body,
-  r.response_code, r.response_body, r.response_truncated, r.response_encoding, r.error_message, r.reason,
-  r.next_retry_time, r.callback_token, r.callback_deadline, r.callback_data, r.override_body, r.retry_of, r.trace_id,
-  r.attempts, r.created_at, r.updated_at, t.id, t.job_id, t.dialect, t.name, t.description, t.timezone, t.schedule_json,
-  t.exec_type, t.http_method, t.target_url, t.headers_json, t.body_template, t.timeout_seconds, t.retry_policy_json,
-  t.max_concurrency, t.concurrency_policy, t.misfire_policy, t.catchup_limit, t.callback_method, t.callback_timeout_sec,
-  t.tags, t.options_json, t.status, t.version, t.created_at, t.updated_at, t.deleted, t.next_slot_at, t.fire_at,
-  t.runs_fired, t.last_run_at, t.last_status, t.last_error
-FROM task_runs r JOIN tasks t ON t.id = r.task_id
-WHERE r.ready_host = :host ORDER BY r.id LIMIT :limit {skip_locked}
+-- Runs about to start at a host, oldest first; rows another instance is at are left to it.
+SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
+  ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
+  response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
+  retry_of, trace_id, attempts, created_at, updated_at, host
+FROM task_runs WHERE ready_host = :host ORDER BY id LIMIT :limit {skip_locked}
 
 -- name: list_ready_hosts
 -- Hosts that have runs about to start.
 SELECT DISTINCT ready_host FROM task_runs WHERE ready_host IS NOT NULL LIMIT 10000
 
--- name: hold_run
--- Take a run to deliver it. Guard: about to start, under the token it was seen with.
-UPDATE task_runs SET attempt = attempt + CASE WHEN status = 'RETRYING' THEN 1 ELSE 0 END, status = 'RUNNING',
-  held_by = :held_by, token = :new_token, ready_host = NULL, wake_at = NULL, next_retry_time = NULL,
-  start_time = COALESCE(start_time, :at), updated_at = :at
-WHERE id = :id AND token = :token AND ready_host IS NOT NULL AND status IN ('SCHEDULED', 'RETRYING')
-
--- name: finish_run
--- Write an attempt's outcome. Guard: RUNNING, under the holder's token.
-UPDATE task_runs SET status = :status, start_time = COALESCE(start_time, :start_time), end_time = :end_time,
-  open_task = :open_task, held_by = NULL, ready_host = NULL, wake_at = :wake_at, request_headers = :request_headers,
-  request_body = :request_body, response_code = :response_code, response_body = :response_body,
-  response_truncated = :response_truncated, response_encoding = :response_encoding, error_message = :error_message,
-  reason = :reason, next_retry_time = :next_retry_time, callback_deadline = :callback_deadline, attempts = :attempts,
-  updated_at = :at
-WHERE id = :id AND token = :token AND status = 'RUNNING'
-
--- name: finish_plain_run
--- The same for the common outcome, a 2xx kept whole: half the values to bind. Guard: RUNNING, under the holder's token.
-UPDATE task_runs SET status = 'SUCCESS', start_time = COALESCE(start_time, :start_time), end_time = :end_time,
-  open_task = NULL, held_by = NULL, ready_host = NULL, wake_at = NULL, request_headers = :request_headers,
-  request_body = :request_body, response_code = :response_code, response_body = :response_body,
-  response_truncated = 0, response_encoding = NULL, error_message = NULL,
-  reason = 'ANSWERED_2XX', next_retry_time = NULL, callback_deadline = NULL, attempts = :attempts,
-  updated_at = :at
-WHERE id = :id AND token = :token AND status = 'RUNNING'
-
--- name: end_run
--- End or move a run outside delivery: cancel, skip, callback, deadline, orphan. Guard: the state and token it was seen in.
-UPDATE task_runs SET status = :status, end_time = :end_time, open_task = :open_task, ready_host = NULL, wake_at = :wake_at,
-  held_by = :held_by, token = :new_token, error_message = :error_message, reason = :reason,
-  attempt = COALESCE(:attempt, attempt), next_retry_time = :next_retry_time, callback_deadline = :callback_deadline, callback_data = :callback_data,
-  attempts = :attempts, updated_at = :at
-WHERE id = :id AND status = :old_status AND token = :token
-
--- name: make_ready
--- A retry's pause is over. Guard: still RETRYING with that wake.
-UPDATE task_runs SET ready_host = host, wake_at = NULL, updated_at = :at
-WHERE id = :id AND status = 'RETRYING' AND wake_at IS NOT NULL
-
--- name: first_waiting
--- The next run in a task's line.
-SELECT MIN(id) FROM task_runs
-WHERE open_task = :task_id AND status = 'SCHEDULED' AND ready_host IS NULL AND is_counted = 1
-
--- name: promote_run
--- Its turn has come. Guard: still waiting.
-UPDATE task_runs SET ready_host = host, updated_at = :at WHERE id = :id AND status = 'SCHEDULED' AND ready_host IS NULL
-
--- name: list_wakes
--- Runs that must be looked at now: a retry's pause or a callback's deadline is over.
-SELECT id, status, task_id FROM task_runs WHERE wake_at <= :now ORDER BY wake_at LIMIT :limit {skip_locked}
-
 -- name: next_wake_at
 -- When the next run must be looked at.
 SELECT MIN(wake_at) FROM task_runs WHERE wake_at IS NOT NULL
-
--- name: list_orphans
--- Runs held by an instance whose lease has run out, by the store's clock.
-SELECT r.id FROM task_runs r LEFT JOIN instances i ON i.id = r.held_by
-WHERE r.open_task IS NOT NULL AND r.status = 'RUNNING' AND r.held_by <> :me
-  AND (i.id IS NULL OR i.lease_until <= {now}) ORDER BY r.id LIMIT :limit
 
 -- name: list_held
 -- Runs an instance has held since before an instant.
 SELECT id FROM task_runs WHERE open_task IS NOT NULL AND status = 'RUNNING' AND held_by = :me AND updated_at < :before
 ORDER BY id LIMIT 10000
-
--- name: is_held
--- Whether a run is still RUNNING under a token.
-SELECT 1 FROM task_runs WHERE id = :id AND token = :token AND status = 'RUNNING'
-
--- name: list_open_of_task
--- A task's unfinished runs.
-SELECT id FROM task_runs WHERE open_task = :task_id ORDER BY id LIMIT :limit
-
--- name: extend_deadline
--- A pending run said it is still at it. Guard: still pending.
-UPDATE task_runs SET callback_deadline = :deadline, wake_at = :deadline, updated_at = :at
-WHERE id = :id AND status = 'CALLBACK_PENDING'
 
 -- name: count_pending_callbacks
 -- How many runs wait for a callback.
@@ -184,3 +91,66 @@ SELECT id, received_at, body, status FROM async_callbacks WHERE task_run_id = :t
 -- Tasks with runs that wait for their turn: the net under lost promotions.
 SELECT DISTINCT open_task FROM task_runs
 WHERE open_task IS NOT NULL AND status = 'SCHEDULED' AND ready_host IS NULL AND is_counted = 1 LIMIT :limit
+
+-- name: find_id
+-- A run by one of its other names.
+-- filter uid: AND uid = :uid
+-- filter callback_token: AND callback_token = :callback_token
+SELECT id FROM task_runs WHERE id > 0 {filters}
+
+-- name: list_waiting
+-- Runs of a task that wait for their turn, in order.
+SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
+  ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
+  response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
+  retry_of, trace_id, attempts, created_at, updated_at, host
+FROM task_runs WHERE open_task = :task_id AND status = 'SCHEDULED' AND ready_host IS NULL AND is_counted = 1
+ORDER BY id LIMIT :limit
+
+-- name: list_wakes
+-- Runs that must be looked at now: a retry's pause or a callback's deadline is over.
+SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
+  ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
+  response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
+  retry_of, trace_id, attempts, created_at, updated_at, host
+FROM task_runs WHERE wake_at <= :now ORDER BY wake_at LIMIT :limit {skip_locked}
+
+-- name: list_orphans
+-- Runs held by an instance whose lease has run out, by the store's clock.
+SELECT r.id, r.uid, r.task_id, r.slot_at, r.scheduled_time, r.start_time, r.end_time, r.status, r.attempt,
+  r.trigger_kind, r.exec_type, r.is_counted, r.ready_host, r.wake_at, r.held_by, r.token, r.request_headers,
+  r.request_body, r.response_code, r.response_body, r.response_truncated, r.response_encoding, r.error_message,
+  r.reason, r.next_retry_time, r.callback_token, r.callback_deadline, r.callback_data, r.override_body, r.retry_of,
+  r.trace_id, r.attempts, r.created_at, r.updated_at, r.host
+FROM task_runs r LEFT JOIN instances i ON i.id = r.held_by
+WHERE r.open_task IS NOT NULL AND r.status = 'RUNNING' AND r.held_by <> :me
+  AND (i.id IS NULL OR i.lease_until <= {now}) ORDER BY r.id LIMIT :limit
+
+-- name: list_current
+-- Which runs are RUNNING, and under which token.
+SELECT id, token FROM task_runs WHERE id {in ids} AND status = 'RUNNING'
+
+-- name: finish_run
+-- Write an attempt's outcome. Guard: the state and token it was claimed with.
+UPDATE task_runs SET status = :status, end_time = :end_time, open_task = :open_task, held_by = NULL, ready_host = NULL,
+  wake_at = :wake_at, request_headers = :request_headers, request_body = :request_body, response_code = :response_code,
+  response_body = :response_body, response_truncated = :response_truncated, response_encoding = :response_encoding,
+  error_message = :error_message, reason = :reason, next_retry_time = :next_retry_time,
+  callback_deadline = :callback_deadline, attempts = :attempts, updated_at = :at
+WHERE id = :id AND status = :old_status AND token = :token
+
+-- name: finish_plain_run
+-- The same where nothing else is to be said: final, no error, the answer kept whole. Guard: the same.
+UPDATE task_runs SET status = :status, end_time = :end_time, open_task = NULL, held_by = NULL, ready_host = NULL,
+  wake_at = NULL, request_headers = :request_headers, request_body = :request_body, response_code = :response_code,
+  response_body = :response_body, response_truncated = 0, response_encoding = NULL, error_message = NULL,
+  reason = :reason, next_retry_time = NULL, callback_deadline = NULL, attempts = :attempts, updated_at = :at
+WHERE id = :id AND status = :old_status AND token = :token
+
+-- name: move_run
+-- Move or end a run without its holder. Guard: the state and token it was seen in.
+UPDATE task_runs SET status = :status, token = :new_token, attempt = :attempt, start_time = :start_time,
+  end_time = :end_time, open_task = :open_task, ready_host = :ready_host, wake_at = :wake_at, held_by = :held_by,
+  error_message = :error_message, reason = :reason, next_retry_time = :next_retry_time,
+  callback_deadline = :callback_deadline, callback_data = :callback_data, attempts = :attempts, updated_at = :at
+WHERE id = :id AND status = :old_status AND token = :token

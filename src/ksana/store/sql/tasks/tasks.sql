@@ -56,19 +56,11 @@ SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_typ
   fire_at, runs_fired, last_run_at, last_status, last_error
 FROM tasks WHERE id = :id {for_update}
 
--- name: find_id
--- The integer id behind a job id.
-SELECT id FROM tasks WHERE job_id = :job_id
-
--- name: find_living_name
--- Who has a name now.
-SELECT id FROM tasks WHERE living_name = :name
-
 -- name: list_tasks
 -- Living tasks, oldest first.
 -- filter status: AND status = :status
--- filter name: AND name LIKE :name
--- filter tag: AND tags LIKE :tag
+-- filter name: AND name LIKE :name ESCAPE '!'
+-- filter tag: AND tags LIKE :tag ESCAPE '!'
 -- filter exec_type: AND exec_type = :exec_type
 SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
   body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
@@ -76,18 +68,6 @@ SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_typ
   fire_at, runs_fired, last_run_at, last_status, last_error
 FROM tasks WHERE deleted = 0 AND id > :after {filters}
 ORDER BY id LIMIT :limit OFFSET :skip
-
--- name: count_tasks
--- How many living tasks meet the conditions.
--- filter status: AND status = :status
--- filter name: AND name LIKE :name
--- filter tag: AND tags LIKE :tag
--- filter exec_type: AND exec_type = :exec_type
-SELECT COUNT(*) FROM tasks WHERE deleted = 0 {filters}
-
--- name: count_by_status
--- Living tasks by status, from the index alone.
-SELECT status, COUNT(*) FROM tasks WHERE deleted = 0 GROUP BY status
 
 -- name: list_due
 -- What is due, earliest first; rows another instance is at are left to it.
@@ -97,20 +77,6 @@ SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_typ
   fire_at, runs_fired, last_run_at, last_status, last_error
 FROM tasks WHERE fire_at <= :now
 ORDER BY fire_at LIMIT :limit {skip_locked}
-
--- name: list_due_standing
--- The same, only where each task stands: for those whose definition is known.
-SELECT id, version, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error
-FROM tasks WHERE fire_at <= :now
-ORDER BY fire_at LIMIT :limit {skip_locked}
-
--- name: list_tasks_of
--- Some tasks by id.
-SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
-  body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
-  callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
-  fire_at, runs_fired, last_run_at, last_status, last_error
-FROM tasks WHERE id {in ids}
 
 -- name: next_fire_at
 -- When the next task is due.
@@ -123,17 +89,32 @@ UPDATE tasks SET next_slot_at = :next_slot_at, fire_at = :fire_at, runs_fired = 
 WHERE id = :id AND version = :version AND next_slot_at = :slot AND fire_at IS NOT NULL
 
 -- name: note_last
--- The latest fact about a task's runs. Guard: not older than what is known.
-UPDATE tasks SET last_status = :last_status, last_error = :last_error, last_run_at = :last_run_at
-WHERE id = :id AND (last_run_at IS NULL OR last_run_at <= :last_run_at)
-
--- name: note_success
--- The same for many whose latest run succeeded. Guard: not older than what is known.
--- filter range: AND id BETWEEN :first AND :last
--- filter list: AND id {in seqs}
-UPDATE tasks SET last_status = 'success', last_error = '', last_run_at = :last_run_at
-WHERE (last_run_at IS NULL OR last_run_at <= :last_run_at) {filters}
+-- The latest fact about the runs of some tasks. Guard: not older than what is known.
+UPDATE tasks SET last_status = :last_status, last_error = :last_error, last_run_at = :at
+WHERE id {in ids} AND (last_run_at IS NULL OR last_run_at <= :at)
 
 -- name: max_id
 -- The highest id.
 SELECT COALESCE(MAX(id), 0) FROM tasks
+
+-- name: find_id
+-- A living task by one of its other names.
+-- filter job_id: AND job_id = :job_id
+-- filter name: AND living_name = :name
+SELECT id FROM tasks WHERE id > 0 {filters}
+
+-- name: count_by_status
+-- Living tasks by status; without conditions from the index alone.
+-- filter status: AND status = :status
+-- filter name: AND name LIKE :name ESCAPE '!'
+-- filter tag: AND tags LIKE :tag ESCAPE '!'
+-- filter exec_type: AND exec_type = :exec_type
+SELECT status, COUNT(*) FROM tasks WHERE deleted = 0 {filters} GROUP BY status
+
+-- name: list_of
+-- Some tasks by id.
+SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
+  body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
+  callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
+  fire_at, runs_fired, last_run_at, last_status, last_error
+FROM tasks WHERE id {in ids}

@@ -1,0 +1,307 @@
+"""The one request pipeline: from a request to the bytes of its answer.
+
+Every HTTP request passes `Pipeline.serve`, whether it came through ASGI (`app`) or past it
+(`fastpath`): source check, route, key and scope, size, query, body, handler, encoding, counting.
+A request passes no middleware and no list of patterns. Every answer that is not a 2xx is the X8
+body. Surfaces hand in their routes; nothing here knows what they do, and nothing here writes to a
+socket.
+"""
+
+import itertools
+import re
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from ksana.api.core.auth import Authenticator
+from ksana.api.core.body import (
+    Receive,
+    check_length,
+    decode_body,
+    read_body,
+    too_large,
+)
+from ksana.api.core.errors import error_body, refusal
+from ksana.api.core.query import decode_query, refuse_query
+from ksana.api.core.routing import (
+    Answer,
+    AnyRoute,
+    Call,
+    Content,
+    Route,
+    Router,
+    Stream,
+    find_trace,
+)
+from ksana.api.core.services import Services
+from ksana.api.core.traffic import RequestSpans, Traffic
+from ksana.base.errors import KsanaError, TooLargeError
+from ksana.base.ids import new_uid
+from ksana.base.instant import Micros
+
+log = structlog.get_logger("ksana.api")
+
+MAX_REQUEST_ID: Final = 128
+DISCARDED_BODY: Final = 8 * 1024 * 1024
+"""A refused body up to this size is read and dropped so that the caller sees the 413; beyond it
+the connection is closed."""
+UNKNOWN_ROUTE: Final = "unknown"
+_INTERNAL: Final = "something went wrong on our side; the log has it under this request id"
+_CLOSE: Final = (b"connection", b"close")
+
+# Request ids only need to differ: a random prefix per process and a counter save a system call per
+# request.
+_ID_PREFIX: Final = new_uid()[:20]
+_id_counter = itertools.count(1)
+_LINE_BREAK = re.compile(rb"[\r\n\0]")
+_encode = msgspec.json.Encoder().encode
+
+FoundRoute = tuple[Route, dict[str, Any]]
+
+
+class IncomingRequest:
+    """A request to be answered. While `receive` is set the body is still on its way, and is read
+    only after everything that the head decides; without it `body` is complete."""
+
+    __slots__ = (
+        "body",
+        "found",
+        "headers",
+        "method",
+        "path",
+        "peer",
+        "query_string",
+        "raw_path",
+        "receive",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        raw_path: bytes,
+        query_string: bytes,
+        headers: dict[bytes, bytes],
+        peer: Any,
+        receive: Receive | None = None,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.raw_path = raw_path
+        self.query_string = query_string
+        self.headers = headers
+        self.peer = peer
+        """(address, port) of the caller, if the server knows it."""
+        self.body = b""
+        self.receive = receive
+        self.found: FoundRoute | None = None
+        """The route, if it had to be known before the request was complete."""
+
+
+class RenderedResponse(msgspec.Struct, frozen=True):
+    """An answer as bytes. `head` holds the header lines, each with its line break; the status line
+    and the server's own headers are the server's."""
+
+    status: int
+    head: bytes
+    body: bytes = b""
+    chunks: AsyncIterator[bytes] | None = None
+    """The body of a stream, in place of `body`. Whoever sends it closes it."""
+    closes: bool = False
+    """The connection ends with this answer; `head` says so."""
+
+
+class Pipeline:
+    """Serves requests. Built once; holds no state of a request."""
+
+    def __init__(
+        self, services: Services, routes: Iterable[AnyRoute], spans: RequestSpans | None = None
+    ) -> None:
+        self.router = Router(routes)
+        self.authenticator = Authenticator(services)
+        self._services = services
+        self._max_body = services.settings.max_body
+        self._monotonic = services.clock.monotonic
+        self._spans = spans
+        self._traffic = Traffic()
+        services.metrics.register(self._traffic)
+
+    async def serve(self, request: IncomingRequest) -> RenderedResponse:
+        """Answer a request. Raise nothing but cancellation."""
+        started = self._monotonic()
+        headers, method = request.headers, request.method
+        sent_id = headers.get(b"x-request-id")
+        request_id = next_request_id() if sent_id is None else sane_request_id(sent_id)
+        template = UNKNOWN_ROUTE
+        try:
+            self.authenticator.check_source(headers)
+            route, params = request.found or self._find(request)
+            template = route.path
+            call = Call(self._services, method, request.path, headers, request_id)
+            call.params = params
+            if route.scope is not None:
+                call.principal = await self.authenticator.admit(headers, route.scope)
+            max_body = route.max_body or self._max_body
+            if request.receive is not None:
+                check_length(headers, max_body)
+            elif len(request.body) > max_body:
+                raise too_large(max_body)
+            if route.query is not None:
+                call.query = decode_query(
+                    route.query, request.query_string, allows_unknown=route.any_query
+                )
+            elif request.query_string and not route.any_query:
+                refuse_query(request.query_string)
+            if route.decoder is None:
+                value = await route.handler(call)
+            else:
+                raw = request.body
+                if request.receive is not None:
+                    raw = await read_body(request.receive, max_body)
+                body = decode_body(route, raw, headers.get(b"content-type"))
+                value = await route.handler(call, body)
+            ready = _encode_answer(value)
+            if isinstance(ready, Stream):
+                counted = self._count_stream(ready, method, template, started, request_id, headers)
+                return RenderedResponse(200, _stream_head(ready, request_id), chunks=counted)
+            content, head = ready, _content_head(ready, request_id)
+        except Exception as error:
+            content = _refuse(error, request, template, request_id)
+            head = _content_head(content, request_id)
+        status = content.status
+        self._record(method, template, status, started, request_id, headers)
+        return RenderedResponse(status, head, content.body, None, _CLOSE in content.headers)
+
+    def _find(self, request: IncomingRequest) -> FoundRoute:
+        route, params = self.router.find(request.method, request.path, request.raw_path)
+        assert isinstance(route, Route)
+        return route, params
+
+    async def _count_stream(
+        self,
+        stream: Stream,
+        method: str,
+        template: str,
+        started: Micros,
+        request_id: str,
+        headers: dict[bytes, bytes],
+    ) -> AsyncIterator[bytes]:
+        """Pass the chunks on; close and count them when they end or the reader goes."""
+        chunks = stream.chunks
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            close = getattr(chunks, "aclose", None)
+            if close is not None:
+                await close()
+            self._record(method, template, 200, started, request_id, headers)
+
+    def _record(
+        self,
+        method: str,
+        template: str,
+        status: int,
+        started: Micros,
+        request_id: str,
+        headers: dict[bytes, bytes],
+    ) -> None:
+        spent_us = self._monotonic() - started
+        self._traffic.record(method, template, status, spent_us)
+        if self._spans is not None:
+            self._spans.served(method, template, status, spent_us, request_id, find_trace(headers))
+
+
+def next_request_id() -> str:
+    """Make a request id."""
+    return f"{_ID_PREFIX}{next(_id_counter):012x}"
+
+
+def sane_request_id(sent: bytes) -> str:
+    """Keep a caller's request id if it is short and printable, else make one."""
+    text = sent.decode("latin-1")
+    if 0 < len(text) <= MAX_REQUEST_ID and text.isascii() and text.isprintable():
+        return text
+    return next_request_id()
+
+
+def _encode_answer(value: Any) -> Content | Stream:
+    """Make a handler's value ready. Encoded here, so that a value that cannot be encoded is a 500
+    and not half an answer."""
+    kind = type(value)
+    if kind is Answer:
+        if value.value is None:
+            return Content(b"", "", value.status, value.headers)
+        return Content(_encode(value.value), "application/json", value.status, value.headers)
+    if kind is Content or kind is Stream:
+        return value  # type: ignore[no-any-return]
+    return Content(_encode(value), "application/json")
+
+
+def _refuse(error: Exception, request: IncomingRequest, template: str, request_id: str) -> Content:
+    """The X8 body of an error; one that is not ours is a bug, and its text stays in the log."""
+    if isinstance(error, KsanaError):
+        status, body, extra = refusal(error, request_id)
+        if isinstance(error, TooLargeError) and _is_endless(request.headers):
+            extra.append(_CLOSE)
+        return Content(body, "application/json", status, tuple(extra))
+    log.error(
+        "request failed",
+        request_id=request_id,
+        method=request.method,
+        route=template,
+        exc_info=error,
+    )
+    return Content(error_body("INTERNAL", _INTERNAL, request_id), "application/json", 500)
+
+
+def _is_endless(headers: dict[bytes, bytes]) -> bool:
+    length = headers.get(b"content-length", b"")
+    return not length.isdigit() or len(length) > 18 or int(length) > DISCARDED_BODY
+
+
+def _content_head(content: Content, request_id: str) -> bytes:
+    """The header lines of a whole answer. Nothing a caller sent can put a line break into them."""
+    media_type, body = content.media_type, content.body
+    if not content.headers and media_type:
+        return (
+            f"content-type: {media_type}\r\ncontent-length: {len(body)}\r\n"
+            f"x-request-id: {request_id}\r\n"
+        ).encode()
+    lines = [(b"x-request-id", request_id.encode()), *content.headers]
+    if media_type:
+        lines.append((b"content-type", media_type.encode()))
+    if content.status not in (204, 304):
+        lines.append((b"content-length", b"%d" % len(body)))
+    return _join_head(lines)
+
+
+def _stream_head(stream: Stream, request_id: str) -> bytes:
+    lines = [
+        (b"content-type", stream.media_type.encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+        (b"x-request-id", request_id.encode()),
+        *stream.headers,
+    ]
+    return _join_head(lines)
+
+
+def _join_head(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    head = b""
+    for name, value in headers:
+        if _LINE_BREAK.search(name) or _LINE_BREAK.search(value):
+            raise ValueError(f"the header {name!r} holds a line break")
+        head += b"%s: %s\r\n" % (name, value)
+    return head
+
+
+def split_head(head: bytes) -> list[tuple[bytes, bytes]]:
+    """The header lines as ASGI wants them."""
+    pairs = []
+    for line in head.split(b"\r\n")[:-1]:
+        name, _, value = line.partition(b": ")
+        pairs.append((name, value))
+    return pairs

@@ -1,0 +1,330 @@
+"""Every move of a queue job, decided: what it was, what it becomes, why, what is written and what
+is recorded. Pure: rows, a command and `now` in, a `JobChange` out.
+
+`engine.queue.job_writer` writes changes, and nothing else moves a job.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from ksana.base.instant import Instant
+from ksana.domain import lifecycle
+from ksana.domain.queue import events
+from ksana.domain.queue.events import EventText
+from ksana.domain.queue.jobs import (
+    CLAIM_HELD,
+    URGENCY,
+    DueJob,
+    ExpiredClaim,
+    Job,
+    JobPosition,
+    NewJob,
+    ReadyJob,
+)
+from ksana.domain.queue.turns import Turns
+
+READY: Final = int(JobPosition.READY)
+SCHEDULED: Final = int(JobPosition.SCHEDULED)
+CLAIMED: Final = int(JobPosition.CLAIMED)
+PENDING: Final = int(JobPosition.PENDING)
+RUNNING: Final = int(JobPosition.RUNNING)
+
+Move = Literal[
+    "promote",
+    "claim",
+    "start",
+    "grant",
+    "deny",
+    "report",
+    "cancel",
+    "finish",
+    "requeue",
+    "take_back",
+]
+"""Which guarded write carries a change: a method of `ports.queue.tables.JobChangeTable`."""
+
+
+LeaseEnd = Literal["RELEASED", "EXPIRED"]
+
+
+class JobChange(msgspec.Struct, frozen=True, gc=False):
+    """One move of one job. What does not belong to the move keeps its default. What most moves have
+    comes first: the two that every job makes in batches are put together by place, which takes a
+    third of the time."""
+
+    move: Move
+    seq: int
+    job_id: str
+    old: str
+    new: str
+    events: tuple[EventText, ...] = ()
+    position: int | None = None
+    cost_units: int = 0
+    lease_id: str = ""
+    lease_token: int = 0
+    """A lease's new token, or of an ending one the token it must have."""
+    lease_end: LeaseEnd | None = None
+    release_status: str | None = None
+    release_digest: str | None = None
+    started_at: Instant | None = None
+    error: str | None = None
+    result_json: str | None = None
+    metrics_json: str | None = None
+    due_at: Instant = 0
+    claim_token: int = 0
+    """A claim's new token, or of a held one the token it must have."""
+    claims: int = 0
+    old_attempts: int = 0
+    attempts: int = 0
+    addon_id: str = ""
+    worker_id: str | None = None
+    until: Instant = 0
+    """When the claim, or the lease, runs out."""
+    ttl_sec: float = 0
+    turn: int = 0
+    next_retry_at: Instant | None = None
+    progress: float | None = None
+    note: str | None = None
+    reason: str | None = None
+
+
+# Submit, promote, claim
+
+
+def submit_job(job: NewJob, now: Instant, turns: Turns) -> Job:
+    """A job as it enters: ready, or scheduled if its time is to come."""
+    kind, run_at, urgency = job.job_class, job.run_at, URGENCY[job.priority]
+    is_ready = run_at is None or run_at <= now
+    return Job(  # by place: one of the three that are made for every job
+        0,
+        job.job_id,
+        kind.addon_id,
+        kind.job_type,
+        job.priority,
+        kind.cost_units,
+        job.constraints_json,
+        job.payload_json,
+        "QUEUED",
+        job.max_attempts,
+        now,
+        now,
+        READY if is_ready else SCHEDULED,
+        urgency,
+        kind.id,
+        turns.give(urgency, job.fairness_key) if is_ready else 0,
+        now if is_ready or run_at is None else run_at,
+        run_at,
+        job.fairness_key,
+        job.client_request_id,
+    )
+
+
+def promote_jobs(jobs: Iterable[DueJob], turns: Turns) -> list[JobChange]:
+    """Scheduled jobs whose time has come get their turns. Nobody sees a change of state."""
+    return [
+        JobChange(
+            move="promote",
+            seq=job.seq,
+            job_id=job.job_id,
+            old="QUEUED",
+            new="QUEUED",
+            position=READY,
+            turn=turns.give(job.urgency, job.fairness_key),
+        )
+        for job in jobs
+    ]
+
+
+def claim_jobs(
+    jobs: Sequence[ReadyJob], tokens: Sequence[int], worker_id: str, until: Instant
+) -> list[JobChange]:
+    """Ready jobs become a worker's."""
+    data = events.claim_data(worker_id)
+    return [
+        JobChange(
+            move="claim",
+            seq=job.seq,
+            job_id=job.job_id,
+            old="QUEUED",
+            new="CLAIMED",
+            events=(("JOB", job.job_id, "JOB_CLAIMED", data),),
+            position=CLAIMED,
+            claim_token=token,
+            claims=job.claims + 1,
+            worker_id=worker_id,
+            until=until,
+        )
+        for job, token in zip(jobs, tokens, strict=True)
+    ]
+
+
+def start_jobs(
+    jobs: Sequence[ReadyJob],
+    lease_ids: Sequence[str],
+    tokens: Sequence[int],
+    worker_id: str,
+    ttl_sec: float,
+    until: Instant,
+) -> list[JobChange]:
+    """Ready jobs are claimed and leased in one. Claim and lease have one token: they have one
+    holder, and begin together."""
+    data, worker_json, granted = (
+        events.claim_data(worker_id),
+        events.encode(worker_id),
+        events.granted,
+    )
+    changes: list[JobChange] = []
+    for job, lease_id, token in zip(jobs, lease_ids, tokens, strict=True):
+        job_id, cost_units, attempts = job.job_id, job.cost_units, job.attempts
+        recorded = (
+            ("JOB", job_id, "JOB_CLAIMED", data),
+            *granted(lease_id, job_id, worker_json, cost_units, attempts + 1),
+        )
+        changes.append(
+            JobChange(  # by place, see there
+                "start",
+                job.seq,
+                job_id,
+                "QUEUED",
+                "RUNNING",
+                recorded,
+                RUNNING,
+                cost_units,
+                lease_id,
+                token,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                job.due_at,
+                token,
+                job.claims + 1,
+                attempts,
+                attempts + 1,
+                job.addon_id,
+                worker_id,
+                until,
+                ttl_sec,
+            )
+        )
+    return changes
+
+
+# What a holder of a claim may do
+
+
+def grant_lease(job: Job, lease_id: str, token: int, ttl_sec: float, until: Instant) -> JobChange:
+    """A claimed job runs."""
+    worker_json = events.encode(job.claimed_by)
+    return JobChange(
+        move="grant",
+        seq=job.seq,
+        job_id=job.job_id,
+        old=job.state,
+        new="RUNNING",
+        events=events.granted(lease_id, job.job_id, worker_json, job.cost_units, job.attempts + 1),
+        position=RUNNING,
+        due_at=job.due_at,
+        claim_token=job.claim_token,
+        old_attempts=job.attempts,
+        attempts=job.attempts + 1,
+        addon_id=job.addon_id,
+        cost_units=job.cost_units,
+        worker_id=job.claimed_by,
+        until=until,
+        lease_id=lease_id,
+        lease_token=token,
+        ttl_sec=ttl_sec,
+    )
+
+
+def deny_lease(
+    job: Job, next_retry_at: Instant, until: Instant, denial: dict[str, object]
+) -> JobChange:
+    """A claimed job waits for capacity; its claim is kept."""
+    recorded: tuple[EventText, ...] = (events.denied(job.job_id, denial),)
+    if job.state != "LEASE_PENDING":
+        recorded = (
+            events.reported(job.job_id, "LEASE_PENDING", job.claimed_by, None),
+            *recorded,
+        )
+    return JobChange(
+        move="deny",
+        seq=job.seq,
+        job_id=job.job_id,
+        old=job.state,
+        new="LEASE_PENDING",
+        events=recorded,
+        position=PENDING,
+        next_retry_at=next_retry_at,
+        claim_token=job.claim_token,
+        until=until,
+    )
+
+
+def can_report(state: str, to: str) -> bool:
+    """Tell whether a worker may report this state of a claimed job: only a lease makes a job run,
+    only its end ends it. The same state again carries a note."""
+    if state not in CLAIM_HELD or to not in CLAIM_HELD:
+        return False
+    return state == to or lifecycle.JOB.allows(state, to)
+
+
+def report_state(
+    job: Job, to: str, progress: float | None, note: str | None, until: Instant
+) -> JobChange:
+    """A worker's word on its claimed job. The claim is extended. Raise ILLEGAL_TRANSITION for a
+    state that is not a worker's to report."""
+    if not can_report(job.state, to):
+        raise lifecycle.JOB.refuse(job.state, to)
+    is_move = to != job.state
+    return JobChange(
+        move="report",
+        seq=job.seq,
+        job_id=job.job_id,
+        old=job.state,
+        new=to,
+        events=(events.reported(job.job_id, to, job.claimed_by, note),) if is_move else (),
+        position=PENDING if job.position == PENDING else CLAIMED,
+        claim_token=job.claim_token,
+        until=until,
+        progress=job.progress if progress is None else progress,
+        note=job.note if note is None else note,
+    )
+
+
+def cancel_job(job: Job, reason: str | None) -> JobChange:
+    """A job that does not run is cancelled at once."""
+    lifecycle.JOB.require(job.state, "CANCELED")
+    return JobChange(
+        move="cancel",
+        seq=job.seq,
+        job_id=job.job_id,
+        old=job.state,
+        new="CANCELED",
+        events=(events.canceled(job.job_id, reason, job.state),),
+        reason=reason,
+    )
+
+
+def take_back(claim: ExpiredClaim, turns: Turns) -> JobChange:
+    """A claim that ran out: the job is queued again, at the front of its priority."""
+    return JobChange(
+        move="take_back",
+        seq=claim.seq,
+        job_id=claim.job_id,
+        old=claim.state,
+        new="QUEUED",
+        events=(
+            events.claim_expired(claim.job_id, claim.claimed_by, claim.state),
+            events.claim_requeued(claim.job_id, claim.attempts),
+        ),
+        position=READY,
+        turn=turns.front(claim.urgency),
+        claim_token=claim.claim_token,
+    )

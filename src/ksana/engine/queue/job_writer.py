@@ -1,0 +1,96 @@
+"""The one writer of queue jobs and leases: every change of state goes through here.
+
+A change comes decided (`domain.queue.changes`). It is checked against `domain.lifecycle`, written
+by the guarded statement of its move together with its lease, counted, and recorded in events, all
+in the transaction it is called in.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+
+from ksana.domain.histogram import bucket_counts
+from ksana.domain.lifecycle import JOB, LEASE
+from ksana.domain.queue import events
+from ksana.domain.queue.changes import JobChange
+from ksana.domain.queue.effects import FigureChanges, count_changes, group_changes
+from ksana.domain.queue.jobs import CLAIM_HELD, Job
+from ksana.ports.queue.tables import QueueTx
+
+_TALLIES = {
+    "DONE": "queue.done",
+    "FAILED": "queue.failed",
+    "CANCELED": "queue.canceled",
+    "TIMEOUT": "queue.timeout",
+}
+
+
+def enter_jobs(tx: QueueTx, jobs: Sequence[Job], *, once: bool) -> bool:
+    """Write new jobs. False: with `once`, one of them was submitted before; the caller must raise,
+    so that nothing of this stays."""
+    for job in jobs:
+        if job.state not in JOB.initial:
+            raise AssertionError(f"a job does not begin as {job.state}")
+    tx.events.append_texts(
+        [events.submitted(job.job_id, job.priority, job.cost_units) for job in jobs]
+    )
+    if tx.jobs.insert(jobs, once=once) < len(jobs):
+        return False
+    tx.series.add("queue.submitted", len(jobs))
+    tx.series.add("queue.queued", len(jobs))
+    tx.gauges.add(len(jobs), 0, len(jobs))
+    return True
+
+
+def write_changes(tx: QueueTx, changes: Sequence[JobChange]) -> bool:
+    """Write changes of jobs, no two of the same. Raise ILLEGAL_TRANSITION for a move that is in no
+    table. False: a guard said no for one of them; the caller must raise, so that nothing of this
+    stays."""
+    if not changes:
+        return True
+    groups = group_changes(changes)
+    for (move, old, new, lease_end), alike in groups.items():
+        _check(old, new, lease_end)
+        if lease_end is not None:
+            end = tx.leases.release if lease_end == "RELEASED" else tx.leases.expire
+            if end(alike) != len(alike):
+                return False
+        if getattr(tx.job_changes, move)(alike) != len(alike):
+            return False
+        if new == "RUNNING":
+            tx.leases.insert(alike)
+        if move == "cancel" and old in CLAIM_HELD:
+            for change in alike:
+                tx.capacity.drop_reserve(change.job_id)
+    tx.events.append_texts(chain.from_iterable([change.events for change in changes]))
+    _count(tx, count_changes(groups, tx.now))
+    return True
+
+
+def _check(old: str, new: str, lease_end: str | None) -> None:
+    if old != new:
+        JOB.require(old, new)
+    elif old in JOB.final:
+        raise JOB.refuse(old, new)
+    if lease_end is not None:
+        LEASE.require("ACTIVE", lease_end)
+
+
+def _count(tx: QueueTx, counts: FigureChanges) -> None:
+    now, series = tx.now, tx.series
+    tx.gauges.add(counts.queued, counts.running, counts.arrivals)
+    for metric, count in (
+        ("queue.queued", counts.queued),
+        ("queue.running", counts.running),
+        ("queue.leases", counts.leases),
+        ("queue.units", counts.units),
+        ("queue.expired", counts.expired),
+    ):
+        series.add(metric, count)
+    for state, count in counts.ended.items():
+        series.add(_TALLIES[state], count)
+    if counts.waited_since:
+        series.observe("queue.wait", bucket_counts(now, counts.waited_since))
+    if counts.ran_since:
+        series.observe("queue.run", bucket_counts(now, counts.ran_since))
+    if counts.ended_leases:
+        tx.capacity.free(counts.freed_units, counts.ended_leases)

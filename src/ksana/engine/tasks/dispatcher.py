@@ -1,0 +1,240 @@
+"""The dispatcher: claimed runs wait here by host, and are sent as call slots come free.
+
+Two limits hold: calls in flight in all (`workers`) and per host. Within them nothing waits for
+another's target, and targets that hang do not take the slots of those that answer (`host_limits`).
+Nothing is sent before the watermark that covers it is on disk (`watermark`), and nothing while our
+lease is not certain, because another instance may be taking over. A run that was claimed under an
+older generation of the lease is not sent either: after a freeze it may be another's, although we
+hold our lease again.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from ksana.base.clock import Clock
+from ksana.base.instant import Instant, Micros
+from ksana.domain.tasks.records import ClaimedRun
+from ksana.engine.tasks.claimed_run import AttemptOver
+from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue, Prefetch, SlotBudget
+from ksana.engine.tasks.requests import Built, build_request
+from ksana.engine.tasks.watermark import Watermark
+from ksana.ports.caller import Call, Caller, Reply, Timing
+from ksana.ports.store import Store
+
+MAX_IDLE_HOSTS = 10_000
+_LEASE_LOST = "the lease of this instance has run out; another one takes over"
+
+
+class InstanceLease(Protocol):
+    """The lease under which this instance holds its runs."""
+
+    def is_held(self) -> bool:
+        """Whether it is certain now."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Rises whenever the lease was lost and is held again."""
+        ...
+
+
+class CallInFlight(NamedTuple):
+    """A call under way."""
+
+    call: Call
+    token: int
+    started_at: Instant
+    queue: HostQueue
+    since_mono: Micros
+
+
+class Dispatcher:
+    """Owns the calls in flight and what waits to be sent."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        caller: Callable[[], Caller],
+        lease: InstanceLease,
+        on_over: Callable[[AttemptOver], None],
+        *,
+        workers: int,
+        per_host: int,
+        callback_base: str,
+        agent: str,
+    ) -> None:
+        """`on_over` is told of every attempt that ended."""
+        self._store = store
+        self._clock = clock
+        self._make_caller = caller
+        self._caller: Caller | None = None
+        self._lease = lease
+        self._on_over = on_over
+        self._workers = workers
+        self._per_host = per_host
+        self._callback_base = callback_base
+        self._agent = agent
+        self._queues: dict[str, HostQueue] = {}
+        self.in_flight: dict[int, CallInFlight] = {}
+        self._slots = CallSlots(self.in_flight, workers)
+        self.watermark = Watermark()
+        self.on_first_call: Callable[[], None] = lambda: None
+        """A call begins while none is in flight."""
+        self.on_blocked: Callable[[], None] = lambda: None
+        """The watermark must move before something can be sent."""
+        self.on_ended: Callable[[HostQueue], None] = lambda queue: None
+        """A call of this host ended, and its slot was given away if anybody waited for it."""
+
+    @property
+    def is_lease_held(self) -> bool:
+        """Whether runs may be claimed and sent."""
+        return self._lease.is_held()
+
+    @property
+    def lease_generation(self) -> int:
+        """The generation to claim runs under."""
+        return self._lease.generation
+
+    def slot_budget(self) -> SlotBudget:
+        """How many runs may be claimed for us right now."""
+        generation = self._lease.generation
+        if not self._lease.is_held():
+            return SlotBudget({}, 0, 0)
+        mono, prefetch = self._clock.monotonic(), self._prefetch
+        by_host = {host: queue.room(mono) for host, queue in self._queues.items()}
+        soon = {host: queue.soon(mono) - len(queue.waiting) for host, queue in self._queues.items()}
+        total = max(self._workers * 64, prefetch.limit) - self.watermark.count_waiting()
+        return SlotBudget(
+            by_host, self._per_host + prefetch.unknown, total, soon, self._per_host, generation
+        )
+
+    def room_at(self, host: str) -> tuple[int, int]:
+        """How many runs may be claimed for one host, and how many of them are sent soon."""
+        queue, mono = self.queue_of(host), self._clock.monotonic()
+        if not self._slots.has_slot(queue, mono):
+            return 0, 0
+        return queue.room(mono), queue.soon(mono) - len(queue.waiting)
+
+    def take(self, runs: list[ClaimedRun], watermark: int = 0) -> None:
+        """Send runs that are ours as soon as there are slots. `watermark` was stored with them."""
+        self.move_watermark(watermark)
+        for run in runs:
+            queue = self.queue_of(run.host)
+            queue.waiting.append(run)
+            self._fill(queue)
+            if queue.waiting:
+                self.watermark.watch(queue)
+
+    def move_watermark(self, stored: int) -> None:
+        """The watermark is on disk: go on where it was waited for."""
+        for queue in self.watermark.move(stored):
+            self._fill(queue)
+
+    def give_turns(self) -> None:
+        """Hand out the slots that are free, one call at a time."""
+        while (queue := self._slots.next_queue(self._clock.monotonic())) is not None:
+            if queue.waiting and queue.in_flight < queue.limit:
+                if not self.watermark.allows_next(queue):
+                    self.on_blocked()
+                    continue
+                self._send(queue, queue.waiting.popleft())
+                if queue.waiting:
+                    self._slots.wait_for_turn(queue)
+
+    def abort(self, run_id: int) -> None:
+        """End a call in flight; its result will find the token void."""
+        flying = self.in_flight.get(run_id)
+        if flying is not None:
+            flying.call.abort()
+
+    def known_runs(self) -> set[int]:
+        """The runs that wait here or are in flight."""
+        waiting = {run.run_id for queue in self._queues.values() for run in queue.waiting}
+        return waiting | set(self.in_flight)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in flight and nothing waits."""
+        return not self.in_flight and not any(queue.waiting for queue in self._queues.values())
+
+    def close(self) -> None:
+        """Abort what is in flight."""
+        if self._caller is not None:
+            self._caller.close()
+
+    def queue_of(self, host: str) -> HostQueue:
+        """The queue of a host, made when first asked for."""
+        queue = self._queues.get(host)
+        if queue is None:
+            if len(self._queues) >= MAX_IDLE_HOSTS:
+                self._forget_idle_queues()
+            queue = self._queues[host] = HostQueue(host, self._per_host, self._prefetch)
+        return queue
+
+    @property
+    def _prefetch(self) -> Prefetch:
+        """Asked each time: we are made before the store is open, and only then it knows."""
+        return ALONE if self._store.sole else SHARED
+
+    def _forget_idle_queues(self) -> None:
+        idle = [
+            host
+            for host, queue in self._queues.items()
+            if not queue.in_flight and not queue.waiting and not queue.is_in_turn
+        ]
+        for host in idle:
+            del self._queues[host]
+
+    def _fill(self, queue: HostQueue) -> None:
+        """Send what waits at a host while there are slots."""
+        while queue.waiting and queue.in_flight < queue.limit:
+            if not self._slots.has_slot(queue, self._clock.monotonic()):
+                self._slots.wait_for_turn(queue)
+                return
+            if not self.watermark.allows_next(queue):
+                self.on_blocked()
+                return
+            self._send(queue, queue.waiting.popleft())
+
+    def _send(self, queue: HostQueue, run: ClaimedRun) -> None:
+        now = self._clock.now()
+        if run.lease != self._lease.generation or not self._lease.is_held():
+            self._end(run, None, Reply("aborted", Timing(), error=_LEASE_LOST, sends=0), now)
+            return
+        try:
+            built = build_request(run, now, self._callback_base, self._agent)
+        except Exception as error:  # a bad definition fails its own run, nobody else's
+            why = f"the request cannot be made: {error}"
+            self._end(run, None, Reply("refused", Timing(), error=why, sends=0), now)
+            return
+        if self._caller is None:
+            self._caller = self._make_caller()
+        since_mono = self._clock.monotonic()
+
+        def done(reply: Reply) -> None:
+            self.in_flight.pop(run.run_id, None)
+            queue.ended(since_mono, self._clock.monotonic())
+            self._end(run, built, reply, now)
+            self._refill(queue)
+
+        queue.began(since_mono)
+        if not self.in_flight:
+            self.on_first_call()
+        call = self._caller.call(built.request, done)
+        self.in_flight[run.run_id] = CallInFlight(call, run.token, now, queue, since_mono)
+
+    def _end(self, run: ClaimedRun, built: Built | None, reply: Reply, started_at: Instant) -> None:
+        request, shown = built or (None, None)
+        ended_at = max(started_at, self._clock.now())
+        self._on_over(AttemptOver(run, request, shown, reply, started_at, ended_at))
+
+    def _refill(self, queue: HostQueue) -> None:
+        """A call ended: its slot goes to whoever waits longest, be it the same host."""
+        if not self._slots.is_anyone_waiting():
+            self._fill(queue)
+        else:
+            if queue.waiting:
+                self._slots.wait_for_turn(queue)
+            self.give_turns()
+        self.on_ended(queue)

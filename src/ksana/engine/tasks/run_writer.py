@@ -1,0 +1,159 @@
+"""The one writer of runs: everything that makes, moves or ends a run goes through here.
+
+What should happen is decided in `domain/tasks` into NewRuns and RunChanges. Here each is checked
+against the lifecycle, written under its guard, and everything that follows is written with it: the
+event, the counts, the task's last status, and the start of runs that wait for their turn.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from ksana.base.instant import SECOND, format_instant
+from ksana.domain.lifecycle import RUN
+from ksana.domain.tasks import changes as decide
+from ksana.domain.tasks.changes import RunChange
+from ksana.domain.tasks.firing import Firing
+from ksana.domain.tasks.records import NewRun, Task
+from ksana.ports.tasks.tables import TasksTx
+
+_show_slot = lru_cache(maxsize=1024)(format_instant)
+"""Tasks that are due together have one slot."""
+
+_FIRST_EVENT = {"RUNNING": "RUN_STARTED", "SCHEDULED": "RUN_SCHEDULED", "SKIPPED": "RUN_SKIPPED"}
+
+
+class Written(msgspec.Struct, gc=False):
+    """What became of a set of changes."""
+
+    done: list[bool]
+    """For each change whether it was written; if not, the run was changed by somebody else."""
+    ready_hosts: set[str]
+    """Hosts with runs that are about to start now."""
+    wakes: bool
+    """Whether a run must be looked at later."""
+
+
+def write_runs(tx: TasksTx, runs: Sequence[NewRun]) -> list[int]:
+    """Write new runs with their events; answer their ids in order."""
+    events: list[tuple[str, str, str, str]] = []
+    skipped = 0
+    ids = tx.run_changes.insert(runs)
+    for run_id, run in zip(ids, runs, strict=True):
+        status = run.status
+        if status not in RUN.initial:
+            raise AssertionError(f"a run cannot begin as {status}")
+        skipped += status == "SKIPPED"
+        slot = "" if run.slot_at is None else f'"slot":"{_show_slot(run.slot_at)}",'
+        # A task, an instant and words of ours: nothing in them needs escaping.
+        data = (
+            f'{{"task_id":{run.task_id},{slot}"trigger":"{run.trigger}","reason":"{run.reason}"'
+            f"{run.more}}}"
+        )
+        events.append(("RUN", str(run_id), _FIRST_EVENT[status], data))
+    tx.events.append_texts(events)
+    if skipped:
+        tx.rollups.add("runs_skipped", count=skipped)
+    return ids
+
+
+def write_changes(tx: TasksTx, changes: Sequence[RunChange], *, lock: bool = True) -> Written:
+    """Write changes of different runs; then let waiting runs start where one ended.
+
+    With `lock` the rows of the tasks whose slot is freed are locked first, in one order: otherwise
+    a run that starts to wait and one that ends could each miss the other. A store with one writer
+    needs no lock.
+    """
+    freed = sorted({change.task_id for change in changes if change.frees_slot})
+    if lock:
+        for task_id in freed:
+            tx.tasks.find(task_id, lock=True)
+    written = _write(tx, changes)
+    if freed:
+        written.ready_hosts |= promote_waiting(tx, freed)
+    return written
+
+
+def promote_waiting(tx: TasksTx, task_ids: Sequence[int]) -> set[str]:
+    """Make as many waiting runs ready as each task has room for; answer the hosts that have ready
+    runs now. The caller holds the locks on the tasks' rows, or the store has one writer."""
+    promotions: list[RunChange] = []
+    for task_id, counts in tx.runs.count_open(task_ids).items():
+        if not counts.waiting:
+            continue
+        task = tx.tasks.find(task_id)
+        room = 0 if task is None else task.definition.max_concurrency - counts.active
+        if room > 0:
+            promotions += [decide.promote(run) for run in tx.run_due.list_waiting(task_id, room)]
+    return _write(tx, promotions).ready_hosts if promotions else set()
+
+
+def write_misfire(tx: TasksTx, task: Task, decision: Firing) -> None:
+    """Record the slots of one task that nobody was there for."""
+    misfire = decision.misfire
+    assert misfire is not None
+    data: dict[str, Any] = {
+        "first": format_instant(misfire.first),
+        "last": format_instant(misfire.last),
+        "count": misfire.count,
+        "policy": misfire.policy,
+    }
+    tx.events.append("TASK", task.id, "TASK_MISFIRED", data)
+    tx.rollups.add("misfires", count=misfire.count)
+    if decision.is_missed:
+        data = {"slot": format_instant(misfire.last), "reason": "NO_INSTANCE_RAN", "alert": True}
+        tx.events.append("TASK", task.id, "TASK_MISSED", data)
+
+
+def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
+    _require_legal(changes)
+    written = Written(_update(tx, changes), set(), False)
+    events: list[tuple[str, str, str, str]] = []
+    counts: dict[str, tuple[int, int]] = {}
+    last: dict[int, tuple[int, str, str]] = {}
+    for change, is_done in zip(changes, written.done, strict=True):
+        if not is_done:
+            continue
+        if change.event:
+            events.append(("RUN", str(change.run_id), change.event, change.data))
+        if change.metric is not None:
+            count, total = counts.get(change.metric, (0, 0))
+            counts[change.metric] = count + 1, total + change.duration_us
+        if change.last_status is not None:
+            last[change.task_id] = change.task_id, change.last_status, change.error or ""
+        if change.ready_host is not None:
+            written.ready_hosts.add(change.ready_host)
+        if change.wake_at is not None:
+            written.wakes = True
+    if events:
+        tx.events.append_texts(events)
+    for metric, (count, total) in counts.items():
+        tx.rollups.add(metric, count=count, total=total / SECOND)
+    if last:
+        tx.tasks.note_last(list(last.values()), tx.now)
+    return written
+
+
+def _require_legal(changes: Sequence[RunChange]) -> None:
+    """A change that keeps the state writes what else is new of a run; a final one has nothing."""
+    for change in changes:
+        if change.old != change.new:
+            RUN.require(change.old, change.new)
+        elif change.old in RUN.final:
+            raise RUN.refuse(change.old, change.new)
+
+
+def _update(tx: TasksTx, changes: Sequence[RunChange]) -> list[bool]:
+    """Run the guarded UPDATEs. The end of an attempt writes its record too; mostly all changes are
+    of one kind."""
+    ends = [change for change in changes if change.record is not None]
+    if len(ends) == len(changes):
+        return tx.run_changes.finish(changes)
+    if not ends:
+        return tx.run_changes.move(changes)
+    moves = [change for change in changes if change.record is None]
+    ended = iter(tx.run_changes.finish(ends))
+    moved = iter(tx.run_changes.move(moves))
+    return [next(moved if change.record is None else ended) for change in changes]

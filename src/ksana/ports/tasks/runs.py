@@ -1,0 +1,136 @@
+"""What a store keeps of runs, in three tables by purpose: reading them, finding those that must be
+looked at, and changing them. Only `engine/tasks/run_writer.py` calls the changes."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from ksana.base.instant import Instant
+from ksana.domain.tasks.changes import RunChange
+from ksana.domain.tasks.firing import Counts
+from ksana.domain.tasks.records import NewRun, Run, Task
+
+
+class Callback(NamedTuple):
+    """A callback as it came."""
+
+    id: int
+    received_at: Instant
+    body: str
+    status: str
+
+
+class Runs(Protocol):
+    """One record for each firing."""
+
+    def find(self, run_id: int, *, lock: bool = False) -> Run | None:
+        """Read a run. With `lock` its row is locked until the transaction ends."""
+        ...
+
+    def find_id(self, *, uid: str | None = None, callback_token: str | None = None) -> int | None:
+        """The run with this uid, or with this callback token."""
+        ...
+
+    def list_runs(
+        self,
+        *,
+        task_id: int | None = None,
+        status: str | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+        slot_at: Instant | None = None,
+        is_open: bool = False,
+        limit: int = 20,
+        skip: int = 0,
+    ) -> list[Run]:
+        """Runs that meet all conditions, newest first. `since` and `until` bound the scheduled
+        time. `is_open` asks for the unfinished runs of `task_id`, which must be given then."""
+        ...
+
+    def count_runs(
+        self,
+        *,
+        task_id: int | None = None,
+        status: str | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+    ) -> int:
+        """How many runs meet the same conditions."""
+        ...
+
+    def count_open(self, task_ids: Sequence[int]) -> dict[int, Counts]:
+        """Counted unfinished runs of tasks; a task without any is left out. Exact for a task whose
+        row is locked."""
+        ...
+
+    def count_pending_callbacks(self) -> int:
+        """How many runs wait for a callback."""
+        ...
+
+    def list_callbacks(self, run_id: int) -> list[Callback]:
+        """The callbacks that came for a run, in order, the first hundred."""
+        ...
+
+
+class RunDue(Protocol):
+    """Which runs must be looked at now. Everything here is found by an index and bounded."""
+
+    def list_ready_hosts(self) -> list[str]:
+        """Hosts with runs about to start."""
+        ...
+
+    def list_ready(self, host: str, limit: int) -> list[tuple[Run, Task]]:
+        """Runs about to start at a host with their tasks, oldest first, locked; rows another
+        instance is at are left out."""
+        ...
+
+    def list_waiting(self, task_id: int, limit: int) -> list[Run]:
+        """Runs of a task that wait for their turn, in order."""
+        ...
+
+    def list_stalled(self, limit: int) -> list[int]:
+        """Tasks with runs that wait for their turn."""
+        ...
+
+    def list_wakes(self, now: Instant, limit: int) -> list[Run]:
+        """Runs whose wake_at has come, earliest first, locked; rows another instance is at are left
+        out."""
+        ...
+
+    def next_wake_at(self) -> Instant | None:
+        """When the next run must be looked at; None if none must."""
+        ...
+
+    def list_orphans(self, me: str, limit: int) -> list[Run]:
+        """RUNNING runs of other holders whose lease has run out by the store's clock."""
+        ...
+
+    def list_held(self, me: str, before: Instant) -> list[int]:
+        """Runs this instance has held since before an instant."""
+        ...
+
+    def list_void(self, claims: Sequence[tuple[int, int]]) -> list[int]:
+        """Of claims, each (run, token): the runs that are no longer RUNNING under their token."""
+        ...
+
+
+class RunChanges(Protocol):
+    """Guarded writes, many at once. The store is told every value."""
+
+    def insert(self, runs: Sequence[NewRun]) -> list[int]:
+        """Write runs; answer their ids in order. (task, slot) is unique in the database."""
+        ...
+
+    def finish(self, changes: Sequence[RunChange]) -> list[bool]:
+        """Write the ends of attempts of different runs with their records; answer for each whether
+        its run was in the old state under its token. Attempt number, start and callback data stay.
+        """
+        ...
+
+    def move(self, changes: Sequence[RunChange]) -> list[bool]:
+        """Write all members of changes of different runs; answer for each whether its run was in
+        the old state under its token. What is recorded of the attempt stays."""
+        ...
+
+    def insert_callback(self, run_id: int, headers: str, body: str, status: str) -> None:
+        """Keep a callback as it came."""
+        ...

@@ -1,0 +1,194 @@
+"""Claims on queue jobs, with or without leases: one transaction each."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from ksana.base.ids import new_ordered_uuids, new_tokens
+from ksana.base.instant import SECOND, Instant
+from ksana.domain.queue import after_change, changes
+from ksana.domain.queue.admission import Capacity, Limits, admit_ready
+from ksana.domain.queue.changes import JobChange
+from ksana.domain.queue.classes import JobClass, Wants, accepts
+from ksana.domain.queue.jobs import Job, Lease, ReadyJob
+from ksana.engine.queue.leasing import promote_due, write_held
+from ksana.ports.queue.tables import QueueTx
+
+PROMOTE: Final = 500
+"""Scheduled jobs a claim moves over before it takes; the sweep moves the rest."""
+
+FILTERS: Final = 512
+"""Filters whose classes are remembered."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a worker asks for."""
+
+    worker_id: str
+    wants: Wants
+    limit: int = 1
+    has_lease: bool = False
+    ttl_sec: float = 30
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """What a claim got: the jobs as they were taken, and what was made of each."""
+
+    taken: Sequence[ReadyJob] = ()
+    changes: Sequence[JobChange] = ()
+    at: Instant = 0
+    until: Instant = 0
+    """When the claim, or the leases, run out."""
+    has_leases: bool = False
+    is_busy: bool = False
+    """Nothing was looked at: another transaction holds the capacity. Come again in a moment."""
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs as they are now."""
+        at, pairs = self.at, zip(self.taken, self.changes, strict=True)
+        return [after_change.claimed_job(job, change, at) for job, change in pairs]
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The leases, in the order of the jobs."""
+        if not self.has_leases:
+            return []
+        return [after_change.new_lease(change, self.at) for change in self.changes]
+
+
+NOTHING: Final = Claimed()
+BUSY: Final = Claimed(is_busy=True)
+
+
+class JobClassCache:
+    """Every class, remembered until one is added, and which of them a filter accepts. Shared by the
+    writers of a process."""
+
+    def __init__(self) -> None:
+        self._mark: tuple[int, int] = (-1, 0)
+        self._classes: tuple[JobClass, ...] = ()
+        self._chosen: dict[Wants, tuple[int, ...]] = {}
+        self._filters: dict[Wants, None] = {}
+        self.committed: set[int] = set()
+        """Classes known to be in the store for good."""
+
+    @property
+    def filters(self) -> Iterable[Wants]:
+        """The filters that claims on this instance came with, up to so many."""
+        return list(self._filters)
+
+    def choose(self, tx: QueueTx, wants: Wants) -> tuple[int, ...]:
+        """The classes a worker takes jobs from."""
+        mark = tx.job_classes.mark()
+        if mark != self._mark:
+            self._classes = tuple(tx.job_classes.list_classes())
+            self._chosen = {}
+            self._mark = mark
+        found = self._chosen.get(wants)
+        if found is None:
+            found = tuple(kind.id for kind in self._classes if accepts(kind, wants))
+            if len(self._chosen) >= FILTERS:
+                self._chosen.clear()
+            if len(self._filters) >= FILTERS:
+                self._filters.clear()
+            self._chosen[wants] = found
+            self._filters[wants] = None
+        return found
+
+    def is_all(self, class_ids: tuple[int, ...]) -> bool:
+        """Whether these are all classes there are."""
+        return len(class_ids) == len(self._classes)
+
+
+def claim_jobs(
+    tx: QueueTx, claim: Claim, cache: JobClassCache, limits: Limits, is_patient: bool = True
+) -> Claimed:
+    """Hand out the next jobs, in order of priority, turn and age. One that is not patient does not
+    wait for the capacity: those who give units back wait for it too, and should not stand behind
+    all who want some."""
+    promote_due(tx, PROMOTE)
+    class_ids = cache.choose(tx, claim.wants)
+    if claim.has_lease:
+        # Everybody who leases or releases waits for the capacity's lock: do not take it to learn
+        # that there is nothing to do.
+        is_used_up = tx.capacity.read(limits.total).used >= limits.total
+        if is_used_up or not tx.job_order.has_ready(class_ids):
+            return NOTHING
+        lock = tx.capacity.lock if is_patient else tx.capacity.try_lock
+        capacity = lock(limits.total)
+        if capacity is None:
+            return BUSY
+        return _claim_with_leases(tx, claim, cache, class_ids, limits, capacity)
+    jobs = _take(tx, class_ids, claim.limit, cache)
+    if not jobs:
+        return NOTHING
+    until = tx.now + limits.claim_ttl_us
+    claimed = changes.claim_jobs(jobs, new_tokens(len(jobs)), claim.worker_id, until)
+    write_held(tx, claimed)
+    return Claimed(taken=jobs, changes=claimed, at=tx.now, until=until)
+
+
+def _take(
+    tx: QueueTx, class_ids: tuple[int, ...], limit: int, cache: JobClassCache
+) -> list[ReadyJob]:
+    if not cache.is_all(class_ids):
+        return list(tx.job_order.take_ready(class_ids, limit))
+    jobs = tx.job_order.take_ready(None, limit)
+    # A class may have been added since the cache was read: whether the worker takes it is unknown.
+    known = class_ids if len(class_ids) < 64 else frozenset(class_ids)
+    return [job for job in jobs if job.class_id in known]
+
+
+def _claim_with_leases(
+    tx: QueueTx,
+    claim: Claim,
+    cache: JobClassCache,
+    class_ids: tuple[int, ...],
+    limits: Limits,
+    capacity: Capacity,
+) -> Claimed:
+    """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED."""
+    taken: list[ReadyJob] = []
+    started: list[JobChange] = []
+    until = tx.now + round(claim.ttl_sec * SECOND)
+    wants = claim.wants
+    has_reserved = False
+    for is_last in (False, True):
+        if capacity.used >= capacity.total:
+            break
+        ready = _take(tx, class_ids, claim.limit - len(taken), cache)
+        admission = admit_ready(capacity, ready, tx.now, limits, tx.capacity.sum_of_addon)
+        capacity, admitted = admission.capacity, admission.admitted
+        has_reserved = has_reserved or admission.has_reserved
+        if admitted:
+            begun = _start(tx, claim, admitted, until)
+            taken += admitted
+            started += begun
+        if is_last or not admission.has_refused or len(taken) >= claim.limit:
+            break
+        # Behind jobs that are too large smaller ones may wait: once more, for those that fit.
+        free = capacity.total - capacity.used
+        most = free if wants.max_cost_units is None else min(free, wants.max_cost_units)
+        wants = msgspec.structs.replace(wants, max_cost_units=most)
+        class_ids = cache.choose(tx, wants)
+    if taken or has_reserved:
+        tx.capacity.write(capacity)
+    if not taken:
+        return NOTHING
+    return Claimed(taken=taken, changes=started, at=tx.now, until=until, has_leases=True)
+
+
+def _start(tx: QueueTx, claim: Claim, jobs: Sequence[ReadyJob], until: Instant) -> list[JobChange]:
+    count = len(jobs)
+    started = changes.start_jobs(
+        jobs,
+        new_ordered_uuids(tx.now, count),
+        new_tokens(count),
+        claim.worker_id,
+        claim.ttl_sec,
+        until,
+    )
+    write_held(tx, started)
+    return started

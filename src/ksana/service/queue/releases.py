@@ -1,0 +1,139 @@
+"""How leases are released: one transaction for a set of them, each item answered on its own."""
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+
+from ksana.base.errors import KsanaError, NotFoundError
+from ksana.domain.queue.after_change import ended_job
+from ksana.domain.queue.attempt_ends import Release, after_release, end_attempt
+from ksana.domain.queue.changes import JobChange
+from ksana.domain.queue.jobs import LeasedJob, LeaseWithJob
+from ksana.domain.queue.turns import Turns
+from ksana.engine.queue.leasing import expire_leases, write_held
+from ksana.ports.queue.tables import QueueTx
+from ksana.service.queue.leases import (
+    LeaseAnswer,
+    lease_lost,
+    lease_with_job,
+    refuse_other_lease,
+)
+
+
+class Released(msgspec.Struct, frozen=True, gc=False):
+    """What became of a job by a release, or had become by the same one before."""
+
+    lease_id: str
+    job_id: str
+    state: str
+
+
+Answer = TypeVar("Answer", Released, LeasedJob)
+
+
+class ReleasedSet(msgspec.Struct, Generic[Answer], frozen=True):
+    """A set of releases, answered in order, and all changes that were written with it."""
+
+    answers: Sequence[Answer | KsanaError]
+    changes: Sequence[JobChange]
+
+
+def release_compactly(tx: QueueTx, items: Sequence[Release]) -> ReleasedSet[Released]:
+    """End attempts, each on its own, and answer only what became of the jobs. A repeat of the same
+    release is answered the same; a late one is refused, and what its job has become by right is
+    written down with it."""
+    held = tx.leases.lock_with_jobs(list(dict.fromkeys([item.lease_id for item in items])))
+    return _release(tx, items, held)
+
+
+def release_leases(tx: QueueTx, items: Sequence[Release]) -> ReleasedSet[LeasedJob]:
+    """The same, and answer the leases and jobs whole."""
+    now = tx.now
+    found = tx.leases.lock_leases(list(dict.fromkeys(item.lease_id for item in items)))
+    jobs = tx.jobs.lock_jobs([lease.job_id for lease, _ in found.values()]) if found else {}
+    held = {
+        lease.lease_id: lease_with_job(lease, is_live, jobs[lease.job_id])
+        for lease, is_live in found.values()
+        if lease.job_id in jobs
+    }
+    released = _release(tx, items, held)
+    written = {change.lease_id: change for change in released.changes}
+    answers: list[LeaseAnswer] = []
+    for item, answer in zip(items, released.answers, strict=True):
+        if isinstance(answer, KsanaError):
+            answers.append(answer)
+            continue
+        lease = found[item.lease_id][0]
+        job = jobs[lease.job_id]
+        change = written.get(item.lease_id)
+        if change is not None:
+            job = ended_job(job, change, now)
+            lease = msgspec.structs.replace(
+                lease,
+                state="RELEASED",
+                released_at=now,
+                release_status=change.release_status,
+                release_digest=change.release_digest,
+            )
+        answers.append(LeasedJob(lease, job))
+    return ReleasedSet(answers, released.changes)
+
+
+def _release(
+    tx: QueueTx, items: Sequence[Release], held: dict[str, LeaseWithJob]
+) -> ReleasedSet[Released]:
+    answers: list[Released | KsanaError | None] = []
+    fresh: dict[str, tuple[Release, LeaseWithJob, str]] = {}
+    late: dict[str, LeaseWithJob] = {}
+    for item in items:
+        lease_id = item.lease_id
+        one = held.get(lease_id)
+        if one is None:
+            answers.append(NotFoundError(f"there is no lease {lease_id}"))
+            continue
+        answer: Released | KsanaError | None = refuse_other_lease(one, item.job_id, item.proof)
+        if answer is None:
+            digest = item.digest()
+            if not one.is_live:
+                if one.lease_state == "ACTIVE":
+                    late[lease_id] = one
+                is_same = one.lease_state == "RELEASED" and one.release_digest == digest
+                answer = (
+                    Released(lease_id, one.job_id, one.job_state)
+                    if is_same
+                    else lease_lost(one.lease_state)
+                )
+            elif lease_id not in fresh:
+                fresh[lease_id] = (item, one, digest)
+            elif fresh[lease_id][2] != digest:
+                answer = lease_lost(one.lease_state)
+        answers.append(answer)
+    ended = _end(tx, fresh) if fresh else {}
+    written = [*ended.values(), *(expire_leases(tx, list(late.values())) if late else ())]
+    return ReleasedSet(
+        [
+            Released(item.lease_id, ended[item.lease_id].job_id, ended[item.lease_id].new)
+            if answer is None
+            else answer
+            for item, answer in zip(items, answers, strict=True)
+        ],
+        written,
+    )
+
+
+def _end(tx: QueueTx, fresh: dict[str, tuple[Release, LeaseWithJob, str]]) -> dict[str, JobChange]:
+    now, turns = tx.now, Turns(tx.job_order)
+    ended = {
+        lease_id: end_attempt(
+            held,
+            after_release(held, item.status, item.may_retry),
+            item,
+            digest,
+            now,
+            turns,
+        )
+        for lease_id, (item, held, digest) in fresh.items()
+    }
+    write_held(tx, list(ended.values()))
+    return ended

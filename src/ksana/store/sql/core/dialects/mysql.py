@@ -1,0 +1,202 @@
+"""MariaDB and MySQL, through PyMySQL."""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ksana.base.errors import SetupError
+from ksana.store.sql.core import bulk
+from ksana.store.sql.core.dialects.base import Trouble, all_match, load_driver
+from ksana.store.sql.core.statements import Macros
+
+
+def _mysql_list(values: Sequence[int] | Sequence[str]) -> Sequence[Any]:
+    """The driver writes a sequence as a list in brackets; an empty one would not be SQL."""
+    return values or (None,)
+
+
+class MysqlDialect:
+    """MariaDB 10.6+ and MySQL 8, through PyMySQL."""
+
+    name = "mysql"
+    is_network = True
+    begin_write = "BEGIN"
+    begin_read = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+    clock_sql = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
+    macros = Macros(
+        {
+            "id": "BIGINT AUTO_INCREMENT PRIMARY KEY",
+            "bigtext": "LONGTEXT",
+            "blob": "LONGBLOB",
+            "table_options": "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
+            "clustered_options": "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin",
+            "now": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)",
+            "skip_locked": "FOR UPDATE SKIP LOCKED",
+            "for_update": "FOR UPDATE",
+            "insert_ignore": "INSERT IGNORE INTO",
+            "on_conflict_ignore": "",
+            "upsert": "ON DUPLICATE KEY UPDATE",
+            "excluded": "VALUES({})",
+            "true": "1",
+            "force_index": "FORCE INDEX ({})",
+            "force_primary": "FORCE INDEX (PRIMARY)",
+            "in": "IN %({})s",
+            "text": "CAST({} AS CHAR)",
+            "widen": "ALTER TABLE {} MODIFY {} {} NOT NULL",
+        },
+        parameter="%({})s",
+        keeps_where=False,
+        escapes_percent=True,
+        list_value=_mysql_list,
+    )
+    _CHUNK_BYTES = 4 * 1024 * 1024
+    _WIDE_BYTES = 256 * 1024
+    """Larger ones would have the server put the rows it is given on disk."""
+    _LOST = frozenset(
+        {
+            2002,
+            2003,
+            2006,
+            2013,
+            2055,
+            1053,
+            1077,
+            1079,
+            1152,
+            1158,
+            1159,
+            1160,
+            1161,
+            1927,
+            4031,
+            0,
+        }
+    )
+    _RETRY = frozenset({1213, 1205, 1020, 3572})
+    _FULL = frozenset({1021, 1026, 1114, 1041, 3})
+
+    _SET_WRITER = (
+        "SET NAMES utf8mb4 COLLATE utf8mb4_bin, SESSION innodb_lock_wait_timeout = 10"
+        ", SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
+        # A transaction of ours whose process froze or whose connection died without a word must let
+        # go of its rows before its lease runs out: whoever takes over needs them.
+        "/*M! , SESSION idle_transaction_timeout = 10 */"
+    )
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if not parts.path.strip("/"):
+            raise SetupError(
+                "the store URL names no database: write mysql://user:password@host:3306/database"
+            )
+        self._options: dict[str, Any] = {
+            "host": parts.hostname or "127.0.0.1",
+            "port": parts.port or 3306,
+            "user": unquote(parts.username or "root"),
+            "password": unquote(parts.password or ""),
+            "database": unquote(parts.path.strip("/")),
+        }
+        query = dict(parse_qsl(parts.query))
+        if "unix_socket" in query:
+            self._options["unix_socket"] = query["unix_socket"]
+        if "ssl_ca" in query:
+            self._options["ssl"] = {"ca": query["ssl_ca"]}
+
+    def connect(self, read_only: bool) -> Any:
+        pymysql = load_driver("pymysql", "mysql")
+        from pymysql.constants import CLIENT
+
+        connection = pymysql.connect(
+            **self._options,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=5,
+            read_timeout=5,
+            write_timeout=60,
+            # Guards count matched rows, not changed ones: setting a value to itself must not look
+            # like a lost race.
+            client_flag=CLIENT.FOUND_ROWS,
+            init_command=None if read_only else self._SET_WRITER,
+        )
+        level = (
+            "REPEATABLE READ" if read_only else "READ COMMITTED"
+        )  # only the former makes a snapshot
+        connection.query(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+        # A statement may take long; a server that accepts and then falls silent is noticed sooner.
+        connection._read_timeout = 60  # noqa: SLF001 - there is no other way to change it
+        return connection
+
+    def classify(self, error: BaseException) -> Trouble:
+        pymysql = load_driver("pymysql", "mysql")
+        if isinstance(error, OSError | EOFError):
+            return Trouble.LOST
+        if not isinstance(error, pymysql.MySQLError):
+            return Trouble.OURS
+        code = error.args[0] if error.args else 0
+        if code in self._RETRY:
+            return Trouble.RETRY
+        if code in self._FULL:
+            return Trouble.FULL
+        if isinstance(error, pymysql.err.InterfaceError) or code in self._LOST:
+            return Trouble.LOST
+        if code in (1290, 1836):  # the server runs read-only: it fails over, or an operator said so
+            return Trouble.LOST
+        return Trouble.OURS
+
+    def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
+        from pymysql.cursors import RE_INSERT_VALUES
+
+        # One multi-row INSERT gets consecutive ids, and LAST_INSERT_ID is the first of them.
+        cursor.max_stmt_length = 4 * self._CHUNK_BYTES
+        step = cursor.connection.__dict__.get("_ksana_id_step")
+        if step is None:
+            cursor.execute("SELECT @@auto_increment_increment")
+            step = cursor.connection.__dict__["_ksana_id_step"] = int(cursor.fetchone()[0])
+        ids: list[int] = []
+        if len(rows) == 1 or not RE_INSERT_VALUES.match(
+            sql
+        ):  # a shape the driver cannot join would run row by row
+            for row in rows:
+                cursor.execute(sql, row)
+                ids.append(cursor.lastrowid)
+            return ids
+        for chunk in _chunks(rows, self._CHUNK_BYTES):
+            cursor.executemany(sql, chunk)
+            ids.extend(range(cursor.lastrowid, cursor.lastrowid + step * len(chunk), step))
+        return ids
+
+    def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
+        count = 0
+        for chunk in _chunks(rows, self._WIDE_BYTES):
+            if bulk.widen_named(sql, 2) is None:  # the driver joins the rows of an INSERT itself
+                cursor.executemany(sql, chunk)
+                count += cursor.rowcount
+                continue
+            for width, piece in bulk.split(chunk):
+                wide = bulk.widen_named(sql, width) if width > 1 else None
+                if wide is None:
+                    cursor.executemany(sql, piece)
+                else:
+                    cursor.execute(wide[0], [row[name] for row in piece for name in wide[1]])
+                count += cursor.rowcount
+        return count
+
+    def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
+        if all_match(self, cursor, sql, rows):
+            return [True] * len(rows)
+        return [cursor.execute(sql, row) == 1 for row in rows]
+
+
+def _chunks(rows: Sequence[dict[str, Any]], limit: int) -> list[list[dict[str, Any]]]:
+    chunks: list[list[dict[str, Any]]] = []
+    size = limit
+    for row in rows:
+        weight = 64 + sum(
+            len(value) if isinstance(value, str | bytes) else 16 for value in row.values()
+        )
+        if size + weight > limit or len(chunks[-1]) >= 500:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(row)
+        size += weight
+    return chunks

@@ -1,0 +1,121 @@
+"""SQLite: one file, one writer, in our process."""
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from ksana.base.clock import Clock
+from ksana.store.sql.core import bulk, sqlite_file
+from ksana.store.sql.core.dialects.base import Trouble, all_match
+from ksana.store.sql.core.statements import Macros
+
+
+def _sqlite_list(values: Sequence[int] | Sequence[str] | str) -> str:
+    """A JSON array, which `json_each` makes rows of."""
+    return values if isinstance(values, str) else msgspec.json.encode(values).decode()
+
+
+class SqliteDialect:
+    """The embedded store: one file, one writer."""
+
+    name = "sqlite"
+    is_network = False
+    begin_write = "BEGIN IMMEDIATE"
+    begin_read = "BEGIN"
+    clock_sql = "SELECT ksana_now()"
+    macros = Macros(
+        {
+            "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
+            "bigtext": "TEXT",
+            "blob": "BLOB",
+            "table_options": "",
+            "clustered_options": "WITHOUT ROWID",
+            "now": "ksana_now()",
+            "skip_locked": "",
+            "for_update": "",
+            "insert_ignore": "INSERT INTO",
+            "on_conflict_ignore": "ON CONFLICT DO NOTHING",
+            "upsert": "ON CONFLICT ({}) DO UPDATE SET",
+            "excluded": "excluded.{}",
+            "true": "1",
+            "force_index": "INDEXED BY {}",
+            "force_primary": "",
+            "in": "IN (SELECT value FROM json_each(:{}))",
+            "text": "CAST({} AS TEXT)",
+            "widen": "",  # it does not enforce lengths
+        },
+        parameter=":{}",
+        keeps_where=True,
+        escapes_percent=False,
+        list_value=_sqlite_list,
+        is_numbered=True,
+    )
+
+    _NO_ROOM = frozenset(
+        {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN}
+    )
+    """Writes refused for want of room (EDQUOT, ENOSPC on some systems): full, not broken, for
+    nothing was synced yet."""
+
+    def __init__(self, path: str, clock: Clock) -> None:
+        self.path = path
+        self._clock = clock
+
+    def connect(self, read_only: bool) -> sqlite3.Connection:
+        return sqlite_file.connect(self.path, self._clock, read_only)
+
+    def classify(self, error: BaseException) -> Trouble:
+        if not isinstance(error, sqlite3.Error):
+            return Trouble.OURS
+        code = getattr(error, "sqlite_errorcode", None)
+        primary = code & 0xFF if code is not None else None
+        if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Trouble.RETRY
+        if primary == sqlite3.SQLITE_FULL:
+            return Trouble.FULL
+        if primary == sqlite3.SQLITE_IOERR:
+            return Trouble.FULL if code in self._NO_ROOM else Trouble.BROKEN
+        if primary == sqlite3.SQLITE_CANTOPEN:
+            return Trouble.LOST  # out of descriptors, or the folder is gone: later perhaps
+        if primary == sqlite3.SQLITE_READONLY:
+            return Trouble.BROKEN
+        if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return Trouble.DAMAGED
+        if code is None and "Could not decode to UTF-8" in str(error):
+            return Trouble.DAMAGED  # the driver's own error: nothing but UTF-8 is ever written
+        return Trouble.OURS
+
+    def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
+        if len(rows) == 1:
+            cursor.execute(sql, rows[0])
+            return [cursor.lastrowid]
+        ids: list[int] = []
+        for width, piece in bulk.split(rows):
+            wide = bulk.widen(sql, width) if width > 1 else None
+            if wide is None:
+                for row in piece:
+                    cursor.execute(sql, row)
+                    ids.append(cursor.lastrowid)
+            else:  # one writer, so the ids of one statement follow each other
+                cursor.execute(wide, tuple(chain.from_iterable(piece)))
+                ids.extend(range(cursor.lastrowid - width + 1, cursor.lastrowid + 1))
+        return ids
+
+    def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
+        count = 0
+        for width, piece in bulk.split_for(sql, rows):
+            wide = bulk.widen(sql, width) if width > 1 else None
+            if wide is None:
+                cursor.executemany(sql, piece)
+            else:
+                cursor.execute(wide, tuple(chain.from_iterable(piece)))
+            count += cursor.rowcount
+        return count
+
+    def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
+        if all_match(self, cursor, sql, rows):
+            return [True] * len(rows)
+        return [cursor.execute(sql, row).rowcount == 1 for row in rows]

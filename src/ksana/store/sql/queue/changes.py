@@ -1,0 +1,231 @@
+"""The guarded writes of queue jobs in SQL: each is told every value and answers how many rows its
+guard let through."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ksana.base.instant import Instant
+from ksana.domain.queue.changes import JobChange
+from ksana.domain.queue.jobs import FINAL_OF
+from ksana.store.sql.core.session import Row, Session
+
+
+class SqlJobChanges:
+    """`scheduler_job_runs`, written. The names of the methods are the moves of the changes."""
+
+    def __init__(self, _: Session, tx: Any) -> None:
+        self._jobs = tx.jobs
+        self._now: Instant = tx.now
+
+    def _run(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+        count: int = self._jobs.session.run_rows(name, columns, rows)
+        return count
+
+    def promote(self, changes: Sequence[JobChange]) -> int:
+        columns = ("turn", "seq")
+        rows = [(one.turn, one.seq) for one in changes]
+        return self._run("queue.promote_job", columns, rows)
+
+    def claim(self, changes: Sequence[JobChange]) -> int:
+        columns = (
+            "worker_id",
+            "claim_token",
+            "claims",
+            "until",
+            "now_at",
+            "seq",
+        )
+        now = self._now
+        rows = [
+            (
+                one.worker_id,
+                one.claim_token,
+                one.claims,
+                one.until,
+                now,
+                one.seq,
+            )
+            for one in changes
+        ]
+        return self._run("queue.claim_job", columns, rows)
+
+    def start(self, changes: Sequence[JobChange]) -> int:
+        columns = (
+            "worker_id",
+            "claim_token",
+            "claims",
+            "lease_id",
+            "attempts",
+            "now_at",
+            "seq",
+            "old_attempts",
+        )
+        now = self._now
+        rows = [
+            (
+                one.worker_id,
+                one.claim_token,
+                one.claims,
+                one.lease_id,
+                one.attempts,
+                now,
+                one.seq,
+                one.old_attempts,
+            )
+            for one in changes
+        ]
+        return self._run("queue.start_job", columns, rows)
+
+    def grant(self, changes: Sequence[JobChange]) -> int:
+        columns = (
+            "lease_id",
+            "attempts",
+            "now_at",
+            "seq",
+            "claim_token",
+            "old_attempts",
+        )
+        rows = [
+            (
+                one.lease_id,
+                one.attempts,
+                self._now,
+                one.seq,
+                one.claim_token,
+                one.old_attempts,
+            )
+            for one in changes
+        ]
+        return self._run("queue.grant_job", columns, rows)
+
+    def deny(self, changes: Sequence[JobChange]) -> int:
+        columns = (
+            "next_retry_at",
+            "until",
+            "now_at",
+            "seq",
+            "claim_token",
+        )
+        rows = [
+            (
+                one.next_retry_at,
+                one.until,
+                self._now,
+                one.seq,
+                one.claim_token,
+            )
+            for one in changes
+        ]
+        return self._run("queue.deny_job", columns, rows)
+
+    def report(self, changes: Sequence[JobChange]) -> int:
+        columns = (
+            "position",
+            "new_state",
+            "progress",
+            "note",
+            "until",
+            "now_at",
+            "seq",
+            "old_state",
+            "claim_token",
+        )
+        rows = [
+            (
+                one.position,
+                one.new,
+                one.progress,
+                one.note,
+                one.until,
+                self._now,
+                one.seq,
+                one.old,
+                one.claim_token,
+            )
+            for one in changes
+        ]
+        return self._run("queue.report_job", columns, rows)
+
+    def cancel(self, changes: Sequence[JobChange]) -> int:
+        columns = ("reason", "now_at", "seq", "old_state")
+        rows = [(one.reason, self._now, one.seq, one.old) for one in changes]
+        return self._run("queue.cancel_job", columns, rows)
+
+    def finish(self, changes: Sequence[JobChange]) -> int:
+        columns = (
+            "new_state",
+            "final_status",
+            "error_text",
+            "result_json",
+            "metrics_json",
+            "now_at",
+            "seq",
+            "lease_id",
+        )
+        now = self._now
+        rows = [
+            (
+                one.new,
+                FINAL_OF[one.new],
+                one.error,
+                one.result_json,
+                one.metrics_json,
+                now,
+                one.seq,
+                one.lease_id,
+            )
+            for one in changes
+        ]
+        return self._run("queue.finish_job", columns, rows)
+
+    def requeue(self, changes: Sequence[JobChange]) -> int:
+        columns = (
+            "position",
+            "turn",
+            "due_at",
+            "next_retry_at",
+            "error_text",
+            "metrics_json",
+            "now_at",
+            "seq",
+            "lease_id",
+        )
+        rows = [
+            (
+                one.position,
+                one.turn,
+                one.due_at,
+                one.next_retry_at,
+                one.error,
+                one.metrics_json,
+                self._now,
+                one.seq,
+                one.lease_id,
+            )
+            for one in changes
+        ]
+        return self._run("queue.requeue_job", columns, rows)
+
+    def take_back(self, changes: Sequence[JobChange]) -> int:
+        columns = ("turn", "now_at", "seq", "claim_token")
+        rows = [(one.turn, self._now, one.seq, one.claim_token) for one in changes]
+        return self._run("queue.take_back_job", columns, rows)
+
+    def note_running(
+        self, job_id: str, lease_id: str, progress: float | None, note: str | None
+    ) -> bool:
+        changed: int = self._jobs.session.run(
+            "queue.note_running_job",
+            job_id=job_id,
+            lease_id=lease_id,
+            progress=progress,
+            note=note,
+            now_at=self._now,
+        )
+        return changed == 1
+
+    def request_cancel(self, job_id: str, reason: str | None) -> bool:
+        changed: int = self._jobs.session.run(
+            "queue.request_cancel", job_id=job_id, reason=reason, now_at=self._now
+        )
+        return changed == 1

@@ -1,0 +1,139 @@
+"""What goes wrong beside a SQLite store while it is served: descriptors, damage."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ksana.base.clock import SystemClock
+from ksana.base.errors import SetupError, StoreDownError
+from ksana.store.sql import SqlStore, open_store
+from ksana.store.sql.core.tally import Tally
+from tests.conformance.store.checks import enter_key, key_names
+
+ROOT = Path(__file__).parents[2]
+
+OUT_OF_DESCRIPTORS = """
+import asyncio, os, resource, sqlite3, sys, threading
+from ksana.base.clock import SystemClock
+from ksana.store.sql import open_store
+from ksana.store.sql.core.checkpoints import COMMITS
+from tests.conformance.store.checks import enter_key, key_names
+
+async def main(path):
+    store = await open_store(f"sqlite:///{path}", SystemClock())
+    await store.transact(enter_key, "first")  # the writer has its connection
+    connect, failed = store.dialect.connect, threading.Event()
+
+    def watched(read_only):
+        try:
+            return connect(read_only)
+        except sqlite3.Error:
+            failed.set()
+            raise
+
+    store.dialect.connect = watched
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        pass
+    for n in range(COMMITS):  # after so many the log is copied back, by a connection of its own
+        await store.transact(enter_key, f"k{n}")
+    assert await asyncio.to_thread(failed.wait, 20), "nothing was tried"
+    for one in taken:
+        os.close(one)
+    await store.transact(enter_key, "last")
+    assert len(await store.read(key_names)) == COMMITS + 2
+    health = store.health()
+    assert health.ok, health
+    await store.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits descriptors by rlimit")
+def test_running_out_of_descriptors_is_over_when_there_are_some_again(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OUT_OF_DESCRIPTORS, str(tmp_path / "k.db")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+async def make_damaged(path: Path, replace: tuple[bytes, bytes]) -> SqlStore:
+    """A store that is served while bytes of its file are not what was written."""
+    store = await open_store(f"sqlite:///{path}", SystemClock())
+    for n in range(200):
+        await store.transact(enter_key, f"key-{n:03d}")
+    await store.close()
+    whole = path.read_bytes()
+    assert replace[0] in whole
+    path.write_bytes(whole.replace(*replace))
+    return await open_store(f"sqlite:///{path}", SystemClock())
+
+
+@pytest.mark.spec("X3", "X18")
+async def test_a_damaged_row_found_by_a_read_is_told_and_nothing_more_is_written(
+    tmp_path: Path,
+) -> None:
+    store = await make_damaged(tmp_path / "k.db", (b"key-077", b"key-\xff77"))
+    with pytest.raises(StoreDownError, match=r"file is damaged .*: restore a backup") as caught:
+        await store.read(key_names)
+    assert "key-" not in str(caught.value), "what stood in the row is not shown"
+    health = store.health()
+    assert not health.ok and health.reason is not None and "damaged" in health.reason
+    with pytest.raises(StoreDownError, match="damaged"):
+        await store.transact(enter_key, "new")
+    await store.close()
+
+
+@pytest.mark.spec("X3", "X18")
+@pytest.mark.parametrize("call", ["read", "transact"])
+async def test_a_damaged_page_is_told_as_such(tmp_path: Path, call: str) -> None:
+    path = tmp_path / "k.db"
+    store = await open_store(f"sqlite:///{path}", SystemClock())
+    for n in range(300):
+        await store.transact(enter_key, f"key-{n:03d}")
+    await store.close()
+    whole = path.read_bytes()
+    page = whole.rindex(b"key-250") // 4096 * 4096  # a leaf of some table
+    path.write_bytes(whole[:page] + b"\x07" * 4096 + whole[page + 4096 :])
+    store = await open_store(f"sqlite:///{path}", SystemClock())
+
+    def look_everywhere(tx: object) -> None:
+        tx._session.raw("SELECT COUNT(name), MAX(secret_hash) FROM api_keys")  # type: ignore[attr-defined]
+        tx._session.raw("SELECT COUNT(data_json) FROM scheduler_events NOT INDEXED")  # type: ignore[attr-defined]
+        tx._session.raw("SELECT COUNT(*) FROM api_keys WHERE id > ''")  # type: ignore[attr-defined]
+        tx._session.raw("SELECT COUNT(*) FROM scheduler_events WHERE entity_id > ''")  # type: ignore[attr-defined]
+
+    with pytest.raises(StoreDownError, match=r"file is damaged .*malformed.*: restore a backup"):
+        await getattr(store, call)(look_everywhere)
+    assert not store.health().ok
+    await store.close()
+
+
+async def test_damage_found_while_opening_is_told_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "k.db"
+    store = await open_store(f"sqlite:///{path}", SystemClock())
+    await store.close()
+    whole = path.read_bytes()
+    page = whole.rindex(b"queue_hours") // 4096 * 4096  # the list of migrations
+    path.write_bytes(whole[:page] + b"\x07" * 4096 + whole[page + 4096 :])
+    with pytest.raises(SetupError, match="is damaged"):
+        await open_store(f"sqlite:///{path}", SystemClock())
+
+
+def test_a_store_reached_by_one_writer_is_not_away_for_the_others() -> None:
+    tally = Tally()
+    tally.mark_away(OSError("refused"), 60)
+    assert tally.down_reason == "refused" and tally.down_until > 0
+    tally.mark_reached()
+    assert (tally.down_reason, tally.down_until) == (None, 0.0)
