@@ -87,15 +87,46 @@ def test_two_instances_with_memory_work_and_warn_once(
         assert one.log_text().count(WARNING) == 1  # once per start
 
 
-@pytest.mark.spec("X3")
-def test_redis_that_nothing_uses_yet_is_said_to_be_unused(program: Program) -> None:
+@pytest.mark.spec("X3", "X18", "N15")
+def test_redis_that_is_away_is_told_and_stops_nothing_else(
+    program: Program, target: Target
+) -> None:
     program.env["KSANA_COORDINATION"] = "redis://:topsecret@127.0.0.1:1/0"
     program.start()
-    assert "the coordination that was configured is not used yet" in program.log_text()
-    assert told(program)["checks"]["coordination"].startswith(
-        "ok, but nothing in this version uses Redis"
+    wait_for(
+        lambda: "127.0.0.1:1" in str(program.get("/readyz").json()["problems"]),
+        "the problem is told",
+        within_s=20,
     )
+    fire_soon(program, target.url("/x"))
+    target.wait_for(1)
+    refused = program.post("/api/v1/node-jobs", {"model": "echo", "request_id": "r"})
+    assert (refused.status_code, refused.json()["code"]) == (503, "SCHEDULER_DEPENDENCY_DOWN")
     assert "topsecret" not in program.log_text()
+    assert "topsecret" not in program.get("/readyz").text
+
+
+@pytest.mark.spec("X3")
+def test_two_instances_with_memory_refuse_nodes(tmp_path: Path, shared_url: str) -> None:
+    with (
+        Program(tmp_path / "one", store=shared_url) as one,
+        Program(tmp_path / "two", store=shared_url) as two,
+    ):
+        one.start()
+        two.start()
+        refused = two.post("/api/v1/node-jobs", {"model": "echo"})
+        wait_for(
+            lambda: (
+                two.post("/api/v1/node-jobs", {"model": "echo"}).json()["code"]
+                == "SCHEDULER_DEPENDENCY_DOWN"
+            ),
+            "nodes are refused",
+            within_s=15,
+        )
+        refused = two.post("/api/v1/node-jobs", {"model": "echo"})
+        assert refused.status_code == 503
+        assert "Redis" in refused.json()["message"]
+        assert refused.headers["retry-after"]
 
 
 @pytest.mark.spec("X3")

@@ -1,5 +1,5 @@
-"""What the operator is told about coordination (X3): what it does not do yet, and what several
-instances lack with `memory`.
+"""What the operator is told about coordination (X3): what several instances lack with `memory`.
+How Redis fares is told by the surface that uses it.
 
 Timers, tasks and the queue are coordinated by the store alone; nothing here is ever a failure.
 """
@@ -7,7 +7,6 @@ Timers, tasks and the queue are coordinated by the store alone; nothing here is 
 import structlog
 
 from ksana.api.core.services import Check
-from ksana.boot.redaction import mask_url
 
 _log = structlog.get_logger("ksana.boot")
 
@@ -19,15 +18,6 @@ class CoordinationNotes:
         self._url = url
         self._peers = 0
         self._is_told = False
-
-    def tell_start(self) -> None:
-        """Say plainly that Redis was asked for and is not used."""
-        if self._url != "memory":
-            _log.warning(
-                "the coordination that was configured is not used yet",
-                url=mask_url(self._url),
-                err=self._unused(),
-            )
 
     def see_peers(self, count: int) -> None:
         """Take note of how many other instances live on our store."""
@@ -42,9 +32,7 @@ class CoordinationNotes:
 
     def check(self) -> Check:
         """How it fares: always well, with a note where there is something to know."""
-        if self._url != "memory":
-            return Check("coordination", True, self._unused())
-        if self._peers:
+        if self._peers and self._url == "memory":
             others = (
                 "one other instance is"
                 if self._peers == 1
@@ -56,9 +44,3 @@ class CoordinationNotes:
                 f"{others} on this store and it is memory: nodes need Redis for that",
             )
         return Check("coordination", True)
-
-    def _unused(self) -> str:
-        return (
-            "nothing in this version uses Redis; "
-            "the store alone coordinates timers, tasks and the queue"
-        )

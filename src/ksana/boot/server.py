@@ -240,7 +240,6 @@ class KsanaServer:
                 start(loop)
         _calm_collector()
         banner.announce(address, store.url, found)
-        self._coordination.tell_start()
 
     @property
     def _renew_every(self) -> Micros:

@@ -1,0 +1,232 @@
+"""Node jobs per second and how long one takes: an echo node and a session on real sockets.
+
+    python bench/nodes.py [--jobs 20000] [--only memory|redis|cluster|idle]
+
+`memory`: node and session on one instance. `redis`: node on A, session on B, through one Redis.
+`cluster`: the same through three masters. `idle`: CPU and memory of a server with 1,000 nodes that
+do nothing. Prints one JSON line per measurement. Redis is started here, on loopback.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from websockets.asyncio.client import connect
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # a script finds only what lies beside it
+
+from tests.ground.process import Program
+from tests.ground.redis import Redis, RedisCluster
+
+NAME = "nodes"
+LONE_JOBS = 300
+IN_FLIGHT = 256
+IDLE_NODES = 1_000
+IDLE_SEC = 10.0
+
+
+def say(what: str, ours: float, *, unit: str = "/s", **more: Any) -> None:
+    row: dict[str, Any] = {"bench": NAME, "what": what, "ours": ours, "unit": unit, **more}
+    goal = more.get("goal")
+    if goal is not None:
+        less = bool(more.get("less_is_better"))
+        row["is_met"] = ours <= goal if less else ours >= goal
+    print(json.dumps(row), flush=True)
+
+
+def run_node(port: int, slots: int) -> None:
+    """A process that answers every job with its payload."""
+
+    async def serve() -> None:
+        async with connect(f"ws://127.0.0.1:{port}/ws/node", max_queue=None) as socket:
+            register = {"type": "node_register", "slots": slots, "models": ["echo"]}
+            await socket.send(json.dumps({**register, "node_id": f"echo-{os.getpid()}"}))
+            async for text in socket:
+                frame = json.loads(text)
+                if frame["type"] == "job_assign":
+                    about = f'"job_id":"{frame["job_id"]}","attempt_id":{frame["attempt_id"]}'
+                    await socket.send('{"type":"job_ack",' + about + "}")
+                    await socket.send('{"type":"job_result",' + about + ',"success":true,"data":1}')
+                elif frame["type"] == "ping":
+                    await socket.send(json.dumps({"type": "pong", "id": frame["id"]}))
+
+    uvloop.run(serve())
+
+
+async def ask(port: int, jobs: int, in_flight: int) -> tuple[float, list[float]]:
+    """Ask for jobs, so many at a time; seconds in all, and for each."""
+    began: dict[str, float] = {}
+    took: list[float] = []
+    sent = 0
+    async with connect(f"ws://127.0.0.1:{port}/ws/session", max_queue=None) as socket:
+        await socket.send('{"type":"session_init"}')
+        await socket.recv()
+        start = time.perf_counter()
+        while sent < min(in_flight, jobs):
+            began[f"r{start}-{sent}"] = time.perf_counter()
+            await socket.send(
+                f'{{"type":"job_request","request_id":"r{start}-{sent}","model":"echo",'
+                '"wait_sec":30,"payload":{}}'
+            )
+            sent += 1
+        while len(took) < jobs:
+            frame = json.loads(await socket.recv())
+            if frame["type"] == "error":
+                raise SystemExit(f"refused: {frame}")
+            if frame["type"] != "job_result":
+                continue
+            took.append(time.perf_counter() - began.pop(frame["request_id"]))
+            if sent < jobs:
+                began[f"r{start}-{sent}"] = time.perf_counter()
+                await socket.send(
+                    f'{{"type":"job_request","request_id":"r{start}-{sent}","model":"echo",'
+                    '"wait_sec":30,"payload":{}}'
+                )
+                sent += 1
+        return time.perf_counter() - start, took
+
+
+@contextlib.contextmanager
+def a_node(port: int, slots: int = 512) -> Iterator[None]:
+    process = multiprocessing.get_context("spawn").Process(target=run_node, args=(port, slots))
+    process.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def wait_for_node(program: Program) -> None:
+    give_up_at = time.monotonic() + 20
+    while not program.get("/api/v1/nodes").json()["nodes"]:
+        if time.monotonic() > give_up_at:
+            raise SystemExit("the node did not come")
+        time.sleep(0.05)
+
+
+def cpu_sec(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def trips(*programs: Program) -> int:
+    return sum(
+        program.get("/api/v1/cluster").json()["coordination"]["round_trips"] for program in programs
+    )
+
+
+def measure(name: str, programs: list[Program], jobs: int, rate: float, p50_ms: float) -> None:
+    """The node on the first, the session on the last."""
+    with a_node(programs[0].port):
+        wait_for_node(programs[-1])
+        port = programs[-1].port
+        uvloop.run(ask(port, LONE_JOBS, 1))  # warm
+        before = trips(*programs)
+        _, took = uvloop.run(ask(port, LONE_JOBS, 1))
+        lone = (trips(*programs) - before) / LONE_JOBS
+        say(
+            f"{name}: one job at a time, p50",
+            statistics.median(took) * 1000,
+            unit=" ms",
+            goal=p50_ms,
+            less_is_better=True,
+            note=f"p99 {sorted(took)[int(len(took) * 0.99)] * 1000:.1f} ms, "
+            f"{lone:.1f} round trips a job",
+        )
+        before, cpu = trips(*programs), [cpu_sec(program.pid) for program in programs]
+        spent, took = uvloop.run(ask(port, jobs, IN_FLIGHT))
+        used = [cpu_sec(p.pid) - c for p, c in zip(programs, cpu, strict=True)]
+        say(
+            f"{name}: jobs, {IN_FLIGHT} in flight",
+            jobs / spent,
+            goal=rate,
+            note=f"p50 {statistics.median(took) * 1000:.0f} ms, "
+            f"{(trips(*programs) - before) / jobs:.2f} round trips a job, server CPU "
+            f"{' + '.join(f'{one / jobs * 1e6:.0f}' for one in used)} µs a job",
+        )
+
+
+def measure_idle(program: Program) -> None:
+    async def sit() -> tuple[float, float]:
+        def memory_kb() -> int:
+            text = Path(f"/proc/{program.pid}/status").read_text()
+            return int(text.partition("VmRSS:")[2].split()[0])
+
+        before_kb = memory_kb()
+        sockets = []
+        for number in range(IDLE_NODES):
+            socket = await connect(f"ws://127.0.0.1:{program.port}/ws/node")
+            frame = {"type": "node_register", "slots": 4, "models": ["echo"]}
+            await socket.send(json.dumps({**frame, "node_id": f"idle-{number}"}))
+            await socket.recv()
+            sockets.append(socket)
+        after_kb = memory_kb()
+
+        async def beat() -> None:
+            while True:
+                for socket in sockets:
+                    await socket.send('{"type":"node_heartbeat","running":0,"load":0.1}')
+                    await asyncio.sleep(15 / IDLE_NODES)
+
+        beating = asyncio.create_task(beat())
+        await asyncio.sleep(2)
+        cpu = cpu_sec(program.pid)
+        await asyncio.sleep(IDLE_SEC)
+        cpu = cpu_sec(program.pid) - cpu
+        beating.cancel()
+        return cpu / IDLE_SEC, (after_kb - before_kb) / IDLE_NODES
+
+    share, each_kb = uvloop.run(sit())
+    what = f"{IDLE_NODES} idle nodes"
+    say(f"{what}: CPU", share * 100, unit=" %", goal=2, less_is_better=True)
+    say(f"{what}: memory a node", each_kb, unit=" KB", goal=40, less_is_better=True)
+
+
+def main() -> None:
+    words = argparse.ArgumentParser()
+    words.add_argument("--jobs", type=int, default=20_000)
+    words.add_argument("--only", choices=("memory", "redis", "cluster", "idle"))
+    asked = words.parse_args()
+
+    def is_wanted(name: str) -> bool:
+        return asked.only in (None, name)
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+
+        def start(name: str, coordination: str) -> Program:
+            program = stack.enter_context(Program(Path(folder, name)))
+            program.env |= {"KSANA_COORDINATION": coordination, "LOG_LEVEL": "warning"}
+            return program.start()
+
+        if is_wanted("memory"):
+            measure("memory, one instance", [start("m", "memory")], asked.jobs, 5_000, 3)
+        if is_wanted("redis"):
+            redis = Redis()
+            stack.callback(redis.close)
+            redis.start()
+            pair = [start("ra", redis.url()), start("rb", redis.url())]
+            measure("Redis, node on A, session on B", pair, asked.jobs, 2_000, 8)
+        if is_wanted("cluster"):
+            cluster = RedisCluster()
+            stack.callback(cluster.close)
+            cluster.start()
+            pair = [start("ca", cluster.url()), start("cb", cluster.url())]
+            measure("Cluster of 3, node on A, session on B", pair, asked.jobs, 1_000, 12)
+        if is_wanted("idle"):
+            measure_idle(start("idle", "memory"))
+
+
+if __name__ == "__main__":
+    main()

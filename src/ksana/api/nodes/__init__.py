@@ -1,0 +1,1 @@
+"""The nodes surface: sockets for nodes and sessions, and the endpoints beside them."""

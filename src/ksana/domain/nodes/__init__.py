@@ -1,0 +1,1 @@
+"""Nodes: records, choice, attempts, moves and frames. Pure."""

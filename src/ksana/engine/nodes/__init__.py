@@ -1,0 +1,1 @@
+"""Nodes: sockets held here, jobs in our charge, messages between instances."""

@@ -1,0 +1,312 @@
+"""The nodes connected to this instance, and the attempts they work on.
+
+    home instance --Assign--> here --job_assign--> node
+    home instance <--Progressed, Failed, Finished-- here <--job_ack, job_started, job_result-- node
+
+This side records the result of an attempt, fenced by its number and node, before it tells anybody.
+If it dies in between, the home instance finds the result in the record when the attempt is overdue.
+"""
+
+from typing import Final
+
+import msgspec
+
+from ksana.base.clock import Clock
+from ksana.base.errors import UnavailableError
+from ksana.base.instant import Instant, format_instant
+from ksana.domain.nodes import frames
+from ksana.domain.nodes.messages import Assign, Progressed, Push, Rehome, Withdraw
+from ksana.domain.nodes.moves import MoveName, NodeJobChange
+from ksana.domain.nodes.records import JobOutcome, NodeRecord
+from ksana.engine.core.pump import Pump
+from ksana.engine.nodes.assignments import Assignment, HostedNode
+from ksana.engine.nodes.background import Background
+from ksana.engine.nodes.courier import Courier
+from ksana.engine.nodes.parameters import NodeParameters
+from ksana.engine.nodes.peers import Peer
+from ksana.engine.nodes.recorder import EventRecorder
+from ksana.engine.nodes.results import ResultWriter
+from ksana.engine.nodes.view import NodeView
+from ksana.ports.fabric import Fabric
+
+MODEL_NOT_AVAILABLE: Final = "MODEL_NOT_AVAILABLE"
+
+
+class Hosting:
+    """What happens between this instance and its nodes."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        clock: Clock,
+        courier: Courier,
+        view: NodeView,
+        recorder: EventRecorder,
+        results: ResultWriter,
+        background: Background,
+        settings: NodeParameters,
+    ) -> None:
+        self._fabric = fabric
+        self._clock = clock
+        self._courier = courier
+        self._view = view
+        self._recorder = recorder
+        self._results = results
+        self._background = background
+        self._settings = settings
+        self.nodes: dict[str, HostedNode] = {}
+        self.coming: set[str] = set()
+        """Ids that are being registered."""
+        self.changed: set[str] = set()
+        """Nodes whose snapshot is to be written again."""
+        self.stale = 0
+        self.partials_lost = 0
+        self._untold: dict[tuple[str, str], None] = {}
+        self.progress = Pump(
+            "node progress", clock, self._tell_progress, min_interval_us=settings.progress_us
+        )
+        courier.on(Assign, self._on_assign)
+        courier.on(Withdraw, self._on_withdraw)
+        courier.on(Rehome, self._on_rehome)
+
+    # ---- nodes come and go ----
+
+    def enter(self, record: NodeRecord, peer: Peer) -> HostedNode:
+        """A node is registered here."""
+        hosted = self.nodes[record.node_id] = HostedNode(record, peer)
+        self._view.put(record)
+        self.changed.add(record.node_id)
+        return hosted
+
+    async def leave(self, hosted: HostedNode) -> None:
+        """Its socket ended: what it worked on is for others."""
+        hosted.peer.is_open = False
+        node_id = hosted.record.node_id
+        if self.nodes.get(node_id) is hosted:
+            del self.nodes[node_id]
+            self.changed.discard(node_id)
+            self._view.remove(node_id)
+            self._background.spawn(self._withdraw_node(node_id))
+        for assignment in list(hosted.assigned.values()):
+            if not assignment.is_ending:
+                assignment.is_ending = True
+                self._background.spawn(
+                    self._results.tell_failed(node_id, assignment, "NODE_GONE", None)
+                )
+        hosted.assigned.clear()
+
+    async def _withdraw_node(self, node_id: str) -> None:
+        """Give up the id of a node that left, unless it is back already: then the owner key is that
+        of the new socket."""
+        if node_id in self.coming or node_id in self.nodes:
+            return
+        await self._fabric.owners.drop_if_ours("node", node_id)
+        if node_id not in self.coming and node_id not in self.nodes:
+            await self._fabric.snapshots.withdraw([node_id])
+        if node_id in self.nodes:
+            self.changed.add(node_id)  # it came back meanwhile: write it again
+
+    def heartbeat(self, hosted: HostedNode, frame: frames.NodeHeartbeat) -> None:
+        """A node tells how it fares."""
+        record = hosted.record
+        models = record.models if frame.models is None else tuple(dict.fromkeys(frame.models))
+        changed = msgspec.structs.replace(
+            record, load=frame.load, models=models, seen_at=self._clock.now()
+        )
+        hosted.record = changed
+        if self.nodes.get(record.node_id) is hosted:
+            self._view.put(changed)
+            self.changed.add(record.node_id)
+
+    def set_draining(self, node_id: str, is_draining: bool) -> None:
+        """A node of ours gets no more jobs, or gets jobs again."""
+        hosted = self.nodes.get(node_id)
+        if hosted is not None:
+            hosted.record.is_draining = is_draining
+            self.changed.add(node_id)
+
+    # ---- from the home instance ----
+
+    async def _on_assign(self, message: Assign) -> None:
+        hosted = self.nodes.get(message.node_id)
+        assignment = Assignment(message.request, message.attempt, message.home)
+        request = message.request
+        if hosted is not None:
+            known = hosted.assigned.get(request.job_id)
+            if known is not None and known.attempt >= message.attempt:
+                return  # the message came twice
+            frame = frames.JobAssign(
+                job_id=request.job_id,
+                attempt_id=message.attempt,
+                model=request.model,
+                deadline=format_instant(message.deadline_at),
+                session_id=request.session_id,
+                trace_id=request.trace_id,
+                payload=request.payload,
+            )
+            if hosted.peer.send(frame):
+                hosted.assigned[request.job_id] = assignment
+                if message.home != self._fabric.instance_id:
+                    self._view.count(message.node_id, 1)
+                self.changed.add(message.node_id)
+                return
+        await self._results.tell_failed(message.node_id, assignment, "NODE_GONE", None)
+
+    async def _on_withdraw(self, message: Withdraw) -> None:
+        hosted = self.nodes.get(message.node_id)
+        assignment = None if hosted is None else hosted.assigned.get(message.job_id)
+        if hosted is None or assignment is None or assignment.attempt != message.attempt:
+            return
+        del hosted.assigned[message.job_id]
+        self._freed(message.node_id, assignment)
+        hosted.peer.send(
+            frames.NodeJobCancel(
+                job_id=message.job_id, attempt_id=message.attempt, reason=message.reason
+            )
+        )
+
+    async def _on_rehome(self, message: Rehome) -> None:
+        hosted = self.nodes.get(message.node_id)
+        assignment = None if hosted is None else hosted.assigned.get(message.job_id)
+        if assignment is not None and assignment.attempt == message.attempt:
+            assignment.home = message.home
+
+    # ---- from the node ----
+
+    def find_assignment(self, hosted: HostedNode, job_id: str, attempt: int) -> Assignment | None:
+        """The attempt that a frame is about. None, counted, if it is not this node's, or not its
+        present one."""
+        assignment = hosted.assigned.get(job_id)
+        if assignment is None or assignment.attempt != attempt:
+            self.stale += 1
+            return None
+        return assignment
+
+    def on_ack(self, hosted: HostedNode, frame: frames.JobAck) -> None:
+        """`job_ack`."""
+        assignment = self.find_assignment(hosted, frame.job_id, frame.attempt_id)
+        if assignment is not None and not assignment.acked_at:
+            assignment.acked_at = self._clock.now()
+            self._progressed(hosted, assignment)
+
+    def on_started(self, hosted: HostedNode, job_id: str, attempt: int) -> Assignment | None:
+        """`job_started`, or a partial that says as much."""
+        assignment = self.find_assignment(hosted, job_id, attempt)
+        if assignment is not None and not assignment.started_at:
+            assignment.started_at = self._clock.now()
+            self._progressed(hosted, assignment)
+        return assignment
+
+    async def on_partial(self, hosted: HostedNode, frame: frames.JobPartial) -> None:
+        """`job_partial`: on to the session, by way of the home instance."""
+        assignment = self.on_started(hosted, frame.job_id, frame.attempt_id)
+        if assignment is None or not assignment.request.session_id:
+            return
+        told = frames.SessionPartial(
+            job_id=frame.job_id,
+            attempt_id=frame.attempt_id,
+            request_id=assignment.request.request_id,
+            data=frame.data,
+        )
+        push = Push(
+            session_id=assignment.request.session_id, frame=msgspec.Raw(frames.encode(told))
+        )
+        try:
+            if await self._courier.tell(assignment.home, push) != "sent":
+                self.partials_lost += 1
+        except UnavailableError:
+            self.partials_lost += 1
+
+    async def on_result(self, hosted: HostedNode, frame: frames.NodeJobResult) -> None:
+        """`job_result`: record it, then tell the home instance."""
+        assignment = self.find_assignment(hosted, frame.job_id, frame.attempt_id)
+        if assignment is None or assignment.is_ending:
+            return
+        node_id = hosted.record.node_id
+        error = frame.error
+        if not frame.success and error is not None and error.code == MODEL_NOT_AVAILABLE:
+            assignment.is_ending = True
+            del hosted.assigned[frame.job_id]
+            await self._mark_away(hosted, assignment.request.model)
+            self._freed(node_id, assignment)
+            await self._results.tell_failed(node_id, assignment, MODEL_NOT_AVAILABLE, error)
+            return
+        assignment.is_ending = True
+        outcome = JobOutcome(
+            success=frame.success,
+            data=frame.data,
+            error=None if frame.success else error,
+            finished_at=self._clock.now(),
+        )
+        await self._results.finish(node_id, assignment, outcome)
+        if hosted.assigned.get(frame.job_id) is assignment:
+            del hosted.assigned[frame.job_id]
+        self._freed(node_id, assignment)
+
+    async def _mark_away(self, hosted: HostedNode, model: str) -> None:
+        record = hosted.record
+        try:
+            result = await self._fabric.marks.mark_away(record.node_id, model, self._settings.storm)
+            if result != "marked":
+                return
+            away = await self._fabric.marks.list_away(record.node_id)
+        except UnavailableError:
+            return
+        now = self._clock.now()
+        hosted.record = msgspec.structs.replace(
+            hosted.record, away={name: now + rest_us for name, rest_us in away.items()}
+        )
+        if self.nodes.get(record.node_id) is hosted:
+            self._view.put(hosted.record)
+            self.changed.add(record.node_id)
+        until = format_instant(now + self._settings.storm.away_us)
+        self._recorder.note(
+            "NODE", record.node_id, "NODE_MODEL_AWAY", {"model": model, "until": until}
+        )
+
+    def _freed(self, node_id: str, assignment: Assignment) -> None:
+        """A slot is free again. Our own jobs are counted by their home, which is here."""
+        self.changed.add(node_id)
+        if assignment.home != self._fabric.instance_id:
+            self._view.count(node_id, -1)
+        self._fabric.signals.publish("nodes.free", node_id)
+
+    # ---- to the home instance ----
+
+    def _progressed(self, hosted: HostedNode, assignment: Assignment) -> None:
+        self._untold[hosted.record.node_id, assignment.request.job_id] = None
+        self.progress.signal()
+
+    async def _tell_progress(self) -> Instant | None:
+        untold, self._untold = self._untold, {}
+        for node_id, job_id in untold:
+            hosted = self.nodes.get(node_id)
+            assignment = None if hosted is None else hosted.assigned.get(job_id)
+            if assignment is None or assignment.is_ending or assignment.told == assignment.state:
+                continue
+            assignment.told = state = assignment.state
+            name: MoveName = "start" if state == "RUNNING" else "ack"
+            change = NodeJobChange(
+                name=name,
+                attempt=assignment.attempt,
+                node_id=node_id,
+                keep_us=self._record_life(assignment),
+            )
+            moved = await self._fabric.jobs.move(job_id, change)
+            if moved.result == "moved":
+                self._recorder.note(
+                    "NODE_JOB",
+                    job_id,
+                    "NODE_JOB_RUNNING" if name == "start" else "NODE_JOB_ACCEPTED",
+                    {"attempt": assignment.attempt, "node_id": node_id},
+                )
+            at = assignment.started_at or assignment.acked_at
+            message = Progressed(
+                job_id=job_id, attempt=assignment.attempt, node_id=node_id, state=state, at=at
+            )
+            await self._results.tell(assignment.home, message)
+        return None
+
+    def _record_life(self, assignment: Assignment) -> int:
+        timeout_us = assignment.request.timeout_us or self._settings.limits.result_us
+        return timeout_us + self._settings.keep_us

@@ -1,0 +1,1 @@
+"""Coordination that may be lost: `memory` for one process, `redis` for many."""

@@ -1,0 +1,152 @@
+"""What the instances of one process share. Several instances in one process exist in tests only.
+
+Everything happens on one event loop, so a method without an await inside is atomic.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+import msgspec
+
+from ksana.base.clock import Clock
+from ksana.base.instant import Instant, Micros
+from ksana.domain.nodes.records import Binding, InstanceInfo, NodeJob, NodeRecord
+
+T = TypeVar("T")
+
+_SWEEP_EVERY = 1_000
+"""Writes between two sweeps of what ran out: memory stays within a small factor of what lives."""
+
+
+class Expiring(Generic[T]):
+    """A dict whose entries run out."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._entries: dict[str, tuple[T, Micros]] = {}
+        self._writes = 0
+
+    def put(self, key: str, value: T, ttl_us: Micros) -> None:
+        """Keep a value for so long."""
+        self._entries[key] = (value, self._clock.monotonic() + ttl_us)
+        self._writes += 1
+        if self._writes % _SWEEP_EVERY == 0:
+            now = self._clock.monotonic()
+            self._entries = {k: entry for k, entry in self._entries.items() if entry[1] > now}
+
+    def get(self, key: str) -> T | None:
+        """Find a value that has not run out."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if entry[1] <= self._clock.monotonic():
+            del self._entries[key]
+            return None
+        return entry[0]
+
+    def rest_us(self, key: str) -> Micros:
+        """For how much longer it is kept; 0 if it is not there."""
+        return 0 if self.get(key) is None else self._entries[key][1] - self._clock.monotonic()
+
+    def pop(self, key: str) -> bool:
+        """Remove a value; tell whether it was there."""
+        was_there = self.get(key) is not None
+        self._entries.pop(key, None)
+        return was_there
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """All that have not run out."""
+        now = self._clock.monotonic()
+        for key, (value, until) in list(self._entries.items()):
+            if until > now:
+                yield key, value
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._entries.clear()
+
+
+class Entry(msgspec.Struct):
+    """A message in an inbox."""
+
+    id: str
+    body: bytes
+    deliveries: int = 0
+    """0: unread."""
+    handed_mono: Micros = 0
+
+
+class Letter(msgspec.Struct, frozen=True):
+    """A dead letter."""
+
+    id: str
+    instance_id: str
+    body: bytes
+    deliveries: int
+    moved_at: Instant
+
+
+class Mailbox:
+    """One instance's inbox and dead letters."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.letters: dict[str, Letter] = {}
+        self.arrived = asyncio.Event()
+
+
+class MemoryHub:
+    """The state behind `MemoryFabric`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.presence: Expiring[InstanceInfo] = Expiring(clock)
+        self.instances: dict[str, None] = {}
+        self.owners: Expiring[str] = Expiring(clock)
+        self.mailboxes: dict[str, Mailbox] = {}
+        self.drainers: Expiring[str] = Expiring(clock)
+        self.nodes: Expiring[NodeRecord] = Expiring(clock)
+        self.node_marks: dict[str, tuple[int, Micros]] = {}
+        """When each node was last written: a number that only grows, and the monotonic time."""
+        self.bindings: Expiring[Binding] = Expiring(clock)
+        self.locks: Expiring[str] = Expiring(clock)
+        self.reserved: dict[str, Expiring[bool]] = {}
+        self.away: dict[str, dict[str, tuple[Micros, Micros]]] = {}
+        """By node and model: marked at, until."""
+        self.away_marks: dict[str, list[Micros]] = {}
+        self.draining: Expiring[bool] = Expiring(clock)
+        self.jobs: Expiring[NodeJob] = Expiring(clock)
+        self.homed: dict[str, dict[str, None]] = {}
+        self.hearers: list[tuple[str, str, Callable[[str], None]]] = []
+        """(instance, name, hearer)"""
+        self._number = 0
+
+    def next_number(self) -> int:
+        """A number greater than all before."""
+        self._number += 1
+        return self._number
+
+    def wipe(self) -> None:
+        """Lose everything but who listens."""
+        for kept in (
+            self.presence,
+            self.owners,
+            self.drainers,
+            self.nodes,
+            self.bindings,
+            self.locks,
+            self.draining,
+            self.jobs,
+        ):
+            kept.clear()
+        for mapping in (
+            self.instances,
+            self.mailboxes,
+            self.node_marks,
+            self.reserved,
+            self.away,
+            self.away_marks,
+            self.homed,
+        ):
+            mapping.clear()

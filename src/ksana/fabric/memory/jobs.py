@@ -1,0 +1,118 @@
+"""Request bindings and node jobs in memory."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ksana.base.instant import Micros
+from ksana.domain.lifecycle import NODE_JOB
+from ksana.domain.nodes.moves import MOVES, Moved, NodeJobChange, attempt_after, judge
+from ksana.domain.nodes.records import Binding, JobProgress, JobRequest, NodeJob
+from ksana.fabric.memory.hub import MemoryHub
+from ksana.ports.fabric import Created
+
+
+class MemoryRequests:
+    """See `ports.fabric.RequestBindings`."""
+
+    def __init__(self, hub: MemoryHub, instance_id: str) -> None:
+        self._hub = hub
+        self._instance_id = instance_id
+
+    async def bind(self, request_id: str, binding: Binding, ttl_us: Micros) -> Binding:
+        bound = self._hub.bindings.get(request_id)
+        if bound is None:
+            self._hub.bindings.put(request_id, binding, ttl_us)
+            return binding
+        return bound
+
+    async def find(self, request_id: str) -> Binding | None:
+        return self._hub.bindings.get(request_id)
+
+    async def unbind_if(self, request_id: str, job_id: str) -> bool:
+        bound = self._hub.bindings.get(request_id)
+        if bound is None or bound.job_id != job_id:
+            return False
+        return self._hub.bindings.pop(request_id)
+
+    async def lock(self, request_id: str, ttl_us: Micros) -> bool:
+        holder = self._hub.locks.get(request_id)
+        if holder is not None and holder != self._instance_id:
+            return False
+        self._hub.locks.put(request_id, self._instance_id, ttl_us)
+        return True
+
+
+class MemoryJobs:
+    """See `ports.fabric.NodeJobs`."""
+
+    def __init__(self, hub: MemoryHub, instance_id: str) -> None:
+        self._hub = hub
+        self._instance_id = instance_id
+
+    async def create(
+        self, request: JobRequest, home: str, keep_us: Micros, dispatch: NodeJobChange | None = None
+    ) -> Created:
+        job_id = request.job_id
+        found = self._hub.jobs.get(job_id)
+        if found is not None:
+            return Created(is_new=False, state=found.state, attempt=found.attempt)
+        job = NodeJob(request=request, state="CREATED", attempt=1, node_id="", home=home)
+        if dispatch is not None:
+            job = _apply(job, dispatch)
+        self._hub.jobs.put(job_id, job, keep_us)
+        self._hub.homed.setdefault(home, {})[job_id] = None
+        return Created(is_new=True, state=job.state, attempt=job.attempt)
+
+    async def move(self, job_id: str, change: NodeJobChange) -> Moved:
+        job = self._hub.jobs.get(job_id)
+        if job is None:
+            return Moved(result="missing")
+        result = judge(job.state, job.attempt, job.node_id, change)
+        if result == "moved":
+            job = _apply(job, change)
+            self._hub.jobs.put(job_id, job, change.keep_us)
+            if job.state == "RELEASED":
+                self._hub.homed.get(job.home, {}).pop(job_id, None)
+        return Moved(result=result, state=job.state, attempt=job.attempt)
+
+    async def find(self, job_id: str) -> NodeJob | None:
+        return self._hub.jobs.get(job_id)
+
+    async def adopt_if(self, job_id: str, former: str, keep_us: Micros) -> bool:
+        job = self._hub.jobs.get(job_id)
+        if job is None or job.has_ended or job.home not in (former, self._instance_id):
+            return False
+        self._hub.jobs.put(job_id, msgspec.structs.replace(job, home=self._instance_id), keep_us)
+        self._hub.homed.setdefault(self._instance_id, {})[job_id] = None
+        return True
+
+    async def list_homed(self, instance_id: str, limit: int) -> list[str]:
+        return list(self._hub.homed.get(instance_id, {}))[:limit]
+
+    async def strike_homed(self, instance_id: str, job_ids: Sequence[str]) -> None:
+        homed = self._hub.homed.get(instance_id, {})
+        for job_id in job_ids:
+            homed.pop(job_id, None)
+        if not homed:
+            self._hub.homed.pop(instance_id, None)
+
+
+def _apply(job: NodeJob, change: NodeJobChange) -> NodeJob:
+    move = MOVES[change.name]
+    NODE_JOB.require(job.state, move.target)
+    node_id = job.node_id
+    if change.name == "dispatch":
+        node_id = change.node_id
+    elif change.name == "again":
+        node_id = ""
+    progress: JobProgress = job.progress if change.progress is None else change.progress
+    return NodeJob(
+        request=job.request,
+        state=move.target,
+        attempt=attempt_after(change),
+        node_id=node_id,
+        home=job.home,
+        progress=progress,
+        outcome=job.outcome if change.outcome is None else change.outcome,
+    )

@@ -1,0 +1,1 @@
+"""Coordination through Redis: one server or a Cluster, by the same code."""
