@@ -25,7 +25,7 @@ from ksana.domain.governance.records import (
     Who,
 )
 from ksana.engine.governance.writer import write_changes
-from ksana.ports.governance.tables import GovernanceFilter, GovernanceTx
+from ksana.ports.governance.tables import GovernanceTx, PullFilter
 
 ROUNDS: Final = 20
 """How often a pull looks again for more, in place of jobs it had to defer or end."""
@@ -55,7 +55,7 @@ def pull_jobs(tx: GovernanceTx, pull: Pull, rules: Rules, who: Who) -> Pulled:
     now = tx.now if pull.now is None else pull.now
     handed: list[HandOut] = []
     for _ in range(ROUNDS):
-        wanted = GovernanceFilter(
+        wanted = PullFilter(
             now=now,
             limit=pull.limit - len(handed),
             order="priority" if pull.order == "priority" else "run_at",

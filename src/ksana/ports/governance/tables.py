@@ -20,7 +20,7 @@ class LockedJob(GovernanceJob, frozen=True, array_like=True, gc=False):
     is_expired: int = 0
 
 
-class GovernanceFilter(msgspec.Struct, frozen=True, gc=False):
+class PullFilter(msgspec.Struct, frozen=True, gc=False):
     """What a pull takes."""
 
     now: Instant
@@ -98,7 +98,7 @@ class GovernanceJobs(Protocol):
         token each had. Raise RuntimeError if a guard fails: then it was not locked."""
         ...
 
-    def take_due(self, wanted: GovernanceFilter) -> list[GovernanceJob]:
+    def take_due(self, wanted: PullFilter) -> list[GovernanceJob]:
         """Lock queued jobs that are due, in order, passing over those that others have locked. An
         index range: jobs that are not due, not wanted or not queued cost nothing."""
         ...

@@ -15,7 +15,7 @@ from ksana.domain.governance.records import (
     GovernanceJob,
     class_of,
 )
-from ksana.ports.governance.tables import GovernanceFilter, GovernanceJobFilter, JobWrite, LockedJob
+from ksana.ports.governance.tables import GovernanceJobFilter, JobWrite, LockedJob, PullFilter
 from ksana.store.sql.core.session import Row, Session
 
 _NEW: Final = (
@@ -129,7 +129,7 @@ class SqlGovernanceJobs:
         if done != len(changes) - len(made):
             raise RuntimeError("a governance job was changed that this transaction does not hold")
 
-    def take_due(self, wanted: GovernanceFilter) -> list[GovernanceJob]:
+    def take_due(self, wanted: PullFilter) -> list[GovernanceJob]:
         if wanted.limit <= 0:
             return []
         if not wanted.is_filtered and wanted.order == "run_at":
@@ -142,7 +142,7 @@ class SqlGovernanceJobs:
             )
         return self._take_classes(wanted)
 
-    def _take_classes(self, wanted: GovernanceFilter) -> list[GovernanceJob]:
+    def _take_classes(self, wanted: PullFilter) -> list[GovernanceJob]:
         """Look at the first places of each class, then take as many of each as are in front."""
         is_urgent_first = wanted.order == "priority"
         heads: list[tuple[int, int, int, int]] = []
@@ -240,7 +240,7 @@ class SqlGovernanceJobs:
         return 0
 
 
-def _classes(wanted: GovernanceFilter, urgency: int) -> list[int]:
+def _classes(wanted: PullFilter, urgency: int) -> list[int]:
     return [
         class_of(object_type, action, urgency)
         for object_type in wanted.object_types or OBJECT_TYPES
