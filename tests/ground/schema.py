@@ -19,6 +19,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode, checks
 
 SCHEMA_PATH = "/openapi.json"
+SHORT_WAIT, LONGEST_WAIT = 0.01, 30
 
 CHECKS = [
     checks.not_a_server_error,
@@ -86,4 +87,14 @@ def _check_operation(operation: Any, examples: int, options: dict[str, Any]) -> 
 
 def check(case: Any, **options: Any) -> Any:
     """Send one generated case and hold the answer to the schema; never a 5xx."""
+    _shorten_wait(case)
     return case.call_and_validate(checks=CHECKS, **options)
+
+
+def _shorten_wait(case: Any) -> None:
+    """A long poll that nothing ends takes as long as it was asked to; what is asked stays valid."""
+    body = case.body
+    if isinstance(body, dict):
+        wait_sec = body.get("wait_sec")
+        if type(wait_sec) in (int, float) and SHORT_WAIT < wait_sec <= LONGEST_WAIT:
+            body["wait_sec"] = SHORT_WAIT
