@@ -182,7 +182,7 @@ async def test_node_jobs_without_a_socket(server: NodesServer, http: httpx.Async
 @pytest.mark.spec("N4", "N5", "X8")
 async def test_refusals_of_node_jobs(server: NodesServer, http: httpx.AsyncClient) -> None:
     for body, status, code in (
-        ({"model": "echo"}, 503, "NO_AVAILABLE_NODE"),
+        ({"model": "echo"}, 409, "NO_AVAILABLE_NODE"),
         ({}, 400, "INVALID_ARGUMENT"),
         ({"model": "echo", "colour": 1}, 400, "INVALID_ARGUMENT"),
         ({"model": "echo", "priority": 10}, 400, "INVALID_ARGUMENT"),

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from ksana.base.clock import Clock
-from ksana.base.errors import UnavailableError
+from ksana.base.errors import ConflictError, UnavailableError
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.nodes.attempts import (
     Again,
@@ -55,7 +55,7 @@ _LOOK_AGAIN: Final = SECOND
 _log = structlog.get_logger("ksana.nodes")
 
 
-class NoNodeError(UnavailableError):
+class NoNodeError(ConflictError):
     """No node can take the job, and it does not wait."""
 
     default_code = NO_NODE
@@ -102,7 +102,7 @@ class HomeJobs:
             if request.wait_us <= 0:
                 reason = choice.message(request.model)
                 self._notes.refused(request, reason)
-                raise NoNodeError(reason)
+                raise NoNodeError(reason, current=dict(choice.obstacles))
             await self._fabric.jobs.create(request, self._fabric.instance_id, self._life(job))
             self._enter(job)
             announce("CREATED")

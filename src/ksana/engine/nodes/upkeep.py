@@ -68,6 +68,8 @@ class Upkeep:
 
     async def _renew(self) -> Instant | None:
         settings = self._settings
+        # Before we write ourselves down: afterwards nobody could tell that we were missing.
+        await self._look_who_lives(self._clock.monotonic())
         await self._fabric.inbox.open()
         info = InstanceInfo(
             instance_id=self._info.instance_id,

@@ -12,6 +12,7 @@ from ksana.domain.nodes.frames import AskJob, JobCreated
 from ksana.domain.nodes.messages import Cancel
 from ksana.domain.nodes.records import Binding, JobRequest, NodeJob
 from ksana.engine.nodes.engine import NodesEngine
+from ksana.engine.nodes.home import NoNodeError
 from ksana.engine.nodes.results import result_frame
 
 _LOCK_US: Final[Micros] = 10 * SECOND
@@ -54,7 +55,7 @@ class NodeJobService:
         trace_id: str = "",
     ) -> JobCreated:
         """Make a job of a request, once for each request id. `announce` is called before anything
-        can be told about the job. Raise 503 NO_AVAILABLE_NODE, 409 IDEMPOTENCY_MISMATCH."""
+        can be told about the job. Raise 409 NO_AVAILABLE_NODE or IDEMPOTENCY_MISMATCH."""
         self.check_served()
         now = self._engine.clock.now()
         request = JobRequest(
@@ -85,7 +86,7 @@ class NodeJobService:
             return await self._repeat(request, bound_as, bound, binding.digest, announce)
         try:
             return await self._submit(request, announce)
-        except UnavailableError:
+        except (NoNodeError, UnavailableError):
             self._engine.background.spawn(self._unbind(bound_as, request.job_id))
             raise
 
