@@ -3,15 +3,16 @@
 -- Words that differ from the code: a job's position is the column `lane` (NULL once ended, 0 scheduled: it waits for its time, 1 ready,
 -- 2 claimed, 3 waits for capacity, 4 running), and its class is `line_id` in `queue_lines`.
 -- Locks are taken in one order: capacity, leases, jobs; units are given back at the end, before anything is counted.
--- `(SELECT {now})` asks the store's clock once for a statement, not once for a row.
+-- `(SELECT {now})` asks the store's clock once for a statement, not once for a row. What is inserted has values only, no literals: MySQL's
+-- driver joins the rows of such a statement into one, and sends any other row by row.
 
 -- name: insert_job
 -- A new job.
 INSERT INTO scheduler_job_runs (job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
   max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, lane, urgency, line_id,
   turn, due_at)
-VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json, :payload_json, :state, 0,
-  :max_attempts, :now_at, :now_at, :run_at, :fairness_key, :client_request_id, 0, :position, :urgency, :class_id,
+VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json, :payload_json, :state, :attempts,
+  :max_attempts, :now_at, :now_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
   :turn, :due_at)
 
 -- name: insert_job_once
@@ -19,8 +20,8 @@ VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json
 {insert_ignore} scheduler_job_runs (job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
   max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, lane, urgency, line_id,
   turn, due_at)
-VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json, :payload_json, :state, 0,
-  :max_attempts, :now_at, :now_at, :run_at, :fairness_key, :client_request_id, 0, :position, :urgency, :class_id,
+VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json, :payload_json, :state, :attempts,
+  :max_attempts, :now_at, :now_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
   :turn, :due_at)
 {on_conflict_ignore}
 
@@ -247,7 +248,7 @@ WHERE seq = :seq AND lane IN (2, 3) AND claim_token = :claim_token
 -- A new lease.
 INSERT INTO scheduler_lease_runs (lease_id, job_id, job_seq, addon_id, worker_id, cost_units, ttl_sec, state, granted_at,
   last_heartbeat_at, expires_at, lease_token)
-VALUES (:lease_id, :job_id, :job_seq, :addon_id, :worker_id, :cost_units, :ttl_sec, 'ACTIVE', :now_at, :now_at, :expires_at,
+VALUES (:lease_id, :job_id, :job_seq, :addon_id, :worker_id, :cost_units, :ttl_sec, :state, :now_at, :now_at, :expires_at,
   :lease_token)
 
 -- name: find_lease

@@ -172,7 +172,7 @@ class MysqlDialect:
                 cursor.executemany(sql, chunk)
                 count += cursor.rowcount
                 continue
-            for width, piece in bulk.split(chunk):
+            for width, piece in bulk.split_for(sql, chunk):
                 wide = bulk.widen_named(sql, width) if width > 1 else None
                 if wide is None:
                     cursor.executemany(sql, piece)
