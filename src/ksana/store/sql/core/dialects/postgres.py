@@ -44,6 +44,12 @@ def _quote(text: str | None) -> str:
     return f'"{text}"'
 
 
+_ASKED: Final = "ksana_asked"
+_ASK_TYPES: Final = f"""
+SELECT CAST(parameter_types AS oid[]) FROM pg_prepared_statements WHERE name = '{_ASKED}'
+"""
+
+
 class PostgresDialect:
     """PostgreSQL 13+, through psycopg 3."""
 
@@ -179,12 +185,12 @@ class PostgresDialect:
     def _ask_types(self, cursor: Any, sql: str) -> tuple[str, ...]:
         """The types the server gives the parameters of the statement for one row; "" for one that
         cannot be written as an array."""
-        names = bulk.list_names(sql)
-        server = cursor.connection.pgconn
-        server.prepare(b"", bulk.number_names(sql).encode())
-        described = server.describe_prepared(b"")
-        if described.nparams != len(names):
-            return ()  # it failed, or the connection is lost: running the statement says why
-        types = tuple(_TYPES.get(described.param_type(place), "") for place in range(len(names)))
+        # Through the driver, not through libpq's own calls: these wait for ever, and with the
+        # interpreter's lock, for a server that falls silent.
+        cursor.execute(f"PREPARE {_ASKED} AS {bulk.number_names(sql)}")
+        cursor.execute(_ASK_TYPES)
+        asked = cursor.fetchone()[0]
+        cursor.execute(f"DEALLOCATE {_ASKED}")
+        types = tuple(_TYPES.get(number, "") for number in asked)
         self._types[sql] = types
         return types
