@@ -102,9 +102,9 @@ class RunsMachine(RuleBasedStateMachine):
             return
         try:
             self.check_that_everything_ends()
-        finally:
             if self.world.is_alive:
                 self.wait(self.world.die())
+        finally:
             self.wait(self.world.store.close())
             for task in asyncio.all_tasks(self.loop):
                 task.cancel()
