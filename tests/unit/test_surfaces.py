@@ -95,7 +95,8 @@ async def test_a_module_beside_the_others_is_served_and_looked_at(
 ) -> None:
     plant(surfaces, tmp_path / "planted", PLANTED, monkeypatch)
     server = KsanaServer(Settings())
-    assert [surface.name for surface in server._surfaces] == ["tasks", "orchard", "queue"]
+    names = [surface.name for surface in server._surfaces]
+    assert names == ["tasks", "orchard", "queue", "governance"]
     assert "/api/v1/orchard" in paths_of(server)
     assert "apples" in server._retention.removed
     orchard = server._surfaces[1]
