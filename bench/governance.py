@@ -41,7 +41,7 @@ from ksana.store.sql import SqlStore, open_store
 
 NAME = "governance"
 JOBS, FEW, MANY = 40_000, 1_000, 1_000_000
-WORKERS, BATCH, ROUNDS, PULLS = 4, 100, 15, 100
+WORKERS, BATCH, ROUNDS, PULLS = 8, 100, 15, 100
 DRAIN_GOAL = {"sqlite": 10_000.0, "postgres": 4_000.0}
 MILLION_GOAL, DECAY_GOAL = 1.3, 2.0
 RULES = Rules()
