@@ -21,10 +21,10 @@ from ksana.client.errors import (
 )
 from ksana.client.node_context import ModelNotAvailable, NodeJobContext, NodeJobError
 from ksana.client.node_session import NodeSession
+from ksana.client.node_session_job import SessionJob
 from ksana.client.node_socket import SocketClosed
 from ksana.client.node_worker import Node
 from ksana.client.queue import QueueClient
-from ksana.client.session_job import SessionJob
 from ksana.client.shapes import (
     Beat,
     BeatItem,

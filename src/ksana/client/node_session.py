@@ -16,6 +16,7 @@ import msgspec
 
 from ksana.base.ids import new_uuid
 from ksana.client.errors import ApiError, BusyError, ClientError, TransportError
+from ksana.client.node_session_job import SessionJob
 from ksana.client.node_socket import (
     RECONNECT,
     REPLACED,
@@ -27,7 +28,6 @@ from ksana.client.node_socket import (
     is_for_good,
     refusal_of,
 )
-from ksana.client.session_job import SessionJob
 from ksana.client.transport import CallBackoff
 from ksana.domain.nodes import frames
 
