@@ -11,14 +11,17 @@ import pytest
 from ksana.client import (
     AccessError,
     ApiConflictError,
+    BusyError,
     ModelNotAvailable,
     NodeJobContext,
     NodeJobError,
     SocketClosed,
 )
+from ksana.client.node_socket import SocketAddress, is_for_good, pause_after
+from ksana.domain.nodes import frames
 from ksana.engine.nodes.parameters import NodeParameters
 from tests.api.nodes_ground import NodesServer, nodes_server
-from tests.client.nodes import at_work, close_node, make_node, make_session, until
+from tests.client.nodes import QUICK, at_work, close_node, make_node, make_session, until
 
 
 @pytest.fixture
@@ -69,6 +72,10 @@ async def test_a_handler_that_fails_says_why(server: NodesServer) -> None:
     def odd(ctx: NodeJobContext) -> None:
         raise ZeroDivisionError("by zero")
 
+    @node.model("wordy")
+    def wordy(ctx: NodeJobContext) -> None:
+        raise NodeJobError("LONG", "x" * 2_000_000)
+
     @node.model("strange")
     async def strange(ctx: NodeJobContext) -> object:
         return object()
@@ -83,6 +90,8 @@ async def test_a_handler_that_fails_says_why(server: NodesServer) -> None:
             with pytest.raises(NodeJobError) as failed:
                 await session.request(model)
             found[model] = (failed.value.code, failed.value.message)
+    assert node.stats.connections == 1
+    assert len(found["wordy"][1]) == 1024
     assert found["own"] == ("DISK_FULL", "nothing left")
     assert found["odd"] == ("HANDLER_ERROR", "ZeroDivisionError: by zero")
     assert found["strange"][0] == found["large"][0] == "INVALID_RESULT"
@@ -321,3 +330,21 @@ async def test_what_the_server_would_refuse_is_refused_before_it_is_sent(
         make_node(server, slots=0)
     with pytest.raises(ValueError, match="address"):
         make_node(NodesServer(server.core, server.engine, 0)).__class__("ftp://x")
+
+
+async def test_a_server_that_asks_for_a_pause_is_given_one() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = b'{"code":"STORE_DOWN","message":"soon"}'
+        head = b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: %d\r\n\r\n" % len(body)
+        writer.write(head + body)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as fake:
+        port = fake.sockets[0].getsockname()[1]
+        options = {"api_key": "k", "connect_sec": 5.0, "tls": None, "headers": None}
+        address = SocketAddress(f"http://127.0.0.1:{port}", "/ws/node", **options)
+        with pytest.raises(BusyError) as busy:
+            await address.open(frames.to_node)
+    assert pause_after(busy.value, 1, QUICK) == 7.0
+    assert not is_for_good(busy.value)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from ksana.client.context import CancelSignal, JobCancelled
-from ksana.client.handlers import MAX_RESULT_BYTES, describe, one_line
+from ksana.client.handlers import MAX_ERROR_CHARS, MAX_RESULT_BYTES, describe, one_line
 from ksana.client.node_context import MODEL_NOT_AVAILABLE, NodeJobContext, NodeJobError
 from ksana.client.node_socket import FrameSocket
 from ksana.client.stats import NodeStats
@@ -192,7 +192,8 @@ def _failure(assign: JobAssign, error: NodeJobError) -> NodeJobResult:
         job_id=assign.job_id,
         attempt_id=assign.attempt_id,
         success=False,
-        error=JobError(code=error.code, message=error.message),
+        # Cut: a frame that is too large would cost the socket.
+        error=JobError(code=error.code[:128], message=error.message[:MAX_ERROR_CHARS]),
     )
 
 

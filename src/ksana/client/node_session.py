@@ -26,6 +26,7 @@ from ksana.client.node_socket import (
     SocketClosed,
     first_answer,
     is_for_good,
+    pause_after,
     refusal_of,
 )
 from ksana.client.transport import CallBackoff
@@ -169,7 +170,7 @@ class NodeSession:
                         lost_at = loop.time()
                     steady = loop.time() - started_at >= STEADY_SEC
                     failures = 1 if steady else failures + 1
-                    pause = self._backoff.pause(failures)
+                    pause = pause_after(error, failures, self._backoff)
                     log.warning("%s; connecting again in %.1f s", error, pause)
                     left = self._give_up_sec - (loop.time() - lost_at)
                     if left <= pause:

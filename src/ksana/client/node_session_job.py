@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ksana.client.errors import ClientError
 from ksana.client.node_context import NodeJobError
 from ksana.domain.nodes.frames import AskJob, JobCreated, JobUpdate, SessionPartial, SessionResult
+
+MOST_PARTIALS: Final = 10_000
+"""Partials that may wait to be read."""
 
 
 class SessionJob:
@@ -29,6 +32,8 @@ class SessionJob:
         self.node_id: str | None = None
         self.is_durable = False
         """Whether the job outlives the server process."""
+        self.partials_lost = 0
+        """The oldest ones, dropped because nobody read them."""
         self._send_cancel = send_cancel
         self._is_cancel_asked = False
         self._partials: asyncio.Queue[Any] = asyncio.Queue()
@@ -96,6 +101,9 @@ class SessionJob:
         """A part of the result."""
         if not self.is_finished:
             self.attempt = frame.attempt_id
+            if self._partials.qsize() >= MOST_PARTIALS:
+                self._partials.get_nowait()
+                self.partials_lost += 1
             self._partials.put_nowait(msgspec.json.decode(frame.data))
 
     def on_result(self, frame: SessionResult) -> None:

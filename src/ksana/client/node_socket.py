@@ -105,7 +105,10 @@ class SocketAddress:
             )
         except InvalidStatus as error:
             refused = error.response
-            raise from_answer(refused.status_code, bytes(refused.body or b"")) from None
+            asked = refused.headers.get("Retry-After", "")
+            retry_after_sec = float(asked) if asked.isdigit() else None
+            body = bytes(refused.body or b"")
+            raise from_answer(refused.status_code, body, retry_after_sec) from None
         except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
             told = f"cannot connect to {self.url}: {error or type(error).__name__}"
             raise TransportError(told, is_outcome_unknown=False) from None
@@ -220,6 +223,11 @@ def is_for_good(error: ClientError) -> bool:
     if isinstance(error, SocketClosed):
         return error.code == REVOKED
     return isinstance(error, ApiError) and error.status < 500 and not isinstance(error, BusyError)
+
+
+def pause_after(error: ClientError, failures: int, backoff: CallBackoff) -> float:
+    """How long to wait before the next try; never shorter than the server asked for."""
+    return backoff.pause(failures, error.retry_after_sec if isinstance(error, ApiError) else None)
 
 
 def refusal_of(frame: ErrorFrame) -> ApiError:

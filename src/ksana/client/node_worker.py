@@ -29,6 +29,7 @@ from ksana.client.node_socket import (
     SocketAddress,
     first_answer,
     is_for_good,
+    pause_after,
     refusal_of,
     wait_at_most,
 )
@@ -192,7 +193,7 @@ class Node:
                     raise
                 steady = loop.time() - started_at >= STEADY_SEC
                 failures = 1 if steady else failures + 1
-                pause = self._backoff.pause(failures)
+                pause = pause_after(error, failures, self._backoff)
                 log.warning("%s; connecting again in %.1f s", error, pause)
                 await wait_at_most(self._stopping, pause)
 
