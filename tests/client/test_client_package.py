@@ -61,6 +61,7 @@ def test_its_wheel_holds_the_client_alone_and_declares_what_it_needs(wheel: Path
     assert {"ksana_client/py.typed", "ksana_client/LICENSE"} < set(names)
     required = [line for line in declared.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert sorted(line.split(">")[0] for line in required) == sorted(DEPENDENCIES)
+    assert {"nodes", "uvloop"} == set(declared.get_all("Provides-Extra", []))
 
 
 def test_it_imports_without_the_server(python: tuple[Path, dict[str, str]]) -> None:
@@ -76,6 +77,23 @@ assert not strange, strange
 """
     done = subprocess.run([program, "-c", script], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_node_without_websockets_says_what_to_install(
+    python: tuple[Path, dict[str, str]],
+) -> None:
+    program, env = python
+    script = """
+import asyncio
+from ksana_client import Node
+node = Node("http://127.0.0.1:1")
+node.add_model("echo", lambda ctx: None)
+asyncio.run(node.run())
+"""
+    done = subprocess.run([program, "-c", script], env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "RuntimeError: nodes and sessions need the package `websockets`" in done.stderr
+    assert "ksana-client[nodes]" in done.stderr
 
 
 @pytest.mark.spec("Q10", "Q11")

@@ -1,5 +1,5 @@
-"""The Python SDK of the Queue surface: `QueueClient` for its endpoints, `Worker` for running its
-jobs.
+"""The Python SDK. For the Queue surface: `QueueClient` for its endpoints, `Worker` for running its
+jobs. For the Nodes surface: `Node` for serving models, `NodeSession` for asking for jobs.
 
 Knows the public API only. Everything a user needs is exported here; the modules inside may change.
 """
@@ -19,6 +19,11 @@ from ksana.client.errors import (
     LeaseLostError,
     TransportError,
 )
+from ksana.client.node_context import ModelNotAvailable, NodeJobContext, NodeJobError
+from ksana.client.node_session import NodeSession
+from ksana.client.node_session_job import SessionJob
+from ksana.client.node_socket import SocketClosed
+from ksana.client.node_worker import Node
 from ksana.client.queue import QueueClient
 from ksana.client.shapes import (
     Beat,
@@ -37,7 +42,7 @@ from ksana.client.shapes import (
     Snapshot,
     Timeseries,
 )
-from ksana.client.stats import WorkerStats
+from ksana.client.stats import NodeStats, WorkerStats
 from ksana.client.tester import Tried, WorkerTester
 from ksana.client.transport import CallBackoff
 from ksana.client.worker import Worker
@@ -68,13 +73,21 @@ __all__ = [
     "Lease",
     "LeaseDecision",
     "LeaseLostError",
+    "ModelNotAvailable",
     "NewJob",
+    "Node",
+    "NodeJobContext",
+    "NodeJobError",
+    "NodeSession",
+    "NodeStats",
     "Point",
     "QueueClient",
     "Release",
     "ReleaseItem",
     "Retry",
+    "SessionJob",
     "Snapshot",
+    "SocketClosed",
     "Timeseries",
     "TransportError",
     "Tried",

@@ -142,6 +142,8 @@ _STATUS_OF_CODE = {
     "INVALID_ARGUMENT": 400,
     "INVALID_JSON": 400,
     "INVALID_ID": 400,
+    "INVALID_FRAME": 400,
+    "PROTOCOL": 400,
     "UNAUTHENTICATED": 401,
     "FORBIDDEN": 403,
     "NOT_FOUND": 404,
@@ -149,9 +151,11 @@ _STATUS_OF_CODE = {
     "RATE_LIMITED": 429,
     "INTERNAL": 500,
     "STORE_DOWN": 503,
+    "NO_AVAILABLE_NODE": 503,
     "SCHEDULER_DEPENDENCY_DOWN": 503,
 }
-"""An item of a batch may carry its code only; every other code of the contract is a 409."""
+"""An item of a batch and an error frame carry their code only; every other code of the
+contract is a 409."""
 
 
 def from_answer(status: int, body: bytes, retry_after_sec: float | None = None) -> ApiError:

@@ -1,4 +1,6 @@
-"""What a worker counts about itself."""
+"""What a worker and a node count about themselves."""
+
+import msgspec
 
 
 class WorkerStats:
@@ -27,3 +29,18 @@ class WorkerStats:
         """Dropped because the lease was over or the server refused the result."""
         self.unsettled = 0
         """Results without an answer when the worker ended."""
+
+
+class NodeStats(msgspec.Struct, kw_only=True):
+    """What a node did since it started."""
+
+    connections: int = 0
+    """Sockets over which it registered."""
+    assigned: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    """Attempts that the server did not want any more."""
+    lost: int = 0
+    """Attempts given up because the connection over which they came was lost."""
+    partials_lost: int = 0

@@ -14,10 +14,8 @@ out because of a cut connection.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
-import signal
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +30,7 @@ from ksana.client.heartbeats import Heartbeats
 from ksana.client.job_runner import JobRunner
 from ksana.client.leased_job import LeasedJob
 from ksana.client.queue import QueueClient
+from ksana.client.serving import serve_until_signal
 from ksana.client.shapes import Job
 from ksana.client.stats import WorkerStats
 from ksana.client.transport import CallBackoff
@@ -157,16 +156,7 @@ class Worker:
 
     def serve(self) -> None:
         """Run until SIGTERM or SIGINT, then stop in good order; a second signal cuts the grace."""
-
-        async def main() -> None:
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                with contextlib.suppress(NotImplementedError):  # Windows
-                    loop.add_signal_handler(number, self._stop_by_signal)
-            await self.run()
-
-        with asyncio.Runner(loop_factory=_fast_loop()) as runner:
-            runner.run(main())
+        serve_until_signal(self.run, self._stop_by_signal)
 
     def _stop_by_signal(self) -> None:
         self.stop(0.0 if self._stopping.is_set() else None)
@@ -268,16 +258,6 @@ class Worker:
             if left <= 0:
                 return
             await asyncio.wait(pending, timeout=min(left, 0.2))
-
-
-def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one; it is not on Windows."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def _choose_wait(wait_sec: float | None, ttl_sec: int) -> float:

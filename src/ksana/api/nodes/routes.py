@@ -3,6 +3,7 @@
 from typing import Any
 
 from ksana.api.core.routing import Answer, AnyRoute, Call, Handler, Route, SocketRoute
+from ksana.api.nodes import asyncapi
 from ksana.api.nodes.key_watch import SCOPE, KeyWatch
 from ksana.api.nodes.node_socket import NodeSocket
 from ksana.api.nodes.session_socket import SessionSocket
@@ -39,6 +40,7 @@ def routes(engine: NodesEngine, service: NodeJobService, keys: KeyWatch) -> list
     return [
         SocketRoute("/ws/node", node.serve, scope=SCOPE, summary="Connect a node"),
         SocketRoute("/ws/session", session.serve, scope=SCOPE, summary="Ask for jobs"),
+        asyncapi.route(),
         *_job_routes(service),
         *_node_routes(cluster),
         *_cluster_routes(cluster),
