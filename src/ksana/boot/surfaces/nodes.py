@@ -112,7 +112,7 @@ class PeerCheck:
         self._me = core.membership.instance_id
         self._is_shared = fabric.is_shared
         self._others = 0
-        self.pump = Pump("node peers", core.clock, self._look, poll_us=5 * SECOND)
+        self.pump = Pump("node-peers", core.clock, self._look, poll_us=5 * SECOND)
 
     def find_refusal(self) -> str | None:
         """Why nodes are not served, if so."""

@@ -49,7 +49,7 @@ class Adoption:
         self._settings = settings
         self.adopted = 0
         self.drained = 0
-        self.pump = Pump("node adoption", clock, self._look, poll_us=_LOOK_EVERY)
+        self.pump = Pump("node-adoption", clock, self._look, poll_us=_LOOK_EVERY)
 
     async def _look(self) -> Instant | None:
         for instance_id in await self._fabric.presence.list_dead():

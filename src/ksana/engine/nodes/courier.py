@@ -43,7 +43,7 @@ class Courier:
         self.buried = 0
         self.state = InboxState(length=0, pending=0, dead_letters=0)
         """How full our inbox was when it was last looked at."""
-        self.chores = Pump("node inbox chores", clock, self._do_chores, settings.dlq_scan_us)
+        self.chores = Pump("node-inbox-chores", clock, self._do_chores, settings.dlq_scan_us)
 
     def on(self, kind: type, handler: Handler) -> None:
         """Say who handles a kind of message."""

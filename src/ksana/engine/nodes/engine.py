@@ -127,7 +127,7 @@ class NodesEngine:
         )
         return (
             *(Loop(pump.name, pump.run) for pump in pumps),
-            Loop("node inbox", self.courier.read),
+            Loop("node-inbox", self.courier.read),
         )
 
     async def drain(self) -> None:

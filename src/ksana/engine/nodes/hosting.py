@@ -63,7 +63,7 @@ class Hosting:
         self.partials_lost = 0
         self._untold: dict[tuple[str, str], None] = {}
         self.progress = Pump(
-            "node progress", clock, self._tell_progress, min_interval_us=settings.progress_us
+            "node-progress", clock, self._tell_progress, min_interval_us=settings.progress_us
         )
         courier.on(Assign, self._on_assign)
         courier.on(Withdraw, self._on_withdraw)

@@ -96,8 +96,8 @@ class JobWatch:
         self._home = home
         self.line = WaitingLine()
         self._deadlines: list[tuple[Instant, str, int]] = []
-        self.deadlines = Pump("node deadlines", clock, self._check, poll_us=SECOND)
-        self.offer = Pump("node line", clock, self._offer, poll_us=SECOND)
+        self.deadlines = Pump("node-deadlines", clock, self._check, poll_us=SECOND)
+        self.offer = Pump("node-line", clock, self._offer, poll_us=SECOND)
 
     def arm(self, job_id: str, attempt: int, at: Instant) -> None:
         """Call when this instant has come. One that is not needed any more does no harm."""

@@ -27,7 +27,7 @@ class EventRecorder:
         self._encode = msgspec.json.Encoder().encode
         self.dropped = 0
         self.pump = Pump(
-            "node events", clock, self._write, poll_us=5 * SECOND, min_interval_us=20 * MILLISECOND
+            "node-events", clock, self._write, poll_us=5 * SECOND, min_interval_us=20 * MILLISECOND
         )
 
     def note(self, entity: str, entity_id: str, name: str, data: dict[str, Any]) -> None:

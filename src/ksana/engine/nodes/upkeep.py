@@ -60,10 +60,10 @@ class Upkeep:
         self._trusted_mono: Micros = 0
         """From when on it means something that an instance or a node is not listed."""
         renew_us = min(settings.presence_ttl_us, settings.owner_ttl_us) // 3
-        self.life = Pump("node presence", clock, self._renew, poll_us=renew_us)
-        self.view = Pump("node view", clock, self.refresh, poll_us=settings.refresh_us)
+        self.life = Pump("node-presence", clock, self._renew, poll_us=renew_us)
+        self.view = Pump("node-view", clock, self.refresh, poll_us=settings.refresh_us)
         self.silence = Pump(
-            "node silence", clock, self._find_silent, poll_us=settings.heartbeat_us // 3
+            "node-silence", clock, self._find_silent, poll_us=settings.heartbeat_us // 3
         )
 
     async def _renew(self) -> Instant | None:
