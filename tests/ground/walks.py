@@ -33,10 +33,21 @@ _BACKGROUND: Final = (
 )
 """What runs all the time. Whatever they call is left out too."""
 
+_OTHERS: Final = (
+    "ksana.engine.governance.",
+    "ksana.service.governance.",
+    "ksana.engine.nodes.",
+    "ksana.service.nodes.",
+    "ksana.fabric.",
+    "ksana.boot.surfaces.nodes",
+    "ksana.boot.surfaces.governance",
+)
+"""Surfaces that none of the walks goes through, and whose loops run meanwhile."""
+
 WALKS: Final = {
-    "firing": ("ksana.api.", "ksana.service.queue.", "ksana.engine.queue."),
-    "claim": ("ksana.service.tasks.", "ksana.engine.tasks."),
-    "callback": ("ksana.service.queue.", "ksana.engine.queue."),
+    "firing": ("ksana.api.", "ksana.service.queue.", "ksana.engine.queue.", *_OTHERS),
+    "claim": ("ksana.service.tasks.", "ksana.engine.tasks.", *_OTHERS),
+    "callback": ("ksana.service.queue.", "ksana.engine.queue.", *_OTHERS),
 }
 """The walks, each with what has nothing to do with it."""
 
