@@ -46,7 +46,8 @@ async def test_runs_are_removed_by_age_and_by_number_and_unfinished_ones_are_not
         [task_id] = tx.tasks.insert([a_task("j", definition, tx.now, tx.now + HOUR)])
         states = ["SCHEDULED", *["SUCCESS"] * 6, "FAILED", "SUCCESS"]
         ids = tx.run_changes.insert([new_run(task_id, tx.now, state) for state in states])
-        tx.run_changes.insert_callback(ids[1], "{}", "{}", "RECEIVED")
+        for run_id in (ids[0], ids[1], ids[8]):
+            tx.run_changes.insert_callback(run_id, "{}", "{}", "RECEIVED")
         return task_id, ids
 
     task_id, ids = await store.transact(fill)
@@ -58,6 +59,8 @@ async def test_runs_are_removed_by_age_and_by_number_and_unfinished_ones_are_not
     assert surplus == [ids[4], ids[3], ids[2], ids[1]]
     assert await store.transact(lambda tx: tx.history.remove_runs([*surplus, ids[0]])) == 4
     assert await store.read(lambda tx: tx.runs.list_callbacks(ids[1])) == []
+    for kept in (ids[0], ids[8]):  # not removed, or not among those to remove
+        assert len(await store.read(lambda tx, kept=kept: tx.runs.list_callbacks(kept))) == 1
     assert await store.transact(lambda tx: tx.history.purge_runs(tx.now - HOUR, 10)) == 0
     assert await store.transact(lambda tx: tx.history.purge_runs(tx.now + HOUR, 2)) == 2
     assert await store.transact(lambda tx: tx.history.purge_runs(tx.now + HOUR, 10)) == 2
