@@ -7,9 +7,7 @@ import pytest
 
 from ksana.base.errors import ConflictError
 from ksana.base.instant import HOUR, MINUTE, SECOND
-from ksana.domain.tasks.records import Options, RetryPolicy, Task
-from ksana.service.tasks.definitions import TaskService
-from tests.api.tasks_ground import SilentHints
+from ksana.domain.tasks.records import Options, RetryPolicy
 from tests.engine.tasks_world import World, answer, cron, data_of, every, once, task_of
 
 SKIPPING = {"concurrency_policy": "SKIP", "misfire_policy": "SKIP"}
@@ -401,31 +399,3 @@ async def test_a_season_of_an_hourly_task_passes_in_seconds(world: World) -> Non
     world.slow_down_polls()
     await world.clock.advance(90 * 24 * HOUR)
     assert (await world.runs.list_page(task_id=task.id)).total == 90 * 24
-
-
-@pytest.mark.spec("X4")
-@pytest.mark.parametrize("dialect", ["T", "C"])
-async def test_a_change_made_elsewhere_binds_the_next_slot(world: World, dialect: str) -> None:
-    task = await world.add(task_of(every(world, 10), url="http://old.test/"), dialect=dialect)
-    await world.clock.advance(25 * SECOND)
-    elsewhere = TaskService(
-        world.store, world.clock, SilentHints(), SECOND
-    )  # another instance: nobody tells us
-
-    def move(old: Task, _: int) -> object:
-        return msgspec.structs.replace(old.definition, target_url="http://new.test/")
-
-    await elsewhere.change(task.id, move)  # type: ignore[arg-type]
-    await world.clock.advance(10 * SECOND)
-    await elsewhere.set_enabled(task.id, False)
-    await world.clock.advance(30 * SECOND)
-    await elsewhere.set_enabled(task.id, True)
-    await world.clock.advance(10 * SECOND)
-    await elsewhere.delete(task.id)
-    await world.clock.advance(30 * SECOND)
-    assert [sent.request.url for sent in world.caller.sent] == [
-        "http://old.test/",
-        "http://old.test/",
-        "http://new.test/",
-        "http://new.test/",
-    ]

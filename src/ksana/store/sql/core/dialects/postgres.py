@@ -185,8 +185,8 @@ class PostgresDialect:
     def _ask_types(self, cursor: Any, sql: str) -> tuple[str, ...]:
         """The types the server gives the parameters of the statement for one row; "" for one that
         cannot be written as an array."""
-        # Through the driver, not through libpq's own calls: these wait for ever, and with the
-        # interpreter's lock, for a server that falls silent.
+        # Through the driver, not through libpq's own calls: with these, a test whose proxy runs in
+        # the same process stood still for good.
         cursor.execute(f"PREPARE {_ASKED} AS {bulk.number_names(sql)}")
         cursor.execute(_ASK_TYPES)
         asked = cursor.fetchone()[0]
