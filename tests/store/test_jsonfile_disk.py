@@ -189,7 +189,7 @@ async def test_a_start_on_a_full_disk_is_refused_for_now_only(tmp_path: Path) ->
         await (await open_store(url, SystemClock(), serve=True)).close()
 
 
-async def test_a_link_is_followed_and_the_mode_of_the_file_stays(tmp_path: Path) -> None:
+async def test_a_link_is_followed_and_the_file_behind_it_becomes_private(tmp_path: Path) -> None:
     real = tmp_path / "real.json"
     real.write_text('{"version": 1, "jobs": []}')
     real.chmod(0o640)
@@ -199,5 +199,5 @@ async def test_a_link_is_followed_and_the_mode_of_the_file_stays(tmp_path: Path)
     await task_service(store, clock).create(NewTask("T", timer(clock.now())))
     await store.close()
     assert (tmp_path / "jobs.json").is_symlink()
-    assert real.stat().st_mode & 0o777 == 0o640
+    assert real.stat().st_mode & 0o777 == 0o600
     assert len(json.loads(real.read_bytes())["jobs"]) == 1

@@ -21,11 +21,12 @@ from ksana.base.instant import SECOND
 from ksana.boot.listening import is_loopback, listen
 from ksana.boot.redaction import mask_url, redact_text
 from ksana.boot.settings.table import Settings
-from ksana.boot.stores import check_store, open_store
+from ksana.boot.stores import check_store, find_file, open_store
 from ksana.boot.surfaces import find_doctor_checks
 from ksana.domain.zones import rules_version
 from ksana.engine.core.clock_watch import SKEW_TOLERANCE
 from ksana.store.sql.core import sqlite_file
+from ksana.store.sql.core.private_files import is_open_to_others
 from ksana.store.sql.core.store import sqlite_path
 
 LEAST_FREE: Final = 256 << 20
@@ -51,6 +52,7 @@ async def examine(settings: Settings, clock: Clock | None = None) -> list[Findin
         ("time zones", _look_at_zones),
         ("address", lambda: _look_at_address(settings)),
         ("disk", lambda: _look_at_disk(settings)),
+        ("files", lambda: _look_at_files(settings)),
         ("sqlite", lambda: _look_at_sqlite(settings, at)),
         ("store", lambda: _look_at_store(settings, at)),
         ("clocks", lambda: _look_at_clocks(settings, at)),
@@ -97,6 +99,27 @@ async def _look_at_disk(settings: Settings) -> str:
             f"{folder} has {free >> 20} MiB free; at least {LEAST_FREE >> 20} are wanted"
         )
     return f"{folder} has {free >> 20} MiB free"
+
+
+async def _look_at_files(settings: Settings) -> str:
+    file = find_file(settings.store.url)
+    if file is None:
+        return "the store is elsewhere"
+    if not file.exists():
+        return f"{file} does not exist yet"
+    wide = [str(path) for path in _private_paths(file, settings) if is_open_to_others(path)]
+    if wide:
+        raise SetupError(
+            f"others can read {', '.join(wide)}, which may hold secrets; "
+            "a start of the server closes what it owns (chmod go= does it now)"
+        )
+    return f"{file} is for its owner alone"
+
+
+def _private_paths(file: Path, settings: Settings) -> list[Path]:
+    paths = [file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm", ".lock")]
+    folder = file.parent.resolve()
+    return [*paths, folder] if Path(settings.store.data_dir).resolve() == folder else paths
 
 
 async def _look_at_sqlite(settings: Settings, clock: Clock) -> str:

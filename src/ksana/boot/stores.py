@@ -16,7 +16,9 @@ from ksana.boot.unopened_store import UnopenedStore
 from ksana.domain.tasks.timer_document import DEFAULTS, TimerDefaults
 from ksana.ports.store import Store
 from ksana.store import jsonfile, sql
+from ksana.store.sql.core import private_files
 from ksana.store.sql.core.migrate import MigrationReport, list_migrations
+from ksana.store.sql.core.store import sqlite_path
 
 Durability = Literal["warn", "strict"]
 
@@ -66,6 +68,7 @@ async def open_store(
             f"The store {mask_url(url)} cannot be used: {error.strerror or error}."
         ) from None
     if serve:
+        restrict_data_folder(url, jobs)
         for warning in opened.warnings:
             _log.warning("the store needs a look", err=warning)
     return opened
@@ -81,6 +84,27 @@ def list_notes(store: Store) -> list[str]:
 def is_json(url: str) -> bool:
     """Whether the URL names a JSON file."""
     return url.split(":", 1)[0] == "json"
+
+
+def find_file(url: str) -> Path | None:
+    """The file that the store is, if it is one."""
+    if is_json(url):
+        return jsonfile.json_path(url)
+    if not url.startswith("sqlite:"):
+        return None
+    path = sqlite_path(url)
+    return None if path == ":memory:" else Path(path)
+
+
+def restrict_data_folder(url: str, jobs: Jobs) -> None:
+    """Keep others out of the data folder, if the store lies in it. A folder that only the store's
+    URL names may hold other things, and is left as it is; the files in it are private all the
+    same."""
+    file = find_file(url)
+    if file is not None and jobs.import_from is not None:
+        folder = jobs.import_from.parent
+        if folder.is_dir() and folder.resolve() == file.parent.resolve():
+            private_files.restrict_folder(folder)
 
 
 async def _import_jobs(

@@ -1,6 +1,7 @@
 """`ksana serve`: settings, logs, event loop, server."""
 
 import asyncio
+import os
 import sys
 
 import structlog
@@ -23,6 +24,7 @@ def serve(loaded: Loaded) -> None:
     from ksana.boot.server import serve as serve_until_stopped
 
     settings = loaded.settings
+    os.umask(0o077)  # the store's files have their modes anyway; this is for whatever else is made
     start_logging(settings.logging.level, settings.logging.format, SystemClock())
     for warning in loaded.warnings:
         structlog.get_logger("ksana.boot").warning(warning)

@@ -6,15 +6,11 @@ write NAME.tmp  →  fsync it  →  rename over NAME  →  fsync the folder
 
 import contextlib
 import os
-import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
-_PRIVATE: Final = 0o600
-"""A new file holds headers and secrets in the clear; an existing one keeps the mode its owner gave
-it."""
+from ksana.store.sql.core import private_files
 
 
 class NotSyncedError(OSError):
@@ -27,7 +23,7 @@ def replace_file(path: Path, content: Iterable[bytes]) -> None:
     outlive a power cut."""
     draft = path.with_name(path.name + ".tmp")
     try:
-        _write_synced(draft, content, _mode_of(path))
+        _write_synced(draft, content)
         os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -48,9 +44,15 @@ def set_aside(path: Path) -> Path:
         aside = path.with_name(f"{stem}.bad.json" if number == 0 else f"{stem}.bad.{number}.json")
         if not aside.exists():
             os.rename(path, aside)
+            private_files.restrict_file(aside)
             sync_folder(path.parent)
             return aside
         number += 1
+
+
+def list_set_aside(path: Path) -> list[Path]:
+    """The unreadable files that earlier starts set aside."""
+    return sorted(path.parent.glob(f"{path.name.removesuffix('.json')}.bad*.json"))
 
 
 def sync_folder(folder: Path) -> None:
@@ -64,14 +66,12 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _write_synced(draft: Path, content: Iterable[bytes], mode: int) -> None:
+def _write_synced(draft: Path, content: Iterable[bytes]) -> None:
     # A fresh inode each time: what a failed sync left behind in an old one must not pass for
     # written.
     draft.unlink(missing_ok=True)
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    handle = private_files.open_private(draft, os.O_WRONLY | os.O_EXCL)
     try:
-        if hasattr(os, "fchmod"):
-            os.fchmod(handle, mode)
         for part in content:
             rest = memoryview(part)
             while rest:
@@ -79,13 +79,6 @@ def _write_synced(draft: Path, content: Iterable[bytes], mode: int) -> None:
         _sync(handle)
     finally:
         os.close(handle)
-
-
-def _mode_of(path: Path) -> int:
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        return _PRIVATE
 
 
 if sys.platform == "darwin":

@@ -18,11 +18,12 @@ from ksana.base.ids import new_uid
 from ksana.base.instant import Instant
 from ksana.domain.tasks.timer_document import DEFAULTS, TimerDefaults
 from ksana.ports.store import Instance, StoreHealth
-from ksana.store.jsonfile.atomic import set_aside
+from ksana.store.jsonfile.atomic import list_set_aside, set_aside
 from ksana.store.jsonfile.document import EMPTY, Document, UnreadableError, parse_document
 from ksana.store.jsonfile.memory import MemoryDialect, MemoryThread
 from ksana.store.jsonfile.mirror import Flusher, Mirror, sign_life
 from ksana.store.sql import SqlStore
+from ksana.store.sql.core import private_files
 from ksana.store.sql.core.commit_queue import Writer
 from ksana.store.sql.core.migrate import apply_migrations
 from ksana.store.sql.core.session import Session
@@ -169,6 +170,8 @@ def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> 
                 "use SQLite"
             )
         if serve:
+            for aside in list_set_aside(path):
+                private_files.restrict_file(aside)
             mirror.write()
     except OSError as error:
         _drop(lock)

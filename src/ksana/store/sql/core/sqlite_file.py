@@ -15,6 +15,7 @@ from typing import IO, Final
 
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
+from ksana.store.sql.core import private_files
 
 APPLICATION_ID: Final = 0x4B53414E
 """`KSAN`, in the file's header."""
@@ -58,9 +59,11 @@ def prepare(path: str, clock: Clock, *, make: bool = True) -> None:
         is_new = not file.exists() or (file.is_file() and file.stat().st_size == 0)
         if is_new and not make:
             raise SetupError(f"there is no store at {path} yet: run ksana migrate")
-        file.parent.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(file.parent)
         if not is_new:
             _examine(file)
+        private_files.make_database(file)
+        private_files.restrict_database(file)
     except OSError as error:
         raise _unusable(path, error) from None
     try:
@@ -167,9 +170,9 @@ class ServeLock:
     def take(self) -> None:
         """Take it or refuse to start, naming the holder."""
         try:
-            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            # Held for the life of the process.
-            stream = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115
+            private_files.make_folder(Path(self._path).parent)
+            handle = private_files.open_private(Path(self._path), os.O_RDWR)
+            stream = os.fdopen(handle, "r+", encoding="utf-8")  # held for the process's life
         except OSError as error:
             raise _unusable(self._path.removesuffix(".lock"), error) from None
         try:
