@@ -17,7 +17,7 @@ async def test_a_frozen_instance_doubts_its_lease_only_where_another_may_have_ta
     tmp_path: Path, clock: VirtualClock, is_sole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/ksana.db", clock, inline=True)
-    monkeypatch.setattr(type(store), "sole", is_sole)
+    monkeypatch.setattr(store, "sole", is_sole)
     membership = Membership(store, clock, "one", "host", "0")
     assert not membership.is_held()
     await membership.join()
@@ -34,7 +34,7 @@ async def test_the_others_on_a_shared_store_are_counted_while_they_live(
     tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/ksana.db", clock, inline=True)
-    monkeypatch.setattr(type(store), "sole", False)
+    monkeypatch.setattr(store, "sole", False)
     seen: list[int] = []
     one = Membership(store, clock, "one", "host", "0", on_peers=seen.append)
     await one.join()
@@ -56,7 +56,7 @@ async def test_a_lease_that_was_lost_and_held_again_is_another_generation(
     tmp_path: Path, clock: VirtualClock, is_sole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/ksana.db", clock, inline=True)
-    monkeypatch.setattr(type(store), "sole", is_sole)
+    monkeypatch.setattr(store, "sole", is_sole)
     membership = Membership(store, clock, "one", "host", "0")
     await membership.join()
     first = membership.generation

@@ -14,7 +14,7 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.errors import StoreDownError
 from ksana.store.sql import open_store
-from ksana.store.sql.core.checkpoints import COMMITS
+from ksana.store.sql.core.threads import COMMITS
 from tests.conformance.store.checks import enter_key, event_types, key_names
 from tests.ground.child import wait_for
 from tests.store.disk import needs_strace, small_disk

@@ -18,7 +18,7 @@ OUT_OF_DESCRIPTORS = """
 import asyncio, os, resource, sqlite3, sys, threading
 from ksana.base.clock import SystemClock
 from ksana.store.sql import open_store
-from ksana.store.sql.core.checkpoints import COMMITS
+from ksana.store.sql.core.threads import COMMITS
 from tests.conformance.store.checks import enter_key, key_names
 
 async def main(path):

@@ -22,10 +22,12 @@ class UnopenedStore:
         self._url = shown_url
         self._real: Store | None = None
         self.problem = "the store is not open yet"
+        self.sole = False
 
     def attach(self, real: Store) -> None:
         """Let calls through from now on."""
         self._real = real
+        self.sole = real.sole
         # Bound on the instance, so that the hot path does not pass through an extra coroutine per
         # call.
         self.transact = real.transact  # type: ignore[method-assign]
@@ -40,10 +42,6 @@ class UnopenedStore:
     @property
     def url(self) -> str:
         return self._url if self._real is None else self._real.url
-
-    @property
-    def sole(self) -> bool:
-        return self._real is not None and self._real.sole
 
     async def transact(
         self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs

@@ -165,8 +165,8 @@ async def test_more_than_the_limit_of_waiting_functions_are_refused(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugs, tasks = await checks.hold_writers(store, checks.writer_count(store))
-    gate = store._writes._waiting._limiter  # type: ignore[attr-defined]
-    monkeypatch.setattr(gate, "_limit", len(plugs) + 3)
+    waiting_calls = store._writes._waiting  # type: ignore[attr-defined]
+    monkeypatch.setattr(waiting_calls, "_limit", 3)
     waiting = [asyncio.ensure_future(store.transact(enter_key, f"k{n}")) for n in range(5)]
     await asyncio.sleep(0)
     for plug in plugs:

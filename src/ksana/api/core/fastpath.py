@@ -25,7 +25,8 @@ from uvicorn.server import ServerState
 
 from ksana.api.core.app import RESPOND
 from ksana.api.core.connection import GuardedProtocol
-from ksana.api.core.pipeline import FoundRoute, IncomingRequest, RenderedResponse
+from ksana.api.core.pipeline import IncomingRequest, RenderedResponse
+from ksana.api.core.routing import FoundRoute
 
 MAX_BUFFERED: Final = 256 * 1024
 """A larger body is read piece by piece, with the connection held back while nobody takes it."""

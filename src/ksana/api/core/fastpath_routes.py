@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any, Final
 
-from ksana.api.core.pipeline import FoundRoute
-from ksana.api.core.routing import Route, Router, Stream
+from ksana.api.core.routing import FoundRoute, Route, Router, Stream
 from ksana.base.errors import KsanaError
 
 NEEDS_A_TASK: Final = frozenset({"timeout", "timeout_at", "wait_for", "current_task", "TaskGroup"})

@@ -30,10 +30,10 @@ from ksana.api.core.routing import (
     AnyRoute,
     Call,
     Content,
+    FoundRoute,
     Route,
     Router,
     Stream,
-    find_trace,
 )
 from ksana.api.core.services import Services
 from ksana.api.core.traffic import RequestSpans, Traffic
@@ -57,8 +57,6 @@ _ID_PREFIX: Final = new_uid()[:20]
 _id_counter = itertools.count(1)
 _LINE_BREAK = re.compile(rb"[\r\n\0]")
 _encode = msgspec.json.Encoder().encode
-
-FoundRoute = tuple[Route, dict[str, Any]]
 
 
 class IncomingRequest:
@@ -124,8 +122,7 @@ class Pipeline:
         self._services = services
         self._max_body = services.settings.max_body
         self._monotonic = services.clock.monotonic
-        self._spans = spans
-        self._traffic = Traffic()
+        self._traffic = Traffic(spans)
         services.metrics.register(self._traffic)
 
     async def serve(self, request: IncomingRequest) -> RenderedResponse:
@@ -170,9 +167,9 @@ class Pipeline:
         except Exception as error:
             content = _refuse(error, request, template, request_id)
             head = _content_head(content, request_id)
-        status = content.status
-        self._record(method, template, status, started, request_id, headers)
-        return RenderedResponse(status, head, content.body, None, _CLOSE in content.headers)
+        spent_us = self._monotonic() - started
+        self._traffic.record(method, template, content.status, spent_us, request_id, headers)
+        return RenderedResponse(content.status, head, content.body, None, _CLOSE in content.headers)
 
     def _find(self, request: IncomingRequest) -> FoundRoute:
         route, params = self.router.find(request.method, request.path, request.raw_path)
@@ -197,21 +194,8 @@ class Pipeline:
             close = getattr(chunks, "aclose", None)
             if close is not None:
                 await close()
-            self._record(method, template, 200, started, request_id, headers)
-
-    def _record(
-        self,
-        method: str,
-        template: str,
-        status: int,
-        started: Micros,
-        request_id: str,
-        headers: dict[bytes, bytes],
-    ) -> None:
-        spent_us = self._monotonic() - started
-        self._traffic.record(method, template, status, spent_us)
-        if self._spans is not None:
-            self._spans.served(method, template, status, spent_us, request_id, find_trace(headers))
+            spent_us = self._monotonic() - started
+            self._traffic.record(method, template, 200, spent_us, request_id, headers)
 
 
 def next_request_id() -> str:

@@ -189,8 +189,7 @@ class Route:
         browser asks for a page."""
         self.is_fastpath = is_fastpath
         """Small requests are served without ASGI and without a task: see `fastpath`. The handler
-        awaits nothing but the store, uses nothing that needs a current task, and does not stream.
-        """
+        and what it calls use nothing that needs a current task, and it does not stream."""
         self.decoder: msgspec.json.Decoder[Any] | None = (
             None if body is None else msgspec.json.Decoder(body)
         )
@@ -220,6 +219,7 @@ class SocketRoute:
 
 
 AnyRoute = Route | SocketRoute
+FoundRoute = tuple[Route, dict[str, Any]]
 
 
 class _Node:

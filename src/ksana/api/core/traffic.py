@@ -4,13 +4,13 @@ when scraped.
 And what a tracer is given of each request.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from ksana.api.core.routing import Trace
+from ksana.api.core.routing import Trace, find_trace
 from ksana.base.instant import SECOND, Micros
 
 
@@ -34,16 +34,27 @@ class RequestSpans(Protocol):
 class Traffic(Collector):
     """Counts of answers. Routes are the declared templates, so labels are few."""
 
-    def __init__(self) -> None:
+    def __init__(self, spans: RequestSpans | None = None) -> None:
+        self._spans = spans
         self._counts: dict[tuple[str, str, int], int] = {}
         self._spent: dict[tuple[str, str], Micros] = {}
 
-    def record(self, method: str, path: str, status: int, spent_us: Micros) -> None:
+    def record(
+        self,
+        method: str,
+        path: str,
+        status: int,
+        spent_us: Micros,
+        request_id: str,
+        headers: Mapping[bytes, bytes],
+    ) -> None:
         """Count one answer."""
         counted = (method, path, status)
         self._counts[counted] = self._counts.get(counted, 0) + 1
         route = (method, path)
         self._spent[route] = self._spent.get(route, 0) + spent_us
+        if self._spans is not None:
+            self._spans.served(method, path, status, spent_us, request_id, find_trace(headers))
 
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(

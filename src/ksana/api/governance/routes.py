@@ -57,8 +57,6 @@ class Governance:
 
 def _route(method: str, path: str, handler: Any, summary: str, **more: Any) -> Route:
     scope = "governance:read" if method == "GET" else "governance:write"
-    # Every POST but a pull, which may wait for jobs, awaits the store and nothing else.
-    is_fastpath = method == "POST" and not path.endswith("/pull")
     return Route(
         method,
         BASE + path,
@@ -67,7 +65,7 @@ def _route(method: str, path: str, handler: Any, summary: str, **more: Any) -> R
         summary=summary,
         tags=_TAGS,
         converters=_CONVERTERS,
-        is_fastpath=is_fastpath,
+        is_fastpath=method == "POST",
         **more,
     )
 

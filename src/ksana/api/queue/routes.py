@@ -50,8 +50,6 @@ def _routes(queue: Queue) -> list[AnyRoute]:
 
     def route(method: str, path: str, handler: Any, summary: str, **more: Any) -> Route:
         scope = "queue:read" if method == "GET" else "queue:write"
-        # Every write but a claim, which may wait for jobs, awaits the store and nothing else.
-        is_fastpath = method == "POST" and handler != jobs.claim
         return Route(
             method,
             BASE + path,
@@ -59,7 +57,7 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             scope=scope,
             summary=summary,
             tags=_TAGS,
-            is_fastpath=is_fastpath,
+            is_fastpath=method == "POST",
             **more,
         )
 

@@ -101,6 +101,7 @@ def routes(surface: TaskSurface) -> list[Route]:
             converters={"token": to_token},
             answers={200: CallbackTaken, 409: Error},
             any_query=True,
+            is_fastpath=method != "GET",
             **more,
         )
 
@@ -114,6 +115,7 @@ def routes(surface: TaskSurface) -> list[Route]:
         body=IdentityBody,
         answers={200: CallbackTaken},
         any_query=True,
+        is_fastpath=True,
     )
     return [
         *(

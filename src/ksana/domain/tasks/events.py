@@ -11,7 +11,7 @@ KINDS: Final = (
         "TASK",
         "TASK_CREATED",
         "The task was made.",
-        ("name", "job_id", "dialect", "status", "schedule"),
+        ("name", "job_id", "dialect", "status"),
     ),
     EventKind(
         "TASK",

@@ -72,7 +72,12 @@ class Delivery:
             agent=agent,
         )
         self.recorder = Recorder(
-            store, clock, instance_id, (metrics, *observers), self, self._on_recorded
+            store,
+            clock,
+            instance_id,
+            (metrics, *observers),
+            self.dispatcher.watermark,
+            self._on_recorded,
         )
         self.claimer = Claimer(store, clock, instance_id, self.dispatcher)
         self.cancel_watch = CancelWatch(store, clock, self.dispatcher, self.claimer)
@@ -128,14 +133,6 @@ class Delivery:
         self._stopped = True
         self.claimer.stop()
         self.dispatcher.close()
-
-    def next_watermark(self) -> int:
-        """How far the stored watermark should be; 0 if it is far enough."""
-        return self.dispatcher.watermark.find_next(self._clock.monotonic())
-
-    def is_blocked(self) -> bool:
-        """Whether something waits for the watermark to move."""
-        return self.dispatcher.watermark.is_blocking
 
     def _on_over(self, over: AttemptOver) -> None:
         self._metrics.called(over)

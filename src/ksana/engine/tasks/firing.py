@@ -111,7 +111,7 @@ class FiringEngine:
         fired = await self._store.transact(
             fire_due, self._instance_id, limit, self._slot_budget(), self.cache.find
         )
-        self.cache.add(self.cache.misses(fired.due))
+        self.cache.add(fired.due)
         self._is_busy = fired.is_full
         if fired.claimed or fired.ready_hosts:
             self._deliver(fired.claimed, fired.ready_hosts, fired.watermark)
@@ -120,19 +120,14 @@ class FiringEngine:
         self._metrics.scanned((self._clock.monotonic() - began) / 1e6, fired.fired)
         if fired.is_full:
             return AGAIN
-        self._next_at = _earlier(self._next_at, fired.next_at)
+        soonest = [at for at in (self._next_at, fired.next_at) if at is not None]
+        self._next_at = min(soonest, default=None)
         # Due is judged by the store's clock and waited for by ours.
         return (
             None
             if self._next_at is None
             else self._next_at - proven_skew(fired.now, began_at, self._clock.now())
         )
-
-
-def _earlier(one: Instant | None, other: Instant | None) -> Instant | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
 
 
 def fire_due(
@@ -168,12 +163,9 @@ def fire_due(
 
 
 def _advance(task: Task, decision: Firing) -> Advance:
-    last_status = "missed" if decision.is_missed else "skipped" if _all_skipped(decision) else ""
+    is_skipped = bool(decision.runs) and decision.runs[-1].start == "skip"
+    last_status = "missed" if decision.is_missed else "skipped" if is_skipped else ""
     return Advance(task, decision.next_slot_at, decision.fire_at, decision.started, last_status)
-
-
-def _all_skipped(decision: Firing) -> bool:
-    return bool(decision.runs) and decision.runs[-1].start == "skip"
 
 
 def _write_planned(

@@ -11,6 +11,7 @@ from ksana.base.instant import MILLISECOND, SECOND, Instant
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.outcomes import Recorded, record_outcomes
+from ksana.engine.tasks.watermark import Watermark
 from ksana.ports.store import Store
 
 _log = structlog.get_logger("ksana.delivery")
@@ -32,18 +33,6 @@ class RunObserver(Protocol):
         ...
 
 
-class WatermarkSource(Protocol):
-    """Who knows how far the stored watermark should be."""
-
-    def next_watermark(self) -> int:
-        """0 if it is far enough."""
-        ...
-
-    def is_blocked(self) -> bool:
-        """Whether something waits for it to move."""
-        ...
-
-
 class Recorder:
     """Owns the attempts that ended and are not written yet."""
 
@@ -53,7 +42,7 @@ class Recorder:
         clock: Clock,
         instance_id: str,
         observers: tuple[RunObserver, ...],
-        watermarks: WatermarkSource,
+        watermark: Watermark,
         on_recorded: Callable[[Recorded], None],
     ) -> None:
         """`on_recorded` is told what each commit came to."""
@@ -61,7 +50,7 @@ class Recorder:
         self._clock = clock
         self._instance_id = instance_id
         self._observers = observers
-        self._watermarks = watermarks
+        self._watermark = watermark
         self._on_recorded = on_recorded
         self._over: list[AttemptOver] = []
         self._recording: list[AttemptOver] = []
@@ -85,7 +74,7 @@ class Recorder:
         return not self._over and not self._recording
 
     async def _record(self) -> Instant | None:
-        watermark = self._watermarks.next_watermark()
+        watermark = self._watermark.find_next(self._clock.monotonic())
         if self._over or watermark:
             batch, self._over = self._over[:MAX_OUTCOMES], self._over[MAX_OUTCOMES:]
             self._recording = batch
@@ -108,7 +97,7 @@ class Recorder:
             self._on_recorded(Recorded(set(), False, [], 0))
         if len(self._over) >= MAX_OUTCOMES:
             return AGAIN
-        if self._over or self._watermarks.is_blocked():
+        if self._over or self._watermark.is_blocking:
             self.pump.signal()
         return None
 

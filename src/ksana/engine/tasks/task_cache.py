@@ -27,7 +27,9 @@ class TaskCache:
         """These tasks are committed as they are here."""
         held = self._tasks
         for task in tasks:
-            held[task.id] = task
+            known = held.get(task.id)
+            if known is None or known.version != task.version:
+                held[task.id] = task
         while len(held) > self._most:
             held.popitem(last=False)
 
@@ -35,7 +37,3 @@ class TaskCache:
         """The task, if it is remembered with this version."""
         task = self._tasks.get(task_id)
         return task if task is not None and task.version == version else None
-
-    def misses(self, tasks: Sequence[Task]) -> list[Task]:
-        """Those of these tasks that are not remembered as they are."""
-        return [task for task in tasks if self.find(task.id, task.version) is None]

@@ -59,7 +59,8 @@ class KeyRing:
         self._store = store
         self._clock = clock
         self._known: dict[str, tuple[bytes, Principal]] = {}
-        self._any_made = False
+        self.any_made = False
+        """Whether a key was ever made. Revoking the last one does not switch auth off again."""
         self._loaded_at: Micros | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._touched: dict[str, Micros] = {}
@@ -97,11 +98,6 @@ class KeyRing:
             self._loaded_at is not None and self._clock.monotonic() - self._loaded_at < REFRESH_US
         )
 
-    @property
-    def any_made(self) -> bool:
-        """Whether a key was ever made. Revoking the last one does not switch auth off again."""
-        return self._any_made
-
     async def follow(self) -> None:
         """Renew the copy if it is old: at once if it is stale, else in the background."""
         age = STALE_US if self._loaded_at is None else self._clock.monotonic() - self._loaded_at
@@ -118,7 +114,7 @@ class KeyRing:
     async def refresh(self) -> None:
         """Read all keys from the store. Uses are written by the background refresh alone."""
         keys = await self._store.read(_list_keys)
-        self._any_made = bool(keys)
+        self.any_made = bool(keys)
         self._known = {
             key.id: (
                 bytes.fromhex(key.secret_hash),

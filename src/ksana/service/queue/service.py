@@ -161,11 +161,15 @@ class QueueService:
         who has given up is lost until its lease runs out."""
         if self._store.sole:
             return await self._claim(claim, is_patient=False)
-        try:
-            async with asyncio.timeout(max(0, until - self._clock.now()) / SECOND):
-                await self._semaphore.acquire()
-        except TimeoutError:
-            return NOTHING
+        if self._semaphore.locked():
+            # Not by asyncio.timeout, which needs a task: the fast path has none.
+            turn = asyncio.ensure_future(self._semaphore.acquire())
+            await asyncio.wait((turn,), timeout=max(0, until - self._clock.now()) / SECOND)
+            if not turn.done():
+                turn.cancel()
+                return NOTHING
+        else:
+            await self._semaphore.acquire()
         try:
             return await self._claim(claim, is_patient=False)
         finally:

@@ -244,7 +244,6 @@ def _create_many(tx: TasksTx, news: Sequence[NewTask], once_grace_us: Micros) ->
             "job_id": task.job_id,
             "dialect": task.dialect,
             "status": task.status,
-            "schedule": task.definition.schedule,
         }
         tx.events.append("TASK", task.id, "TASK_CREATED", data)
         if task.last_status == "missed":

@@ -15,9 +15,6 @@ from ksana.store.sql.core.dialects import SqliteDialect, Trouble
 from ksana.store.sql.core.tally import Tally
 from ksana.store.sql.core.threads import CLOSE_SECONDS
 
-COMMITS: Final = 64
-"""Commits after which it is worth copying."""
-
 PAUSE_SECONDS: Final = 0.2
 """Pause between two copies: a busy writer gives a few hundred pages meanwhile."""
 
@@ -29,18 +26,14 @@ class Checkpointer:
     def __init__(self, dialect: SqliteDialect, tally: Tally) -> None:
         self._dialect = dialect
         self._tally = tally
-        self._commits = 0
         self._asked = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="store-checkpoint", daemon=True)
         self._thread.start()
 
-    def note_commit(self) -> None:
-        """A batch was committed. Called by the writer."""
-        self._commits += 1
-        if self._commits >= COMMITS:
-            self._commits = 0
-            self._asked.set()
+    def ask(self) -> None:
+        """Enough was committed to be worth a copy. Called by the writer."""
+        self._asked.set()
 
     def close(self) -> None:
         """End after the copy under way. One held by a disk that hangs is left behind, like a writer

@@ -100,7 +100,7 @@ class Writer:
         """`seal` commits in the place of a bare COMMIT, for a store that must write more than the
         database."""
         self._dialect = dialect
-        self._seal = seal or _commit
+        self._seal = seal
         self._statements = statements
         self._clock = clock
         self._tally = tally
@@ -115,7 +115,8 @@ class Writer:
         """Run and commit the batch. Afterwards each work has its result or its error; nothing is
         raised."""
         try:
-            self._check_open()
+            if self._tally.down_reason is not None or self._tally.broken_reason is not None:
+                self._refuse_if_away()
             self._commit_until_settled(batch)
         except StoreDownError as error:
             self._tally.down_reason = self._tally.down_reason or error.message
@@ -130,7 +131,7 @@ class Writer:
         """Close the connection."""
         self._drop()
 
-    def _check_open(self) -> None:
+    def _refuse_if_away(self) -> None:
         if self._tally.broken_reason is not None:
             raise StoreDownError(self._tally.broken_reason, retry_after_sec=30)
         wait = self._tally.down_until - time.monotonic()
@@ -145,7 +146,7 @@ class Writer:
         retries = itertools.count(1)
         lost = itertools.count(1)
         while True:
-            session = self._connect()
+            session = self._session or self._connect()
             try:
                 self._run(session, batch, careful)
             except _CarefulNeeded:
@@ -165,7 +166,10 @@ class Writer:
             self._roll_back(session)
             return True
         try:
-            self._seal(session)
+            if self._seal is None:
+                session.raw("COMMIT")
+            else:
+                self._seal(session)
         except Exception as error:
             if self._dialect.is_network and self._dialect.classify(error) is Trouble.LOST:
                 self._drop()
@@ -175,20 +179,22 @@ class Writer:
             else:
                 self._handle_trouble(session, error, retries, lost)
                 return False
-        self._tally.commits += 1
-        self._tally.transactions += len(batch)
-        self._tally.mark_reached()
+        tally = self._tally
+        tally.commits += 1
+        tally.transactions += len(batch)
+        if tally.down_reason is not None:
+            tally.mark_reached()
         return True
 
     def _run(self, session: Session, batch: list[StoreCall], careful: bool) -> None:
         session.raw(self._dialect.begin_write)
-        tx = SqlTx(session, self._now(session))
+        is_network = self._dialect.is_network
+        tx = SqlTx(session, self._read_clock(session) if is_network else self._clock.now())
         if careful:
             session.wrote = self._run_apart(session, tx, batch)
         else:
             session.wrote = self._run_together(session, tx, batch)
-            self._flush(tx)
-        if session.wrote and self._dialect.is_network:
+        if session.wrote and is_network:
             self._set_mark(session, tx.now)
 
     def _run_together(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
@@ -207,6 +213,13 @@ class Writer:
                 work.result, work.error = None, error
             else:
                 wrote = wrote or session.wrote
+        try:
+            tx.flush()
+        except Exception as error:
+            if self._dialect.classify(error) is not Trouble.OURS:
+                raise
+            # An event that the table will not take: the careful run shows whose it is.
+            raise _CarefulNeeded from error
         return wrote
 
     def _run_apart(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
@@ -232,26 +245,15 @@ class Writer:
                 wrote = wrote or session.wrote
         return wrote
 
-    def _flush(self, tx: SqlTx) -> None:
-        try:
-            tx.flush()
-        except Exception as error:
-            if self._dialect.classify(error) is not Trouble.OURS:
-                raise
-            # An event that the table will not take: the careful run shows whose it is.
-            raise _CarefulNeeded from error
-
     def _set_mark(self, session: Session, now: Instant) -> None:
         self._mark = new_token()
         if not session.run("core.set_mark", writer=self._id, mark=self._mark, at=now):
             # The row of a writer that idled past the retention was purged.
             session.run("core.enter_mark", writer=self._id, mark=self._mark, at=now)
 
-    def _now(self, session: Session) -> Instant:
-        """The store's clock. On a network database asked once a second and carried on by our
-        monotonic clock between."""
-        if not self._dialect.is_network:
-            return self._clock.now()
+    def _read_clock(self, session: Session) -> Instant:
+        """The clock of a network database, asked once a second and carried on by our monotonic
+        clock between."""
         here = time.monotonic()
         if here - self._clock_read_at > CLOCK_REFRESH_SECONDS:
             row = session.raw(self._dialect.clock_sql)
@@ -262,8 +264,6 @@ class Writer:
         return self._clock_offset + int(here * 1e6)
 
     def _connect(self) -> Session:
-        if self._session is not None:
-            return self._session
         session: Session | None = None
         try:
             session = Session(
@@ -352,7 +352,3 @@ class Writer:
         if self._session is not None:
             self._session.close()
             self._session = None
-
-
-def _commit(session: Session) -> None:
-    session.raw("COMMIT")

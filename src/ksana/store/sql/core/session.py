@@ -71,8 +71,8 @@ class Session:
 
     def run_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
         """Run a statement for each row; answer how many matched in all."""
-        if not rows:
-            return 0
+        if len(rows) <= 1:
+            return self.run(name, **dict(zip(columns, rows[0], strict=True))) if rows else 0
         self.wrote = True
         statement = self._statements[name]
         return self._dialect.run_rows(
@@ -81,8 +81,8 @@ class Session:
 
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
         """Run a guarded change for each row; answer for each whether its guard held."""
-        if not rows:
-            return []
+        if len(rows) <= 1:
+            return [self.run(name, **dict(zip(columns, row, strict=True))) == 1 for row in rows]
         self.wrote = True
         statement = self._statements[name]
         return self._dialect.run_each(

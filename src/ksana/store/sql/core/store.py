@@ -49,6 +49,7 @@ class SqlStore:
 
     def __init__(self, opened: "Opened", clock: Clock, *, inline: bool) -> None:
         dialect = self.dialect = opened.dialect
+        self.sole = not dialect.is_network
         self._url = opened.shown
         self._lock = opened.lock
         self.warnings = opened.warnings
@@ -67,20 +68,16 @@ class SqlStore:
             return
         count = NETWORK_WRITERS if dialect.is_network else 1
         writers = [Writer(dialect, statements, clock, self._tally) for _ in range(count)]
-        after_commit: Callable[[], None] = _do_nothing
+        after_commits: Callable[[], None] | None = None
         if isinstance(dialect, SqliteDialect) and dialect.path != ":memory:":
             self._checkpointer = Checkpointer(dialect, self._tally)
-            after_commit = self._checkpointer.note_commit
-        self._writes = WriterThreads(writers, "store-write", after_commit)
+            after_commits = self._checkpointer.ask
+        self._writes = WriterThreads(writers, "store-write", after_commits)
         self._reads = ReaderThreads(dialect, statements, clock, self._tally, READERS)
 
     @property
     def url(self) -> str:
         return self._url
-
-    @property
-    def sole(self) -> bool:
-        return not self.dialect.is_network
 
     async def transact(
         self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
@@ -106,10 +103,6 @@ class SqlStore:
             await asyncio.to_thread(self._checkpointer.close)
         if self._lock is not None:
             self._lock.drop()
-
-
-def _do_nothing() -> None:
-    """Nothing is to be done after a commit."""
 
 
 class Opened(NamedTuple):

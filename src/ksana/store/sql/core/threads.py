@@ -5,6 +5,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
@@ -32,6 +33,9 @@ STALE_SECONDS = 10.0
 CLOSE_SECONDS = 30.0
 """How long closing waits for what was begun."""
 
+COMMITS = 64
+"""Batches after which a store that keeps a log is told: it is worth copying then."""
+
 
 class Executor(Protocol):
     """Somewhere to hand a function and await its answer."""
@@ -41,33 +45,6 @@ class Executor(Protocol):
     ) -> "asyncio.Future[Any]": ...
 
     async def close(self) -> None: ...
-
-
-class Limiter:
-    """Lets a fixed number of functions wait; the rest are refused, so that memory stays bounded
-    while the store is slow."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._waiting = 0
-        self._lock = threading.Lock()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nobody waits."""
-        return self._waiting == 0
-
-    def enter(self) -> None:
-        """Count one more in, or refuse."""
-        if self._waiting >= self._limit:
-            raise StoreDownError(f"more than {self._limit} writes wait for the store already")
-        with self._lock:
-            self._waiting += 1
-
-    def leave(self, count: int) -> None:
-        """Count some out."""
-        with self._lock:
-            self._waiting -= count
 
 
 class CallQueue:
@@ -80,7 +57,7 @@ class CallQueue:
 
     def __init__(self, limit: int) -> None:
         self._queue: SimpleQueue[StoreCall | None] = SimpleQueue()
-        self._limiter = Limiter(limit)
+        self._limit = limit
         self._taken_at = time.monotonic()
         self._watcher: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
@@ -91,7 +68,8 @@ class CallQueue:
         """Put a function in the queue."""
         if self._is_closed:
             raise StoreDownError("the store is closed")
-        self._limiter.enter()
+        if self._queue.qsize() >= self._limit:
+            raise StoreDownError(f"more than {self._limit} functions wait for the store already")
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         if self._watcher is None or self._watcher.is_closed():
@@ -122,15 +100,12 @@ class CallQueue:
 
     def answer(self, batch: list[StoreCall]) -> None:
         """Hand the results to those who wait for them."""
-        self._limiter.leave(len(batch))
-        loop = batch[0].loop
-        others = [work for work in batch if work.loop is not loop]
-        if not others:
-            _notify(loop, batch)
-            return
-        _notify(loop, [work for work in batch if work.loop is loop])
-        for work in others:  # several loops share one store: rare, and each gets its own
-            _notify(work.loop, [work])
+        while batch:  # several loops may share one store: rare, and each gets its own
+            loop = batch[0].loop
+            mine = [work for work in batch if work.loop is loop]
+            with suppress(RuntimeError):  # a loop that is closed: nobody waits there any more
+                loop.call_soon_threadsafe(_settle, mine)
+            batch = [work for work in batch if work.loop is not loop]
 
     async def close(self, threads: list[threading.Thread]) -> None:
         """Let the threads work off what waits, then end. One held by a silent database is left
@@ -144,7 +119,7 @@ class CallQueue:
 
     def _watch(self) -> None:
         assert self._watcher is not None
-        if self._limiter.is_empty:
+        if self._queue.empty():
             self._watcher = None  # no timer while nothing waits
             return
         self._watcher.call_later(STALE_SECONDS / 10, self._watch)
@@ -178,9 +153,9 @@ class WriterThreads:
     connection."""
 
     def __init__(
-        self, writers: list[Writer], name: str, after_commit: Callable[[], None] = lambda: None
+        self, writers: list[Writer], name: str, after_commits: Callable[[], None] | None = None
     ) -> None:
-        self._after_commit = after_commit
+        self._after_commits = after_commits
         self._waiting = CallQueue(WAITING_LIMIT)
         self.start = self._waiting.add
         self._threads = [
@@ -194,10 +169,13 @@ class WriterThreads:
         await self._waiting.close(self._threads)
 
     def _serve(self, writer: Writer) -> None:
+        count = 0
         while (batch := self._waiting.take(BATCH_LIMIT)) is not None:
             writer.commit(batch)
             self._waiting.answer(batch)
-            self._after_commit()
+            count += 1
+            if count % COMMITS == 0 and self._after_commits is not None:
+                self._after_commits()
         writer.close()
 
 
@@ -346,13 +324,6 @@ class InlineExecutor:
             self._writer.close()
         if self._reader is not None:
             self._reader.close()
-
-
-def _notify(loop: asyncio.AbstractEventLoop, batch: list[StoreCall]) -> None:
-    try:
-        loop.call_soon_threadsafe(_settle, batch)
-    except RuntimeError:
-        return  # the loop is closed: nobody waits any more, and what was committed stays
 
 
 def _settle(batch: list[StoreCall]) -> None:

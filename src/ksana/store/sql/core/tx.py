@@ -1,7 +1,8 @@
 """The transaction as a function sees it: typed tables over one session, with events and counts
 gathered for one bulk write before COMMIT."""
 
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 from ksana.base.instant import Instant
 from ksana.store.sql.core.events import SqlEvents
@@ -9,14 +10,16 @@ from ksana.store.sql.core.packages import find_tables
 from ksana.store.sql.core.rollups import SqlRollups
 from ksana.store.sql.core.session import Session
 
+_FLUSH_ORDER: Final = attrgetter("flush_order")
+
 
 class SqlTx:
     """One transaction; tables of the surfaces are made when first used. They keep no reference to
     it: it goes with the last one who uses it, and leaves nothing to the garbage collector.
 
-    A table that gathers writes has `flush()` and `forget()`, and may say by `flush_order` when it
-    is written: the least first, 0 if it does not say. Rows that many transactions write (capacity,
-    counts) come in one order for everybody, or two of them would wait for each other.
+    A table that gathers writes has `flush()`, `forget()` and a `flush_order`: the least is written
+    first. Rows that many transactions write (capacity, counts) come in one order for everybody, or
+    two of them would wait for each other.
     """
 
     def __init__(self, session: Session, now: Instant) -> None:
@@ -35,7 +38,7 @@ class SqlTx:
         setattr(self, name, made)
         if hasattr(made, "flush"):
             self._gathering.append(made)
-            self._gathering.sort(key=_flush_order)
+            self._gathering.sort(key=_FLUSH_ORDER)
         return made
 
     def forget(self) -> None:
@@ -52,8 +55,3 @@ class SqlTx:
             table.flush()
         self.rollups.flush()
         self.events.flush()
-
-
-def _flush_order(table: Any) -> int:
-    order: int = getattr(table, "flush_order", 0)
-    return order

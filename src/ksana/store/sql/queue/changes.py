@@ -7,24 +7,21 @@ from typing import Any
 from ksana.base.instant import Instant
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.jobs import FINAL_OF
-from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.core.session import Session
+from ksana.store.sql.queue.jobs import SqlJobs
 
 
 class SqlJobChanges:
     """`scheduler_job_runs`, written. The names of the methods are the moves of the changes."""
 
     def __init__(self, _: Session, tx: Any) -> None:
-        self._jobs = tx.jobs
+        self._jobs: SqlJobs = tx.jobs
         self._now: Instant = tx.now
-
-    def _run(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
-        count: int = self._jobs.session.run_rows(name, columns, rows)
-        return count
 
     def promote(self, changes: Sequence[JobChange]) -> int:
         columns = ("turn", "seq")
         rows = [(one.turn, one.seq) for one in changes]
-        return self._run("queue.promote_job", columns, rows)
+        return self._jobs.session.run_rows("queue.promote_job", columns, rows)
 
     def claim(self, changes: Sequence[JobChange]) -> int:
         columns = (
@@ -47,7 +44,7 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._run("queue.claim_job", columns, rows)
+        return self._jobs.session.run_rows("queue.claim_job", columns, rows)
 
     def start(self, changes: Sequence[JobChange]) -> int:
         columns = (
@@ -74,7 +71,7 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._run("queue.start_job", columns, rows)
+        return self._jobs.session.run_rows("queue.start_job", columns, rows)
 
     def grant(self, changes: Sequence[JobChange]) -> int:
         columns = (
@@ -96,7 +93,7 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._run("queue.grant_job", columns, rows)
+        return self._jobs.session.run_rows("queue.grant_job", columns, rows)
 
     def deny(self, changes: Sequence[JobChange]) -> int:
         columns = (
@@ -116,7 +113,7 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._run("queue.deny_job", columns, rows)
+        return self._jobs.session.run_rows("queue.deny_job", columns, rows)
 
     def report(self, changes: Sequence[JobChange]) -> int:
         columns = (
@@ -144,12 +141,12 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._run("queue.report_job", columns, rows)
+        return self._jobs.session.run_rows("queue.report_job", columns, rows)
 
     def cancel(self, changes: Sequence[JobChange]) -> int:
         columns = ("reason", "now_at", "seq", "old_state")
         rows = [(one.reason, self._now, one.seq, one.old) for one in changes]
-        return self._run("queue.cancel_job", columns, rows)
+        return self._jobs.session.run_rows("queue.cancel_job", columns, rows)
 
     def finish(self, changes: Sequence[JobChange]) -> int:
         columns = (
@@ -176,7 +173,7 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._run("queue.finish_job", columns, rows)
+        return self._jobs.session.run_rows("queue.finish_job", columns, rows)
 
     def requeue(self, changes: Sequence[JobChange]) -> int:
         columns = (
@@ -204,17 +201,17 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._run("queue.requeue_job", columns, rows)
+        return self._jobs.session.run_rows("queue.requeue_job", columns, rows)
 
     def take_back(self, changes: Sequence[JobChange]) -> int:
         columns = ("turn", "now_at", "seq", "claim_token")
         rows = [(one.turn, self._now, one.seq, one.claim_token) for one in changes]
-        return self._run("queue.take_back_job", columns, rows)
+        return self._jobs.session.run_rows("queue.take_back_job", columns, rows)
 
     def note_running(
         self, job_id: str, lease_id: str, progress: float | None, note: str | None
     ) -> bool:
-        changed: int = self._jobs.session.run(
+        changed = self._jobs.session.run(
             "queue.note_running_job",
             job_id=job_id,
             lease_id=lease_id,
@@ -225,7 +222,7 @@ class SqlJobChanges:
         return changed == 1
 
     def request_cancel(self, job_id: str, reason: str | None) -> bool:
-        changed: int = self._jobs.session.run(
+        changed = self._jobs.session.run(
             "queue.request_cancel", job_id=job_id, reason=reason, now_at=self._now
         )
         return changed == 1

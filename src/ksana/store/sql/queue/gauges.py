@@ -16,6 +16,8 @@ _COLUMNS: Final = ("shard", "queued", "running", "arrivals")
 class SqlGauges:
     """`queue_gauges`."""
 
+    flush_order = 1
+
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
         self._jobs = tx.jobs

@@ -63,6 +63,8 @@ def _row_of(job: Job) -> Row:
 class SqlJobs:
     """`scheduler_job_runs`."""
 
+    flush_order = 0
+
     def __init__(self, session: Session, tx: Any) -> None:
         self._raw = session
         self._new: list[Row] = []

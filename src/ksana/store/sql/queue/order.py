@@ -16,6 +16,7 @@ from ksana.base.instant import Instant
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, ReadyJob
 from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.queue.jobs import SqlJobs
 
 FEW_CLASSES: Final = 16
 """Up to this many classes a claim looks at the head of each; above it looks at the head of all that
@@ -63,12 +64,7 @@ class SqlJobOrder:
     """The indexes of `scheduler_job_runs` that say who is next."""
 
     def __init__(self, _: Session, tx: Any) -> None:
-        self._jobs = tx.jobs
-
-    @property
-    def _session(self) -> Session:
-        session: Session = self._jobs.session
-        return session
+        self._jobs: SqlJobs = tx.jobs
 
     def head_turn(self, urgency: int) -> int | None:
         return self._number("queue.head_turn", urgency=urgency)
@@ -80,7 +76,7 @@ class SqlJobOrder:
         return self._number("queue.key_turn", urgency=urgency, fairness_key=fairness_key)
 
     def list_due(self, limit: int) -> list[DueJob]:
-        return [DueJob(*row) for row in self._session.all("queue.list_due", limit=limit)]
+        return [DueJob(*row) for row in self._jobs.session.all("queue.list_due", limit=limit)]
 
     def has_ready(self, class_ids: Sequence[int]) -> bool:
         return bool(self._look(class_ids, 1))
@@ -89,7 +85,7 @@ class SqlJobOrder:
         if limit <= 0:
             return []
         if class_ids is None:
-            return self._session.all_as(ReadyJob, "queue.take_ready", limit=limit)
+            return self._jobs.session.all_as(ReadyJob, "queue.take_ready", limit=limit)
         if not class_ids:
             return []
         if len(class_ids) == 1:
@@ -103,25 +99,27 @@ class SqlJobOrder:
         return sorted(jobs, key=lambda job: (job.urgency, job.turn, job.seq))
 
     def _take_class(self, class_id: int, limit: int) -> list[ReadyJob]:
-        return self._session.all_as(ReadyJob, "queue.take_class", class_id=class_id, limit=limit)
+        return self._jobs.session.all_as(
+            ReadyJob, "queue.take_class", class_id=class_id, limit=limit
+        )
 
     def _look(self, class_ids: Sequence[int], limit: int) -> list[Row]:
         """The first `limit` places over these classes, unlocked: which to take how many from."""
         if len(class_ids) > FEW_CLASSES:
             width = max(LOOK, 2 * limit)
             wanted = frozenset(class_ids)
-            rows = self._session.all("queue.peek_ready", limit=width)
+            rows = self._jobs.session.all("queue.peek_ready", limit=width)
             found = [row for row in rows if row[0] in wanted]
             if len(found) >= limit or len(rows) < width:
                 return found[:limit]
         heads: list[Row] = []
         for class_id in class_ids:
-            heads += self._session.all("queue.peek_class", class_id=class_id, limit=limit)
+            heads += self._jobs.session.all("queue.peek_class", class_id=class_id, limit=limit)
         heads.sort(key=lambda row: row[1:])
         return heads[:limit]
 
     def list_expired_claims(self, limit: int) -> list[ExpiredClaim]:
-        rows = self._session.all("queue.list_expired_claims", limit=limit)
+        rows = self._jobs.session.all("queue.list_expired_claims", limit=limit)
         return [ExpiredClaim(*row) for row in rows]
 
     def count_ready_ahead(self, job: Job, class_ids: Sequence[int], limit: int) -> int:
@@ -149,5 +147,5 @@ class SqlJobOrder:
         return self._number("queue.best_pending_urgency", job_id=besides)
 
     def _number(self, name: str, **params: Any) -> int | None:
-        row = self._session.one(name, **params)
+        row = self._jobs.session.one(name, **params)
         return None if row is None or row[0] is None else int(row[0])

@@ -6,7 +6,6 @@ from enum import Enum
 from typing import Any, Protocol
 
 from ksana.base.errors import SetupError
-from ksana.store.sql.core import bulk
 from ksana.store.sql.core.statements import Macros
 
 
@@ -56,8 +55,6 @@ class Dialect(Protocol):
 def all_match(dialect: Dialect, cursor: Any, sql: str, rows: Sequence[Any]) -> bool:
     """Run a guarded change for many rows at once, with one count for all of them. If a guard said
     no it is taken back, and they must be asked one by one."""
-    if len(rows) < bulk.WIDTHS[-1]:
-        return False
     cursor.execute("SAVEPOINT run_each")
     is_whole = dialect.run_rows(cursor, sql, rows) == len(rows)
     if not is_whole:
