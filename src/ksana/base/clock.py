@@ -70,22 +70,19 @@ class SystemClock:
             rest = min(until - self.now(), end_mono - self.monotonic(), NAP)
             if rest <= 0:
                 return False
-            await self._nap(event, rest)
+            # A timer that cancels the waiter is cheaper than wait_for.
+            waiter = asyncio.ensure_future(event.wait())
+            timer = asyncio.get_running_loop().call_later(rest / 1e6, waiter.cancel)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+            finally:
+                timer.cancel()
+                waiter.cancel()
         return True
-
-    async def _nap(self, event: asyncio.Event, rest: Micros) -> None:
-        # A timer that cancels the waiter is cheaper than wait_for.
-        waiter = asyncio.ensure_future(event.wait())
-        timer = asyncio.get_running_loop().call_later(rest / 1e6, waiter.cancel)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-        finally:
-            timer.cancel()
-            waiter.cancel()
 
 
 class VirtualClock:

@@ -15,7 +15,7 @@ from ksana.base.clock import Clock
 from ksana.base.instant import Instant, Micros
 from ksana.domain.tasks.records import ClaimedRun
 from ksana.engine.tasks.claimed_run import AttemptOver
-from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue, Prefetch, SlotBudget
+from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue, SlotBudget
 from ksana.engine.tasks.requests import Built, build_request
 from ksana.engine.tasks.watermark import Watermark
 from ksana.ports.caller import Call, Caller, Reply, Timing
@@ -101,7 +101,7 @@ class Dispatcher:
         generation = self._lease.generation
         if not self._lease.is_held():
             return SlotBudget({}, 0, 0)
-        mono, prefetch = self._clock.monotonic(), self._prefetch
+        mono, prefetch = self._clock.monotonic(), ALONE if self._store.sole else SHARED
         by_host = {host: queue.room(mono) for host, queue in self._queues.items()}
         soon = {host: queue.soon(mono) - len(queue.waiting) for host, queue in self._queues.items()}
         total = max(self._workers * 64, prefetch.limit) - self.watermark.count_waiting()
@@ -169,13 +169,9 @@ class Dispatcher:
         if queue is None:
             if len(self._queues) >= MAX_IDLE_HOSTS:
                 self._forget_idle_queues()
-            queue = self._queues[host] = HostQueue(host, self._per_host, self._prefetch)
+            prefetch = ALONE if self._store.sole else SHARED
+            queue = self._queues[host] = HostQueue(host, self._per_host, prefetch)
         return queue
-
-    @property
-    def _prefetch(self) -> Prefetch:
-        """Asked each time: we are made before the store is open, and only then it knows."""
-        return ALONE if self._store.sole else SHARED
 
     def _forget_idle_queues(self) -> None:
         idle = [

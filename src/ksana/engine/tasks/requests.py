@@ -69,7 +69,9 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
     options = definition.options
     body = held.override_body if held.override_body is not None else definition.body
     plan = _plan_of(tuple(definition.headers.items()), options.secret_headers)
-    is_json = plan.is_json if plan.is_json is not None else template.looks_like_json(body or "{")
+    is_json = plan.is_json
+    if is_json is None:
+        is_json = not body or template.looks_like_json(body)
     has_holes = options.template and (
         plan.has_holes or _is_hole(definition.target_url) or (body is not None and _is_hole(body))
     )

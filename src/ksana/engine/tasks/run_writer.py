@@ -108,7 +108,6 @@ def write_misfire(tx: TasksTx, task: Task, decision: Firing) -> None:
 
 
 def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
-    _require_legal(changes)
     written = Written(_update(tx, changes), set(), False)
     events: list[tuple[str, str, str, str]] = []
     counts: dict[str, tuple[int, int]] = {}
@@ -136,18 +135,14 @@ def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
     return written
 
 
-def _require_legal(changes: Sequence[RunChange]) -> None:
-    """A change that keeps the state writes what else is new of a run; a final one has nothing."""
+def _update(tx: TasksTx, changes: Sequence[RunChange]) -> list[bool]:
+    """Check the moves and run the guarded UPDATEs. The end of an attempt writes its record too;
+    mostly all changes are of one kind."""
     for change in changes:
         if change.old != change.new:
             RUN.require(change.old, change.new)
-        elif change.old in RUN.final:
+        elif change.old in RUN.final:  # what keeps the state writes what else is new of a run
             raise RUN.refuse(change.old, change.new)
-
-
-def _update(tx: TasksTx, changes: Sequence[RunChange]) -> list[bool]:
-    """Run the guarded UPDATEs. The end of an attempt writes its record too; mostly all changes are
-    of one kind."""
     ends = [change for change in changes if change.record is not None]
     if len(ends) == len(changes):
         return tx.run_changes.finish(changes)

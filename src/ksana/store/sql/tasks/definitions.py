@@ -189,7 +189,20 @@ class SqlTasks:
 
     def advance_unchanged(self, advances: Sequence[Advance]) -> list[bool]:
         return self._session.run_each(
-            "tasks.advance_task", _ADVANCE_COLUMNS, [_advance_row(one) for one in advances]
+            "tasks.advance_task",
+            _ADVANCE_COLUMNS,
+            [
+                (
+                    one.next_slot_at,
+                    one.fire_at,
+                    one.started,
+                    one.last_status,
+                    one.task.id,
+                    one.task.version,
+                    one.task.next_slot_at,
+                )
+                for one in advances
+            ],
         )
 
     def note_last(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
@@ -243,19 +256,6 @@ def _new_row(task: Task) -> Row:
         task.fire_at,
         task.last_status,
         *_definition_row(task.definition),
-    )
-
-
-def _advance_row(one: Advance) -> tuple[Any, ...]:
-    task = one.task
-    return (
-        one.next_slot_at,
-        one.fire_at,
-        one.started,
-        one.last_status,
-        task.id,
-        task.version,
-        task.next_slot_at,
     )
 
 
