@@ -175,7 +175,7 @@ async def test_a_node_that_falls_silent_loses_the_job_to_another(world: World, m
     assert result.attempt_id == 2
     await until(lambda: silent.all(frames.NodeJobCancel))
     silent.finish(silent.all(frames.JobAssign)[0])  # late: dropped and counted
-    await until(lambda: one.engine.hosting.stale + one.engine.results.stale > 0)
+    await until(lambda: one.engine.hosting.stale + one.engine.home.endings.stale > 0)
     assert len(session.all(frames.SessionResult)) == 1
     assert (await one.service.get_job(created.job_id)).attempt == 2
 

@@ -8,7 +8,8 @@ What every fabric guarantees:
 
 - **Atomic by noun.** Each method that guards or counts is one atomic step on the keys of one node,
   one job, one session, one request or one instance. No step spans two of them: callers order their
-  steps so that what a crash leaves behind runs out by itself.
+  steps so that what a crash leaves behind runs out by itself. A method that names two (a job and a
+  message, a binding and a slot) is two steps that share a way, and a crash may part them.
 - **Guarded.** A guard that fails is an answer, never an exception, and changes nothing.
 - **Repeatable.** Every method may be executed twice although it was called once (an answer was
   lost on the way). All but `Inbox.send` and `Signals.publish` then leave the same state; those two
@@ -39,7 +40,7 @@ from ksana.domain.nodes.records import (
     OwnerKind,
 )
 from ksana.domain.nodes.storm import MarkResult, StormLimits
-from ksana.ports.inbox import DeadLetters, Inbox
+from ksana.ports.inbox import DeadLetters, Inbox, Post, SendResult
 
 
 class Presence(Protocol):
@@ -123,12 +124,32 @@ class NodeSnapshots(Protocol):
         ...
 
 
+ReserveResult = Literal["reserved", "full", "away", "draining"]
+
+
+class SlotWish(msgspec.Struct, frozen=True):
+    """A slot that a job would like to hold. See `Reservations.reserve`."""
+
+    node_id: str
+    job_id: str
+    slots: int
+    model: str
+    ttl_us: Micros
+
+
 class RequestBindings(Protocol):
     """One job per request id, over all instances (N8)."""
 
     async def bind(self, request_id: str, binding: Binding, ttl_us: Micros) -> Binding:
         """Bind the request to this job if it is free. Answers what it is bound to: the caller
         compares the job id to learn whether it was first."""
+        ...
+
+    async def bind_and_reserve(
+        self, request_id: str, binding: Binding, ttl_us: Micros, wish: SlotWish
+    ) -> tuple[Binding, ReserveResult | None]:
+        """Bind as above, and ask for a slot on the same way, whoever is first: one who is not gives
+        it back. None for the slot: the two do not share a way, and it was not asked for."""
         ...
 
     async def find(self, request_id: str) -> Binding | None:
@@ -143,9 +164,6 @@ class RequestBindings(Protocol):
         """Become the one that makes the job of a bound request whose job is missing. Not safety:
         creating a job is guarded by itself; it only saves work."""
         ...
-
-
-ReserveResult = Literal["reserved", "full", "away", "draining"]
 
 
 class Reservations(Protocol):
@@ -195,20 +213,53 @@ class Created(msgspec.Struct, frozen=True):
     is_new: bool
     state: str
     attempt: int
+    sent: SendResult | None = None
+    """What came of the message that went along."""
+
+
+class JobEnd(msgspec.Struct, frozen=True):
+    """A job with its outcome."""
+
+    job_id: str
+    node_id: str
+    """Where it holds a slot; empty for a job that holds none."""
+    change: NodeJobChange
+    """The move `finish`."""
 
 
 class NodeJobs(Protocol):
     """The records of node jobs and their moves (N7)."""
 
     async def create(
-        self, request: JobRequest, home: str, keep_us: Micros, dispatch: NodeJobChange | None = None
+        self,
+        request: JobRequest,
+        home: str,
+        keep_us: Micros,
+        dispatch: NodeJobChange | None = None,
+        post: Post | None = None,
     ) -> Created:
         """Write a new job, CREATED with attempt 1; with `dispatch` it is DISPATCHED in the same
-        step. A job of that id that is there already is left alone, and answered with its state."""
+        step. A job of that id that is there already is left alone, and answered with its state. The
+        very same request of the same home is new however often the step is executed. `post` is sent
+        after the job is written, whether it was new or not."""
         ...
 
     async def move(self, job_id: str, change: NodeJobChange) -> Moved:
         """Move a job as `domain.nodes.moves.judge` says, in one step with its guards."""
+        ...
+
+    async def move_and_post(
+        self, job_id: str, change: NodeJobChange, post: Post
+    ) -> tuple[Moved, SendResult]:
+        """Move a job, then send a message, whatever came of the move."""
+        ...
+
+    async def settle(self, ends: Sequence[JobEnd], *, hint: bool = False) -> list[Moved]:
+        """End jobs, each for itself: make its move `finish`. Where slot and record share a way, the
+        slot that the job holds on its node is given back before it and the move `release` is made
+        with it: then its state is RELEASED. Else it is FINISHED, and the slot and the release are
+        left to the caller. Jobs stay on the list of their home. With `hint`, `nodes.free` is
+        published where it costs no way of its own."""
         ...
 
     async def find(self, job_id: str) -> NodeJob | None:
@@ -249,7 +300,9 @@ class FabricHealth(msgspec.Struct, frozen=True):
     ok: bool
     reason: str | None = None
     round_trips: int = 0
-    """Batches sent and answered."""
+    """Batches sent and answered, blocking reads included."""
+    blocking_reads: int = 0
+    """Those of them that waited for messages."""
     signals_dropped: int = 0
 
 

@@ -13,6 +13,13 @@ SendResult = Literal["sent", "full", "gone"]
 inbox, because its instance never opened it, or it was drained after its death."""
 
 
+class Post(msgspec.Struct, frozen=True):
+    """A message that travels with something else, and whose inbox it is for."""
+
+    instance_id: str
+    body: bytes
+
+
 class InboxEntry(msgspec.Struct, frozen=True):
     """A message as it is read. `id` is good for `done` only."""
 
@@ -57,10 +64,13 @@ class Inbox(Protocol):
         above nine tenths of `maxlen` it is refused instead."""
         ...
 
-    async def read(self, count: int, block_us: Micros) -> list[InboxEntry]:
+    async def read(
+        self, count: int, block_us: Micros, done: Sequence[str] = ()
+    ) -> list[InboxEntry]:
         """Take up to `count` messages of ours, waiting for the first up to `block_us`. Messages
         that were handed to us and lost on the way (a broken connection) come again first. An inbox
-        that was lost is opened again. One reader at a time."""
+        that was lost is opened again. One reader at a time. What is `done` is removed before
+        anything is waited for, on the same way: if that fails it is removed with a later read."""
         ...
 
     async def done(self, ids: Sequence[str], instance_id: str | None = None) -> int:

@@ -58,14 +58,9 @@ class Recorder(Router):
 
     called: dict[str, list[Sequence[str]]]
 
-    async def call(self, op: str, script: Any, keys: Sequence[str], arguments: Any) -> Any:
+    def script_step(self, op: str, script: Any, keys: Sequence[str], arguments: Any) -> Any:
         self.called.setdefault(script.name, []).append(tuple(keys))
-        return await super().call(op, script, keys, arguments)
-
-    async def call_many(self, op: str, script: Any, calls: Any) -> Any:
-        for keys, _ in calls:
-            self.called.setdefault(script.name, []).append(tuple(keys))
-        return await super().call_many(op, script, calls)
+        return super().script_step(op, script, keys, arguments)
 
 
 async def use_everything(fabric: RedisFabric) -> None:

@@ -180,7 +180,7 @@ class NodeFigures:
         yield CounterMetricFamily(
             "ksana_node_stale_attempts_total",
             "Frames about attempts that are over.",
-            value=engine.hosting.stale + engine.results.stale,
+            value=engine.hosting.stale + engine.home.endings.stale,
         )
         yield CounterMetricFamily(
             "ksana_redis_round_trips_total",

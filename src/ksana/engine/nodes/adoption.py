@@ -16,7 +16,6 @@ from ksana.engine.core.pump import Pump
 from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.home import HomeJobs
 from ksana.engine.nodes.parameters import NodeParameters
-from ksana.engine.nodes.results import ResultWriter
 from ksana.engine.nodes.view import NodeView
 from ksana.ports.fabric import Fabric
 
@@ -36,7 +35,6 @@ class Adoption:
         clock: Clock,
         courier: Courier,
         home: HomeJobs,
-        results: ResultWriter,
         view: NodeView,
         settings: NodeParameters,
     ) -> None:
@@ -44,7 +42,6 @@ class Adoption:
         self._clock = clock
         self._courier = courier
         self._home = home
-        self._results = results
         self._view = view
         self._settings = settings
         self.adopted = 0
@@ -93,10 +90,12 @@ class Adoption:
         request = record.request
         job_id = request.job_id
         if record.outcome is not None:
-            if record.state == "FINISHED":  # the former home may not have told anybody
+            # It is still on the list: the former home may not have told anybody.
+            endings = self._home.endings
+            await endings.deliver(request, record.attempt, record.node_id, record.outcome)
+            if record.state == "FINISHED":
                 await self._fabric.reservations.release(record.node_id, job_id)
-                await self._home.deliver(request, record.attempt, record.node_id, record.outcome)
-                await self._results.release_record(job_id, record.attempt)
+                await endings.release_record(job_id, record.attempt)
             return
         life_us = request.wait_us + self._settings.keep_us
         if not await self._fabric.jobs.adopt_if(job_id, former, life_us):

@@ -1,5 +1,7 @@
 """The moving parts of the nodes surface, put together."""
 
+from collections.abc import Sequence
+
 import structlog
 
 from ksana.base.clock import Clock
@@ -61,7 +63,6 @@ class NodesEngine:
             clock,
             self.courier,
             self.sessions,
-            self.recorder,
             self.background,
             settings,
         )
@@ -75,14 +76,13 @@ class NodesEngine:
             self.background,
             settings,
         )
-        self.placing = Placing(fabric, clock, self.view, settings)
+        self.placing = Placing(fabric, clock, self.view, self.background, settings)
         self.home = HomeJobs(
             fabric,
             clock,
             self.courier,
             self.placing,
             self.sessions,
-            self.results,
             self.notes,
             self.background,
             settings,
@@ -90,7 +90,7 @@ class NodesEngine:
         self._add_upkeep(info)
         self.courier.on(Progressed, self._on_progressed)
         self.courier.on(Failed, self._on_failed)
-        self.courier.on(Finished, self._on_finished)
+        self.courier.on_many(Finished, self._on_finished)
         self.courier.on(Cancel, self._on_cancel)
         self.is_closing = False
 
@@ -108,9 +108,7 @@ class NodesEngine:
         self.upkeep = Upkeep(
             fabric, clock, info, self.hosting, self.sessions, self.home, self.view, parameters
         )
-        self.adoption = Adoption(
-            fabric, clock, self.courier, self.home, self.results, self.view, parameters
-        )
+        self.adoption = Adoption(fabric, clock, self.courier, self.home, self.view, parameters)
 
     def loops(self) -> tuple[Loop, ...]:
         """Everything that runs, in the order of its start."""
@@ -158,24 +156,26 @@ class NodesEngine:
     # ---- messages to the home of a job ----
 
     async def _on_progressed(self, message: Progressed) -> None:
-        await self.home.progressed(message.job_id, message.attempt, message.state, message.at)
+        if not self._is_early(message.job_id, message):
+            await self.home.progressed(message.job_id, message.attempt, message.state, message.at)
 
     async def _on_failed(self, message: Failed) -> None:
-        kind = _FAILURES.get(message.reason, "JOB_FAILED")
-        await self.home.fail(message.job_id, message.attempt, kind, message.error)
+        if not self._is_early(message.job_id, message):
+            kind = _FAILURES.get(message.reason, "JOB_FAILED")
+            await self.home.fail(message.job_id, message.attempt, kind, message.error)
 
-    async def _on_finished(self, message: Finished) -> None:
-        request = message.request
-        job = self.home.jobs.get(request.job_id)
-        if job is not None:
-            if message.node_id == job.node_id:
-                self.view.count(message.node_id, -1)
-            await self.home.deliver(request, message.attempt, message.node_id, message.outcome)
-            return
-        # Not ours (any more): told before, or read from the inbox of a dead instance.
-        record = await self.fabric.jobs.find(request.job_id)
-        if record is not None and record.home != self.fabric.instance_id:
-            await self.home.deliver(request, message.attempt, message.node_id, message.outcome)
+    async def _on_finished(self, messages: Sequence[Finished]) -> None:
+        await self.home.endings.finished(
+            [one for one in messages if not self._is_early(one.request.job_id, one)]
+        )
+
+    def _is_early(self, job_id: str, message: Progressed | Failed | Finished) -> bool:
+        """Whether it is about a job that nobody has been told of yet. It is handled afterwards."""
+        job = self.home.jobs.get(job_id)
+        if job is None or job.early is None:
+            return False
+        job.early.append(message)
+        return True
 
     async def _on_cancel(self, message: Cancel) -> None:
         await self.cancel_here(message.job_id, message.reason)
@@ -187,4 +187,4 @@ class NodesEngine:
             return False
         error = JobError(code="CANCELED", message=reason or "the job was canceled")
         outcome = JobOutcome(success=False, error=error, finished_at=self.clock.now())
-        return await self.home.end(job, outcome, "canceled")
+        return await self.home.endings.end(job, outcome, "canceled")

@@ -6,13 +6,11 @@ attempt, so that of a late result and a new attempt exactly one happens. Everyth
 built again from the records by another instance (`adoption`).
 
 A job is in `jobs` from its creation to its outcome. `watch` calls back when an attempt is overdue,
-and when a slot may be free for a job that waits.
+and when a slot may be free for a job that waits. `endings` is about the outcome.
 """
 
 from collections.abc import Callable
 from typing import Final
-
-import structlog
 
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, UnavailableError
@@ -25,10 +23,10 @@ from ksana.domain.nodes.attempts import (
     next_deadline,
     result_deadline,
 )
-from ksana.domain.nodes.choice import Wanted
+from ksana.domain.nodes.choice import Choice, Wanted
 from ksana.domain.nodes.frames import JobUpdate
-from ksana.domain.nodes.messages import Assign, Withdraw
-from ksana.domain.nodes.moves import Moved, MoveName, NodeJobChange
+from ksana.domain.nodes.messages import Assign
+from ksana.domain.nodes.moves import NodeJobChange
 from ksana.domain.nodes.records import (
     JobError,
     JobOutcome,
@@ -40,19 +38,18 @@ from ksana.domain.nodes.records import (
 from ksana.domain.nodes.waiting import WaitingJob
 from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.courier import Courier
+from ksana.engine.nodes.endings import JobEndings
 from ksana.engine.nodes.job_notes import JobNotes
-from ksana.engine.nodes.job_watch import HomeJob, JobWatch, RecentIds, times_of
+from ksana.engine.nodes.job_watch import HomeJob, JobWatch, times_of
 from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.placing import Placing
-from ksana.engine.nodes.results import ResultWriter, result_frame
 from ksana.engine.nodes.sessions import Sessions
 from ksana.ports.fabric import Fabric
+from ksana.ports.inbox import Post, SendResult
 
 NO_NODE: Final = "NO_AVAILABLE_NODE"
 
 _LOOK_AGAIN: Final = SECOND
-
-_log = structlog.get_logger("ksana.nodes")
 
 
 class NoNodeError(ConflictError):
@@ -71,7 +68,6 @@ class HomeJobs:
         courier: Courier,
         placing: Placing,
         sessions: Sessions,
-        results: ResultWriter,
         notes: JobNotes,
         background: Background,
         settings: NodeParameters,
@@ -81,54 +77,86 @@ class HomeJobs:
         self._courier = courier
         self._placing = placing
         self._sessions = sessions
-        self._results = results
         self._notes = notes
         self._background = background
         self._settings = settings
         self.jobs: dict[str, HomeJob] = {}
-        self._told = RecentIds()
         self.watch = JobWatch(clock, background, self)
+        self.endings = JobEndings(
+            fabric,
+            clock,
+            courier,
+            placing,
+            sessions,
+            notes,
+            background,
+            settings,
+            self.jobs,
+            self.watch,
+            self.resume,
+        )
         fabric.signals.subscribe("nodes.free", lambda _: self.watch.offer.signal())
 
     # ---- a new job ----
 
-    async def submit(self, request: JobRequest, announce: Callable[[str], None]) -> str:
-        """Take a new job: to a node at once, or in line if it may wait. `announce` is called with
-        the state before anything can happen to it. Answers the state. Raise NoNodeError."""
+    async def submit(
+        self, request: JobRequest, announce: Callable[[str], None], held: NodeRecord | None = None
+    ) -> str:
+        """Take a new job: to a node at once, or in line if it may wait. A slot of `held` is held
+        for it already. `announce` is called with the state before anything can happen to it.
+        Answers the state. Raise NoNodeError."""
         now = self._clock.now()
         job = HomeJob(request, now + request.wait_us)
-        choice = await self._placing.reserve(request, ())
-        if choice.node is None:
-            if request.wait_us <= 0:
-                reason = choice.message(request.model)
-                self._notes.refused(request, reason)
-                raise NoNodeError(reason, current=dict(choice.obstacles))
-            await self._fabric.jobs.create(request, self._fabric.instance_id, self._life(job))
-            self._enter(job)
-            announce("CREATED")
-            self._wait(job, choice.message(request.model))
-            return "CREATED"
-        dispatch = self._dispatch(job, choice.node, now)
-        try:
-            created = await self._fabric.jobs.create(
-                request, self._fabric.instance_id, self._life(job), dispatch
-            )
-        except UnavailableError:
-            self._background.spawn(self._placing.release(job.node_id, request.job_id))
-            raise
-        if not created.is_new:
-            self._background.spawn(self._placing.release(job.node_id, request.job_id))
-            announce(created.state)
-            return created.state
-        self._enter(job)
-        announce("DISPATCHED")
-        await self._assign(job)
-        return "DISPATCHED"
-
-    def _enter(self, job: HomeJob) -> None:
-        request = job.request
+        choice = Choice(node=held)
+        if held is None:
+            choice = await self._placing.reserve(request, ())
+        if choice.node is not None:
+            return await self._submit_to(choice.node, job, announce)
+        if request.wait_us <= 0:
+            reason = choice.message(request.model)
+            self._notes.refused(request, reason)
+            raise NoNodeError(reason, current=dict(choice.obstacles))
+        await self._fabric.jobs.create(request, self._fabric.instance_id, self._life(job))
         self.jobs[request.job_id] = job
         self._notes.created(request)
+        announce("CREATED")
+        self._wait(job, choice.message(request.model))
+        return "CREATED"
+
+    async def _submit_to(
+        self, node: NodeRecord, job: HomeJob, announce: Callable[[str], None]
+    ) -> str:
+        request = job.request
+        dispatch = self._dispatch(job, node)
+        # Known before it is written: the node may be faster than the answer.
+        job.early = []
+        self.jobs[request.job_id] = job
+        try:
+            created = await self._fabric.jobs.create(
+                request, self._fabric.instance_id, self._life(job), dispatch, self._post(job)
+            )
+        except UnavailableError:
+            del self.jobs[request.job_id]
+            self._background.spawn(self._abandon(job))
+            raise
+        if not created.is_new:
+            del self.jobs[request.job_id]
+            self.endings.let_go(job, "another instance made the job")
+            announce(created.state)
+            return created.state
+        self._notes.created(request)
+        announce("DISPATCHED")
+        await self._sent(job, created.sent)
+        early, job.early = job.early, None
+        for message in early:
+            await self._courier.tell(self._fabric.instance_id, message)
+        return "DISPATCHED"
+
+    async def _abandon(self, job: HomeJob) -> None:
+        """Whoever asked was told that there is no job; nobody knows how much of it there is."""
+        self.endings.let_go(job, "the job could not be made")
+        error = JobError(code="SCHEDULER_DEPENDENCY_DOWN", message="the job could not be made")
+        await self.endings.write_off(job, JobOutcome(success=False, error=error))
 
     def _wait(self, job: HomeJob, reason: str) -> None:
         request = job.request
@@ -148,8 +176,9 @@ class HomeJobs:
         )
         self._notes.waiting(request.job_id, reason, job.wait_until)
 
-    def _dispatch(self, job: HomeJob, node: NodeRecord, now: Instant) -> NodeJobChange:
+    def _dispatch(self, job: HomeJob, node: NodeRecord) -> NodeJobChange:
         """Note the attempt, and make the change that records it."""
+        now = self._clock.now()
         job.node_id, job.instance_id = node.node_id, node.instance_id
         job.times = AttemptTimes(dispatched_at=now)
         progress = job.progress
@@ -167,27 +196,35 @@ class HomeJobs:
             progress=job.progress,
         )
 
-    async def _assign(self, job: HomeJob) -> None:
-        """Send the attempt to its node."""
-        request, attempt = job.request, job.attempt
-        deadline_at = result_deadline(
-            self._settings.limits, job.times.dispatched_at, request.timeout_us
-        )
-        self._notes.dispatched(request.job_id, attempt, job.node_id, deadline_at)
-        self.arm(job)
-        message = Assign(
+    def _post(self, job: HomeJob) -> Post | None:
+        """The attempt as a message; None if its node is here."""
+        if self._courier.is_here(job.instance_id):
+            return None
+        return self._courier.post(job.instance_id, self._assignment(job))
+
+    def _assignment(self, job: HomeJob) -> Assign:
+        return Assign(
             node_id=job.node_id,
-            attempt=attempt,
+            attempt=job.attempt,
             home=self._fabric.instance_id,
-            deadline_at=deadline_at,
-            request=request,
+            deadline_at=self._deadline(job),
+            request=job.request,
         )
-        try:
-            result = await self._courier.tell(job.instance_id, message)
-        except UnavailableError:
-            return  # nobody knows whether it was sent: the deadline of the acknowledgement decides
+
+    def _deadline(self, job: HomeJob) -> Instant:
+        return result_deadline(
+            self._settings.limits, job.times.dispatched_at, job.request.timeout_us
+        )
+
+    async def _sent(self, job: HomeJob, result: SendResult | None) -> None:
+        """The attempt is recorded, and sent to its node if that is elsewhere."""
+        job_id, attempt = job.request.job_id, job.attempt
+        self._notes.dispatched(job_id, attempt, job.node_id, self._deadline(job))
+        self.arm(job)
+        if result is None:
+            result = await self._courier.tell(job.instance_id, self._assignment(job))
         if result != "sent":
-            await self.fail(request.job_id, attempt, "INSTANCE_GONE")
+            await self.fail(job_id, attempt, "INSTANCE_GONE")
 
     def take_in(self, record: NodeJob) -> HomeJob:
         """Take charge of a job that another instance had."""
@@ -206,7 +243,7 @@ class HomeJobs:
             self._wait(job, "no node at the moment")
             return
         error = job.progress.last_error or JobError(code=NO_NODE, message="no node is free")
-        await self.end(job, JobOutcome(success=False, error=error))
+        await self.endings.end(job, JobOutcome(success=False, error=error))
 
     async def place_waiting(self, job_id: str) -> bool:
         """Send a job that waits to a node, if one is free. True too if it has ended."""
@@ -223,7 +260,7 @@ class HomeJobs:
             error = job.progress.last_error or JobError(
                 code=NO_NODE, message="no node became free in time"
             )
-            await self.end(job, JobOutcome(success=False, error=error))
+            await self.endings.end(job, JobOutcome(success=False, error=error))
 
     def node_gone(self, node_id: str) -> None:
         """A node left the view: what it had of our jobs goes to others."""
@@ -256,16 +293,37 @@ class HomeJobs:
         if choice.node is None:
             return False
         self.watch.line.remove(job_id)
-        moved = await self._fabric.jobs.move(
-            job_id, self._dispatch(job, choice.node, self._clock.now())
-        )
-        if moved.result != "moved":
-            await self._placing.release(job.node_id, job_id)
-            job.node_id = ""
-            await self._resolve(job, moved)
+        change = self._dispatch(job, choice.node)
+        try:
+            is_ours, sent = await self._write_dispatch(job, change)
+        except UnavailableError:
+            # Nobody knows whether it was written, or sent: the deadline of the acknowledgement
+            # finds out.
+            self.arm(job)
             return True
-        await self._assign(job)
+        if is_ours:
+            await self._sent(job, sent)
         return True
+
+    async def _write_dispatch(
+        self, job: HomeJob, change: NodeJobChange
+    ) -> tuple[bool, SendResult | None]:
+        jobs, post = self._fabric.jobs, self._post(job)
+        job_id, sent = job.request.job_id, None
+        if post is None:
+            moved = await jobs.move(job_id, change)
+        else:
+            moved, sent = await jobs.move_and_post(job_id, change, post)
+        if moved.result == "missing" and job.attempt == 1:
+            # Wiped while it stood in line. We know all there was to know of it.
+            me, life_us = self._fabric.instance_id, self._life(job)
+            made = await jobs.create(job.request, me, life_us, change)
+            return made.is_new, sent
+        if not moved.holds:
+            self.endings.let_go(job, "the job is not waiting any more")
+            job.node_id = ""
+            await self.endings.follow(job, moved)
+        return moved.holds, sent
 
     # ---- what happens to an attempt ----
 
@@ -289,97 +347,36 @@ class HomeJobs:
     ) -> None:
         """An attempt came to nothing: another one, or the end."""
         job = self.jobs.get(job_id)
-        if job is None or job.attempt != attempt or not job.node_id or job.is_moving:
+        if job is None or job.attempt != attempt or not job.node_id:
+            return
+        if job.is_moving or job.is_ending:
             return
         decision = decide_after_failure(
             self._settings.limits, job.progress, job.node_id, kind, error
         )
         if not isinstance(decision, Again):
-            await self.end(job, JobOutcome(success=False, error=decision.error), kind)
+            await self.endings.end(job, JobOutcome(success=False, error=decision.error), kind)
             return
         job.is_moving = True
         try:
-            change = self._change(job, "again", progress=decision.progress)
+            change = NodeJobChange(
+                name="again",
+                attempt=attempt,
+                keep_us=self._life(job),
+                progress=decision.progress,
+            )
             moved = await self._fabric.jobs.move(job_id, change)
             if moved.result != "moved":
-                await self._resolve(job, moved)
+                await self.endings.follow(job, moved)
                 return
             error = decision.progress.last_error
             self._notes.retried(job_id, job.attempt, job.node_id, kind, error)
-            self._let_go(job, kind)
+            self.endings.let_go(job, kind)
             job.attempt, job.node_id, job.progress = moved.attempt, "", decision.progress
         finally:
             job.is_moving = False
         await self._update(job, "CREATED", kind)
         await self.resume(job)
-
-    async def end(self, job: HomeJob, outcome: JobOutcome, reason: str = "") -> bool:
-        """End a job from here: failed, or canceled. False if it ended otherwise meanwhile."""
-        job_id = job.request.job_id
-        self.watch.line.remove(job_id)
-        moved = await self._fabric.jobs.move(job_id, self._change(job, "finish", None, outcome))
-        if moved.result not in ("moved", "missing"):
-            await self._resolve(job, moved)
-            return False
-        self._let_go(job, reason or "the job has ended")
-        await self.deliver(job.request, job.attempt, job.node_id, outcome)
-        self._background.spawn(self._results.release_record(job_id, job.attempt))
-        return True
-
-    async def deliver(
-        self, request: JobRequest, attempt: int, node_id: str, outcome: JobOutcome
-    ) -> None:
-        """The outcome is recorded: tell the session, once, and forget the job."""
-        self.jobs.pop(request.job_id, None)
-        if not self._told.add(request.job_id):
-            return
-        self.watch.line.remove(request.job_id)
-        self._notes.finished(request.job_id, attempt, node_id, outcome)
-        frame = result_frame(request, attempt, outcome)
-        await self._sessions.push(request.session_id, frame, keep=True)
-        self.watch.offer.signal()
-
-    async def _resolve(self, job: HomeJob, moved: Moved) -> None:
-        """A change did not happen because the record is further than we are: follow it."""
-        job_id = job.request.job_id
-        record = await self._fabric.jobs.find(job_id)
-        if record is not None and record.outcome is not None:
-            if job_id in self.jobs:
-                self._let_go(job, "the job has ended")
-                await self.deliver(job.request, record.attempt, record.node_id, record.outcome)
-        elif record is None:
-            error = JobError(code="JOB_LOST", message="the record of the job was lost")
-            await self.deliver(
-                job.request, job.attempt, job.node_id, JobOutcome(success=False, error=error)
-            )
-        elif record.home != self._fabric.instance_id:
-            self.jobs.pop(job_id, None)  # another instance is in charge of it by now
-        else:
-            _log.warning("a job did not move", job_id=job_id, result=moved.result)
-
-    def _let_go(self, job: HomeJob, reason: str) -> None:
-        """Give the slot back, and tell the node that nobody waits for it."""
-        if job.node_id:
-            message = Withdraw(
-                node_id=job.node_id,
-                job_id=job.request.job_id,
-                attempt=job.attempt,
-                reason=reason,
-            )
-            self._background.spawn(self._courier.tell(job.instance_id, message))
-            self._background.spawn(self._placing.release(job.node_id, job.request.job_id))
-
-    def _change(
-        self,
-        job: HomeJob,
-        name: MoveName,
-        progress: JobProgress | None = None,
-        outcome: JobOutcome | None = None,
-    ) -> NodeJobChange:
-        keep_us = self._settings.keep_us if outcome is not None else self._life(job)
-        return NodeJobChange(
-            name=name, attempt=job.attempt, keep_us=keep_us, progress=progress, outcome=outcome
-        )
 
     async def _update(self, job: HomeJob, state: str, reason: str = "") -> None:
         frame = JobUpdate(

@@ -3,17 +3,18 @@
     home instance --Assign--> here --job_assign--> node
     home instance <--Progressed, Failed, Finished-- here <--job_ack, job_started, job_result-- node
 
-This side records the result of an attempt, fenced by its number and node, before it tells anybody.
-If it dies in between, the home instance finds the result in the record when the attempt is overdue.
+A result goes to the home instance, which records it (`endings`). If this side dies before it is
+told, the home instance tries another node.
 """
 
+import asyncio
 from typing import Final
 
 import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
-from ksana.base.instant import Instant, format_instant
+from ksana.base.instant import SECOND, Instant, format_instant
 from ksana.domain.nodes import frames
 from ksana.domain.nodes.messages import Assign, Progressed, Push, Rehome, Withdraw
 from ksana.domain.nodes.moves import MoveName, NodeJobChange
@@ -28,6 +29,9 @@ from ksana.engine.nodes.recorder import EventRecorder
 from ksana.engine.nodes.results import ResultWriter
 from ksana.engine.nodes.view import NodeView
 from ksana.ports.fabric import Fabric
+
+_AT_ONCE: Final = 64
+"""Attempts told of at a time: they share round trips."""
 
 MODEL_NOT_AVAILABLE: Final = "MODEL_NOT_AVAILABLE"
 
@@ -61,10 +65,9 @@ class Hosting:
         """Nodes whose snapshot is to be written again."""
         self.stale = 0
         self.partials_lost = 0
-        self._untold: dict[tuple[str, str], None] = {}
-        self.progress = Pump(
-            "node-progress", clock, self._tell_progress, min_interval_us=settings.progress_us
-        )
+        self._untold: dict[tuple[str, str], Instant] = {}
+        """Attempts (node, job) that got further, and when that is told; the soonest first."""
+        self.progress = Pump("node-progress", clock, self._tell_progress)
         courier.on(Assign, self._on_assign)
         courier.on(Withdraw, self._on_withdraw)
         courier.on(Rehome, self._on_rehome)
@@ -269,43 +272,74 @@ class Hosting:
         self.changed.add(node_id)
         if assignment.home != self._fabric.instance_id:
             self._view.count(node_id, -1)
-        self._fabric.signals.publish("nodes.free", node_id)
 
     # ---- to the home instance ----
 
     def _progressed(self, hosted: HostedNode, assignment: Assignment) -> None:
-        self._untold[hosted.record.node_id, assignment.request.job_id] = None
-        self.progress.signal()
+        if not self._untold:
+            self.progress.signal()
+        key = (hosted.record.node_id, assignment.request.job_id)
+        self._untold.setdefault(key, self._clock.now() + self._settings.progress_us)
 
     async def _tell_progress(self) -> Instant | None:
-        untold, self._untold = self._untold, {}
-        for node_id, job_id in untold:
-            hosted = self.nodes.get(node_id)
-            assignment = None if hosted is None else hosted.assigned.get(job_id)
-            if assignment is None or assignment.is_ending or assignment.told == assignment.state:
-                continue
-            assignment.told = state = assignment.state
-            name: MoveName = "start" if state == "RUNNING" else "ack"
-            change = NodeJobChange(
-                name=name,
-                attempt=assignment.attempt,
-                node_id=node_id,
-                keep_us=self._record_life(assignment),
-            )
-            moved = await self._fabric.jobs.move(job_id, change)
-            if moved.result == "moved":
-                self._recorder.note(
-                    "NODE_JOB",
-                    job_id,
-                    "NODE_JOB_RUNNING" if name == "start" else "NODE_JOB_ACCEPTED",
-                    {"attempt": assignment.attempt, "node_id": node_id},
-                )
-            at = assignment.started_at or assignment.acked_at
-            message = Progressed(
-                job_id=job_id, attempt=assignment.attempt, node_id=node_id, state=state, at=at
-            )
-            await self._results.tell(assignment.home, message)
+        """Tell how far attempts are whose result has not come in the meantime."""
+        while self._untold:
+            now = self._clock.now()
+            due = [key for key, at in self._untold.items() if at <= now][:_AT_ONCE]
+            if not due:
+                return next(iter(self._untold.values()))
+            told = [
+                (node_id, assignment)
+                for node_id, job_id in due
+                if (assignment := self._find_untold(node_id, job_id)) is not None
+            ]
+            try:
+                await asyncio.gather(*(self._tell_one(*one) for one in told))
+            except UnavailableError:
+                again_at = self._clock.now() + SECOND
+                for key in due:
+                    self._untold.pop(key, None)
+                    self._untold[key] = again_at
+                raise
+            for key in due:
+                self._untold.pop(key, None)
         return None
+
+    def _find_untold(self, node_id: str, job_id: str) -> Assignment | None:
+        hosted = self.nodes.get(node_id)
+        found = None if hosted is None else hosted.assigned.get(job_id)
+        return None if found is None or found.is_ending or found.told == found.state else found
+
+    async def _tell_one(self, node_id: str, assignment: Assignment) -> None:
+        job_id, state = assignment.request.job_id, assignment.state
+        name: MoveName = "start" if state == "RUNNING" else "ack"
+        change = NodeJobChange(
+            name=name,
+            attempt=assignment.attempt,
+            node_id=node_id,
+            keep_us=self._record_life(assignment),
+        )
+        message = Progressed(
+            job_id=job_id,
+            attempt=assignment.attempt,
+            node_id=node_id,
+            state=state,
+            at=assignment.started_at or assignment.acked_at,
+        )
+        if self._courier.is_here(assignment.home):
+            moved = await self._fabric.jobs.move(job_id, change)
+            await self._courier.tell(assignment.home, message)
+        else:
+            post = self._courier.post(assignment.home, message)
+            moved, _ = await self._fabric.jobs.move_and_post(job_id, change, post)
+        assignment.told = state
+        if moved.result == "moved":
+            self._recorder.note(
+                "NODE_JOB",
+                job_id,
+                "NODE_JOB_RUNNING" if name == "start" else "NODE_JOB_ACCEPTED",
+                {"attempt": assignment.attempt, "node_id": node_id},
+            )
 
     def _record_life(self, assignment: Assignment) -> int:
         timeout_us = assignment.request.timeout_us or self._settings.limits.result_us

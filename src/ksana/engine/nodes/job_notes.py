@@ -51,3 +51,6 @@ class JobNotes:
         if outcome.error is not None:
             data["error"] = {"code": outcome.error.code, "message": outcome.error.message[:1024]}
         self._note("NODE_JOB", job_id, "NODE_JOB_FINISHED", data)
+
+    def released(self, job_id: str, attempt: int) -> None:
+        self._note("NODE_JOB", job_id, "NODE_JOB_RELEASED", {"attempt": attempt})

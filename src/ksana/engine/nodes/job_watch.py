@@ -3,7 +3,7 @@ node. It decides nothing; it calls the home of the jobs when something is due.""
 
 import asyncio
 import heapq
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Instant
@@ -22,7 +22,9 @@ class HomeJob:
 
     __slots__ = (
         "attempt",
+        "early",
         "instance_id",
+        "is_ending",
         "is_moving",
         "node_id",
         "progress",
@@ -40,6 +42,10 @@ class HomeJob:
         self.progress = JobProgress()
         self.times = AttemptTimes(dispatched_at=0)
         self.is_moving = False
+        self.is_ending = False
+        """Whether its outcome is here and being recorded."""
+        self.early: list[Any] | None = None
+        """Messages that came before whoever asked was told of the job; None afterwards."""
 
 
 class RecentIds:

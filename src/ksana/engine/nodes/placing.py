@@ -4,13 +4,15 @@ fabric."""
 from typing import Final
 
 from ksana.base.clock import Clock
+from ksana.base.errors import UnavailableError
 from ksana.base.instant import SECOND, Micros
 from ksana.domain.nodes.attempts import reservation_life
 from ksana.domain.nodes.choice import Choice, Wanted
-from ksana.domain.nodes.records import JobRequest, NodeRecord
+from ksana.domain.nodes.records import Binding, JobRequest, NodeRecord
+from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.view import NodeView
-from ksana.ports.fabric import Fabric, ReserveResult
+from ksana.ports.fabric import Fabric, ReserveResult, SlotWish
 
 _TRIES: Final = 16
 """Nodes asked for a slot in one go. The view is a second old at most, so a few are enough."""
@@ -18,16 +20,29 @@ _TRIES: Final = 16
 _DOUBT_US: Final[Micros] = 5 * SECOND
 """How long a refusal is believed without another look."""
 
+_PLENTY: Final = 2
+"""A slot is asked for before the request is known to be new only where no more than one in so many
+is taken: those who give it back must not stand in the way of others."""
+
+_FREE_WITHIN_US: Final[Micros] = 60 * SECOND
+_FREE_AGAIN_US: Final[Micros] = SECOND
+
 
 class Placing:
     """Reserves slots."""
 
     def __init__(
-        self, fabric: Fabric, clock: Clock, view: NodeView, settings: NodeParameters
+        self,
+        fabric: Fabric,
+        clock: Clock,
+        view: NodeView,
+        background: Background,
+        settings: NodeParameters,
     ) -> None:
         self._fabric = fabric
         self._clock = clock
         self._view = view
+        self._background = background
         self._settings = settings
 
     async def reserve(self, request: JobRequest, tried: tuple[str, ...]) -> Choice:
@@ -44,7 +59,8 @@ class Placing:
             try:
                 result = await self._ask(request, node)
             except BaseException:
-                self._view.count(node.node_id, -1)
+                # Nobody knows whether it is held.
+                self._background.spawn(self.release(node.node_id, request.job_id))
                 raise
             if result == "reserved":
                 return choice
@@ -52,15 +68,70 @@ class Placing:
             self._believe(node, request.model, result)
         return Choice(node=None, obstacles=choice.obstacles or {"NO_SLOT": _TRIES})
 
+    async def bind(
+        self, request: JobRequest, bound_as: str, binding: Binding
+    ) -> tuple[Binding, NodeRecord | None]:
+        """Bind a request. Where a node has plenty of room a slot of it is asked for on the same
+        way: most requests are new, and one that is not gives it back at once. Answers the node
+        whose slot is held then."""
+        ttl_us = self._settings.binding_ttl_us
+        wanted = Wanted(model=request.model, labels=request.labels, key=request.job_id)
+        node = self._view.choose(wanted, self._clock.now()).node
+        if node is None or (node.running + 1) * _PLENTY > node.slots:
+            return await self._fabric.requests.bind(bound_as, binding, ttl_us), None
+        self._view.count(node.node_id, 1)
+        try:
+            bound, result = await self._fabric.requests.bind_and_reserve(
+                bound_as, binding, ttl_us, self._wish(request, node)
+            )
+        except BaseException:
+            self._background.spawn(self.release(node.node_id, request.job_id))
+            raise
+        if result == "reserved" and bound.job_id == binding.job_id:
+            return bound, node
+        if result == "reserved":
+            self._background.spawn(self.release(node.node_id, request.job_id))
+            return bound, None
+        self.uncount(node.node_id)
+        if result is not None:
+            self._believe(node, request.model, result)
+        return bound, None
+
+    def uncount(self, node_id: str) -> None:
+        """A slot was given back."""
+        self._view.count(node_id, -1)
+
     async def release(self, node_id: str, job_id: str) -> None:
         """Give a slot back."""
-        self._view.count(node_id, -1)
-        await self._fabric.reservations.release(node_id, job_id)
+        self.uncount(node_id)
+        await self.free(node_id, job_id)
+
+    async def free(self, node_id: str, job_id: str) -> None:
+        """Give a slot back that is counted as free already; while the fabric is away, as soon as it
+        is back, unless the slot has run out by then."""
+        give_up_mono = self._clock.monotonic() + _FREE_WITHIN_US
+        while True:
+            try:
+                await self._fabric.reservations.release(node_id, job_id)
+                return
+            except UnavailableError:
+                if self._clock.monotonic() >= give_up_mono:
+                    raise
+            await self._clock.sleep_until(self._clock.now() + _FREE_AGAIN_US)
 
     async def _ask(self, request: JobRequest, node: NodeRecord) -> ReserveResult:
-        life_us = reservation_life(self._settings.limits, request.timeout_us)
+        wish = self._wish(request, node)
         return await self._fabric.reservations.reserve(
-            node.node_id, request.job_id, node.slots, request.model, life_us
+            wish.node_id, wish.job_id, wish.slots, wish.model, wish.ttl_us
+        )
+
+    def _wish(self, request: JobRequest, node: NodeRecord) -> SlotWish:
+        return SlotWish(
+            node_id=node.node_id,
+            job_id=request.job_id,
+            slots=node.slots,
+            model=request.model,
+            ttl_us=reservation_life(self._settings.limits, request.timeout_us),
         )
 
     def _believe(self, node: NodeRecord, model: str, result: ReserveResult) -> None:

@@ -60,6 +60,11 @@ class Sessions:
             del self.local[session_id]
             await self._fabric.owners.drop_if_ours("session", session_id)
 
+    def is_here(self, session_id: str) -> bool:
+        """Whether a frame to this session needs nobody else."""
+        peer = self.local.get(session_id)
+        return peer is not None and peer.is_open
+
     async def push(self, session_id: str, frame: msgspec.Struct, *, keep: bool = False) -> None:
         """Send a frame to a session, here or elsewhere. With `keep` it waits a while for a session
         that is nowhere."""

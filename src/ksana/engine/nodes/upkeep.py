@@ -1,6 +1,7 @@
 """What must be done again and again: presence and owners renewed, snapshots written and read,
 silent sockets found."""
 
+import asyncio
 from typing import Final
 
 import structlog
@@ -100,7 +101,7 @@ class Upkeep:
 
     async def refresh(self) -> Instant | None:
         """Write what changed of our nodes, read what changed of all."""
-        await self._publish()
+        await asyncio.gather(self._publish(), self._home.endings.strike())
         now_mono = self._clock.monotonic()
         is_whole = now_mono >= self._whole_mono + _WHOLE_EVERY or not self._mark
         is_looked = is_whole or now_mono >= self._looked_mono + _LIVING_EVERY

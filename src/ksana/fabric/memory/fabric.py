@@ -1,6 +1,5 @@
 """The fabric of one process: the same contract, nothing survives it."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 
 from ksana.base.clock import Clock
@@ -36,10 +35,7 @@ class MemorySignals:
         return end
 
     def publish(self, name: str, detail: str = "") -> None:
-        loop = asyncio.get_running_loop()
-        for instance_id, heard, hear in self._hub.hearers:
-            if heard == name and instance_id != self._instance_id:
-                loop.call_soon(hear, detail)
+        self._hub.publish(self._instance_id, name, detail)
 
 
 class MemoryFabric:
@@ -64,10 +60,10 @@ class MemoryFabric:
         self.inbox = MemoryInbox(hub, instance_id, settings)
         self.dead_letters = MemoryDeadLetters(hub)
         self.snapshots = MemorySnapshots(hub)
-        self.requests = MemoryRequests(hub, instance_id)
         self.reservations = MemoryReservations(hub)
+        self.requests = MemoryRequests(hub, instance_id, self.reservations)
         self.marks = MemoryMarks(hub)
-        self.jobs = MemoryJobs(hub, instance_id)
+        self.jobs = MemoryJobs(hub, instance_id, self.inbox, self.reservations)
         self.signals = MemorySignals(hub, instance_id)
 
     def health(self) -> FabricHealth:

@@ -27,6 +27,10 @@ class Expiring(Generic[T]):
         self._entries: dict[str, tuple[T, Micros]] = {}
         self._writes = 0
 
+    def __len__(self) -> int:
+        """How many there are at most: some may have run out."""
+        return len(self._entries)
+
     def put(self, key: str, value: T, ttl_us: Micros) -> None:
         """Keep a value for so long."""
         self._entries[key] = (value, self._clock.monotonic() + ttl_us)
@@ -61,6 +65,13 @@ class Expiring(Generic[T]):
         for key, (value, until) in list(self._entries.items()):
             if until > now:
                 yield key, value
+
+    def count(self) -> int:
+        """How many have not run out. Those that have are removed."""
+        now = self._clock.monotonic()
+        for key in [key for key, (_, until) in self._entries.items() if until <= now]:
+            del self._entries[key]
+        return len(self._entries)
 
     def clear(self) -> None:
         """Remove everything."""
@@ -126,6 +137,13 @@ class MemoryHub:
         """A number greater than all before."""
         self._number += 1
         return self._number
+
+    def publish(self, sender: str, name: str, detail: str) -> None:
+        """Tell everybody but the sender, soon."""
+        loop = asyncio.get_running_loop()
+        for instance_id, heard, hear in self.hearers:
+            if heard == name and instance_id != sender:
+                loop.call_soon(hear, detail)
 
     def wipe(self) -> None:
         """Lose everything but who listens."""

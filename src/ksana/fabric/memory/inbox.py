@@ -28,7 +28,10 @@ class MemoryInbox:
         put(self._hub, mailbox, body)
         return "sent"
 
-    async def read(self, count: int, block_us: Micros) -> list[InboxEntry]:
+    async def read(
+        self, count: int, block_us: Micros, done: Sequence[str] = ()
+    ) -> list[InboxEntry]:
+        await self.done(done)
         clock = self._hub.clock
         until = clock.now() + block_us
         while True:

@@ -9,15 +9,28 @@ from ksana.domain.lifecycle import NODE_JOB
 from ksana.domain.nodes.moves import MOVES, Moved, NodeJobChange, attempt_after, judge
 from ksana.domain.nodes.records import Binding, JobProgress, JobRequest, NodeJob
 from ksana.fabric.memory.hub import MemoryHub
-from ksana.ports.fabric import Created
+from ksana.fabric.memory.inbox import MemoryInbox
+from ksana.fabric.memory.nodes import MemoryReservations
+from ksana.ports.fabric import Created, JobEnd, ReserveResult, SlotWish
+from ksana.ports.inbox import Post, SendResult
 
 
 class MemoryRequests:
     """See `ports.fabric.RequestBindings`."""
 
-    def __init__(self, hub: MemoryHub, instance_id: str) -> None:
+    def __init__(self, hub: MemoryHub, instance_id: str, reservations: MemoryReservations) -> None:
         self._hub = hub
         self._instance_id = instance_id
+        self._reservations = reservations
+
+    async def bind_and_reserve(
+        self, request_id: str, binding: Binding, ttl_us: Micros, wish: SlotWish
+    ) -> tuple[Binding, ReserveResult | None]:
+        bound = await self.bind(request_id, binding, ttl_us)
+        reserved = await self._reservations.reserve(
+            wish.node_id, wish.job_id, wish.slots, wish.model, wish.ttl_us
+        )
+        return bound, reserved
 
     async def bind(self, request_id: str, binding: Binding, ttl_us: Micros) -> Binding:
         bound = self._hub.bindings.get(request_id)
@@ -46,23 +59,40 @@ class MemoryRequests:
 class MemoryJobs:
     """See `ports.fabric.NodeJobs`."""
 
-    def __init__(self, hub: MemoryHub, instance_id: str) -> None:
+    def __init__(
+        self,
+        hub: MemoryHub,
+        instance_id: str,
+        inbox: MemoryInbox,
+        reservations: MemoryReservations,
+    ) -> None:
         self._hub = hub
         self._instance_id = instance_id
+        self._inbox = inbox
+        self._reservations = reservations
 
     async def create(
-        self, request: JobRequest, home: str, keep_us: Micros, dispatch: NodeJobChange | None = None
+        self,
+        request: JobRequest,
+        home: str,
+        keep_us: Micros,
+        dispatch: NodeJobChange | None = None,
+        post: Post | None = None,
     ) -> Created:
         job_id = request.job_id
-        found = self._hub.jobs.get(job_id)
-        if found is not None:
-            return Created(is_new=False, state=found.state, attempt=found.attempt)
-        job = NodeJob(request=request, state="CREATED", attempt=1, node_id="", home=home)
-        if dispatch is not None:
-            job = _apply(job, dispatch)
-        self._hub.jobs.put(job_id, job, keep_us)
-        self._hub.homed.setdefault(home, {})[job_id] = None
-        return Created(is_new=True, state=job.state, attempt=job.attempt)
+        job = self._hub.jobs.get(job_id)
+        if job is None:
+            job = NodeJob(request=request, state="CREATED", attempt=1, node_id="", home=home)
+            if dispatch is not None:
+                job = _apply(job, dispatch)
+            self._hub.jobs.put(job_id, job, keep_us)
+            self._hub.homed.setdefault(home, {})[job_id] = None
+        return Created(
+            is_new=job.home == home and job.request == request,
+            state=job.state,
+            attempt=job.attempt,
+            sent=None if post is None else await self._inbox.send(post.instance_id, post.body),
+        )
 
     async def move(self, job_id: str, change: NodeJobChange) -> Moved:
         job = self._hub.jobs.get(job_id)
@@ -75,6 +105,28 @@ class MemoryJobs:
             if job.state == "RELEASED":
                 self._hub.homed.get(job.home, {}).pop(job_id, None)
         return Moved(result=result, state=job.state, attempt=job.attempt)
+
+    async def move_and_post(
+        self, job_id: str, change: NodeJobChange, post: Post
+    ) -> tuple[Moved, SendResult]:
+        moved = await self.move(job_id, change)
+        return moved, await self._inbox.send(post.instance_id, post.body)
+
+    async def settle(self, ends: Sequence[JobEnd], *, hint: bool = False) -> list[Moved]:
+        moved = [await self._settle(end) for end in ends]
+        if hint:
+            self._hub.publish(self._instance_id, "nodes.free", "")
+        return moved
+
+    async def _settle(self, end: JobEnd) -> Moved:
+        await self._reservations.release(end.node_id, end.job_id)
+        moved = await self.move(end.job_id, end.change)
+        if moved.state != "FINISHED" or not moved.holds:
+            return moved
+        job = self._hub.jobs.get(end.job_id)
+        assert job is not None
+        self._hub.jobs.put(end.job_id, _apply(job, _released(end.change)), end.change.keep_us)
+        return msgspec.structs.replace(moved, state="RELEASED")
 
     async def find(self, job_id: str) -> NodeJob | None:
         return self._hub.jobs.get(job_id)
@@ -96,6 +148,10 @@ class MemoryJobs:
             homed.pop(job_id, None)
         if not homed:
             self._hub.homed.pop(instance_id, None)
+
+
+def _released(change: NodeJobChange) -> NodeJobChange:
+    return NodeJobChange(name="release", attempt=change.attempt, keep_us=change.keep_us)
 
 
 def _apply(job: NodeJob, change: NodeJobChange) -> NodeJob:

@@ -123,26 +123,34 @@ class MemoryReservations:
     ) -> ReserveResult:
         hub = self._hub
         held = hub.reserved.get(node_id)
-        if held is None:
-            held = hub.reserved[node_id] = Expiring(hub.clock)
-        if held.get(job_id) is None:
+        if held is None or held.get(job_id) is None:
             away = hub.away.get(node_id)
             if away and away.get(model, (0, 0))[1] > hub.clock.monotonic():
                 return "away"
             if hub.draining.get(node_id):
                 return "draining"
-            if sum(1 for _ in held.items()) >= slots:
+            # Looked at closely only where it matters: most nodes have room.
+            if held is not None and len(held) >= slots and held.count() >= slots:
                 return "full"
+        if held is None:
+            if slots < 1:
+                return "full"
+            held = hub.reserved[node_id] = Expiring(hub.clock)
         held.put(job_id, True, ttl_us)
         return "reserved"
 
     async def release(self, node_id: str, job_id: str) -> bool:
         held = self._hub.reserved.get(node_id)
-        return held is not None and held.pop(job_id)
+        if held is None:
+            return False
+        was_held = held.pop(job_id)
+        if not len(held):
+            del self._hub.reserved[node_id]
+        return was_held
 
     async def count(self, node_id: str) -> int:
         held = self._hub.reserved.get(node_id)
-        return 0 if held is None else sum(1 for _ in held.items())
+        return 0 if held is None else held.count()
 
 
 class MemoryMarks:

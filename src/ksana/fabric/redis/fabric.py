@@ -39,11 +39,11 @@ class RedisFabric:
         self.inbox = RedisInbox(router, keys, instance_id, settings)
         self.dead_letters = RedisDeadLetters(router, keys, settings)
         self.snapshots = RedisSnapshots(router, keys)
-        self.requests = RedisRequests(router, keys, instance_id)
-        self.reservations = RedisReservations(router, keys)
-        self.marks = RedisMarks(router, keys)
-        self.jobs = RedisJobs(router, keys, instance_id)
         self.signals = RedisSignals(router, keys, instance_id)
+        self.reservations = RedisReservations(router, keys)
+        self.requests = RedisRequests(router, keys, instance_id, self.reservations)
+        self.marks = RedisMarks(router, keys)
+        self.jobs = RedisJobs(router, keys, instance_id, self.inbox, self.signals)
 
     def health(self) -> FabricHealth:
         problem = self._router.problem
@@ -51,6 +51,7 @@ class RedisFabric:
             ok=problem is None,
             reason=problem,
             round_trips=self._router.round_trips,
+            blocking_reads=self._router.blocking_reads,
             signals_dropped=self.signals.dropped,
         )
 

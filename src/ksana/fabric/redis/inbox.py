@@ -9,7 +9,7 @@ from ksana.fabric.redis.instances import to_ms
 from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.link import Word
 from ksana.fabric.redis.reader import BlockingReader, read_entries
-from ksana.fabric.redis.router import Router
+from ksana.fabric.redis.router import Router, Step
 from ksana.ports.inbox import DeadLetter, InboxEntry, InboxSettings, InboxState, SendResult
 
 _SEND: Final[dict[int, SendResult]] = {1: "sent", 0: "full", -1: "gone"}
@@ -45,15 +45,25 @@ class RedisInbox:
         await self._router.call("inbox_open", self._open, (self._own,), (self._settings.group,))
 
     async def send(self, instance_id: str, body: bytes) -> SendResult:
+        (answer,) = await self._router.run_in_order([self.send_step(instance_id, body)])
+        return self.read_sent(answer)
+
+    def send_step(self, instance_id: str, body: bytes) -> Step:
+        """A message as a step, to go along with others."""
         arguments = (self._full_at, self._settings.maxlen, body)
         key = self._keys.inbox(instance_id)
-        answer = await self._router.call("inbox_send", self._send, (key,), arguments)
+        return self._router.script_step("inbox_send", self._send, (key,), arguments)
+
+    def read_sent(self, answer: int) -> SendResult:
+        """What came of that step."""
         if answer != 1:
             self._router.count("inbox_send", "refused")
         return _SEND[answer]
 
-    async def read(self, count: int, block_us: Micros) -> list[InboxEntry]:
-        found = await self._reader.read(count, to_ms(block_us))
+    async def read(
+        self, count: int, block_us: Micros, done: Sequence[str] = ()
+    ) -> list[InboxEntry]:
+        found = await self._reader.read(count, to_ms(block_us), done)
         if found is None:  # lost: wiped, or drained while we seemed dead
             await self.open()
             return []

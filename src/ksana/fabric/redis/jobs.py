@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,11 +25,15 @@ from ksana.domain.nodes.records import (
     NodeJob,
 )
 from ksana.fabric.redis import scripts
+from ksana.fabric.redis.inbox import RedisInbox
 from ksana.fabric.redis.instances import to_ms
 from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.link import Word
-from ksana.fabric.redis.router import Router
-from ksana.ports.fabric import Created
+from ksana.fabric.redis.nodes import RedisReservations
+from ksana.fabric.redis.router import Router, Step
+from ksana.fabric.redis.signals import RedisSignals
+from ksana.ports.fabric import Created, JobEnd, ReserveResult, SlotWish
+from ksana.ports.inbox import Post, SendResult
 
 _binding = msgspec.json.Decoder(Binding)
 _request = msgspec.json.Decoder(JobRequest)
@@ -52,22 +56,43 @@ _ENDED: Final = _marked(ENDED)
 class RedisRequests:
     """See `ports.fabric.RequestBindings`."""
 
-    def __init__(self, router: Router, keys: RedisKeys, instance_id: str) -> None:
+    def __init__(
+        self, router: Router, keys: RedisKeys, instance_id: str, reservations: RedisReservations
+    ) -> None:
         self._router = router
         self._keys = keys
         self._instance_id = instance_id
+        self._reservations = reservations
         self._bind = scripts.load("request_bind")
         self._unbind = scripts.load("request_unbind")
         self._lock = scripts.load("owner_claim")
 
     async def bind(self, request_id: str, binding: Binding, ttl_us: Micros) -> Binding:
+        (held,) = await self._router.run_in_order([self._bind_step(request_id, binding, ttl_us)])
+        return self._read_bound(held, binding)
+
+    async def bind_and_reserve(
+        self, request_id: str, binding: Binding, ttl_us: Micros, wish: SlotWish
+    ) -> tuple[Binding, ReserveResult | None]:
+        steps = [
+            self._bind_step(request_id, binding, ttl_us),
+            self._reservations.reserve_step(wish),
+        ]
+        if not self._router.are_together(*(step.key for step in steps)):
+            return await self.bind(request_id, binding, ttl_us), None
+        held, reserved = await self._router.run_in_order(steps)
+        return self._read_bound(held, binding), self._reservations.read_reserved(reserved)
+
+    def _bind_step(self, request_id: str, binding: Binding, ttl_us: Micros) -> Step:
+        arguments = (msgspec.json.encode(binding), to_ms(ttl_us))
         key = self._keys.request_binding(request_id)
-        text = msgspec.json.encode(binding)
-        held = await self._router.call("bind", self._bind, (key,), (text, to_ms(ttl_us)))
-        if held == text:
-            return binding
-        self._router.count("bind", "refused")
-        return _binding.decode(held)
+        return self._router.script_step("bind", self._bind, (key,), arguments)
+
+    def _read_bound(self, held: bytes, binding: Binding) -> Binding:
+        bound = _binding.decode(held)
+        if bound.job_id != binding.job_id:
+            self._router.count("bind", "refused")
+        return bound
 
     async def find(self, request_id: str) -> Binding | None:
         key = self._keys.request_binding(request_id)
@@ -89,16 +114,30 @@ class RedisRequests:
 class RedisJobs:
     """See `ports.fabric.NodeJobs`. A job is a hash, so that a script can compare its members."""
 
-    def __init__(self, router: Router, keys: RedisKeys, instance_id: str) -> None:
+    def __init__(
+        self,
+        router: Router,
+        keys: RedisKeys,
+        instance_id: str,
+        inbox: RedisInbox,
+        signals: RedisSignals,
+    ) -> None:
         self._router = router
         self._keys = keys
         self._instance_id = instance_id
+        self._inbox = inbox
+        self._free = signals.command("nodes.free")
         self._create = scripts.load("job_create")
         self._move = scripts.load("job_move")
         self._adopt = scripts.load("job_adopt")
 
     async def create(
-        self, request: JobRequest, home: str, keep_us: Micros, dispatch: NodeJobChange | None = None
+        self,
+        request: JobRequest,
+        home: str,
+        keep_us: Micros,
+        dispatch: NodeJobChange | None = None,
+        post: Post | None = None,
     ) -> Created:
         fields: list[Word] = ["request", msgspec.json.encode(request), "home", home]
         if dispatch is None:
@@ -107,14 +146,71 @@ class RedisJobs:
             fields += _written(dispatch)
         homed, created_ms = self._keys.homed(home), request.created_at // MILLISECOND
         key = self._keys.job(request.job_id)
-        listing = self._router.run("homed", homed, "ZADD", homed, "NX", created_ms, request.job_id)
-        creating = self._router.call("job_create", self._create, (key,), (to_ms(keep_us), *fields))
-        (is_new, state, attempt), _ = await asyncio.gather(creating, listing)
+        router = self._router
+        listing = router.step("homed", homed, "ZADD", homed, "NX", created_ms, request.job_id)
+        steps = [router.script_step("job_create", self._create, (key,), (to_ms(keep_us), *fields))]
+        if post is not None:
+            steps.append(self._inbox.send_step(post.instance_id, post.body))
+        if router.are_together(homed, key):
+            _, *answers = await router.run_in_order([listing, *steps])
+        else:
+            answers, _ = await asyncio.gather(
+                router.run_in_order(steps), router.run_in_order([listing])
+            )
+        (is_new, state, attempt), *sent = answers
         if not is_new:
-            self._router.count("job_create", "refused")
-        return Created(is_new=bool(is_new), state=state.decode(), attempt=int(attempt))
+            router.count("job_create", "refused")
+        return Created(
+            is_new=bool(is_new),
+            state=state.decode(),
+            attempt=int(attempt),
+            sent=self._inbox.read_sent(sent[0]) if sent else None,
+        )
 
     async def move(self, job_id: str, change: NodeJobChange) -> Moved:
+        (answer,) = await self._router.run_in_order([self._move_step(job_id, change)])
+        moved, home = self._read_moved(answer, change)
+        if change.name == "release" and moved.holds:
+            await self.strike_homed(home, (job_id,))
+        return moved
+
+    async def move_and_post(
+        self, job_id: str, change: NodeJobChange, post: Post
+    ) -> tuple[Moved, SendResult]:
+        steps = [
+            self._move_step(job_id, change),
+            self._inbox.send_step(post.instance_id, post.body),
+        ]
+        answer, sent = await self._router.run_in_order(steps)
+        return self._read_moved(answer, change)[0], self._inbox.read_sent(sent)
+
+    async def settle(self, ends: Sequence[JobEnd], *, hint: bool = False) -> list[Moved]:
+        slots = [self._keys.reserved(end.node_id) for end in ends]
+        keys = [self._keys.job(end.job_id) for end in ends]
+        if not self._router.are_together(*keys, *slots):
+            if len(ends) > 1:
+                found = await asyncio.gather(*(self.settle([end], hint=hint) for end in ends))
+                return [one for (one,) in found]
+            (end,) = ends
+            if end.node_id:
+                return [await self.move(end.job_id, end.change)]
+        steps: list[Step] = []
+        for end, slot in zip(ends, slots, strict=True):
+            if end.node_id:
+                steps.append(self._router.step("release", slot, "ZREM", slot, end.job_id))
+            steps.append(self._move_step(end.job_id, end.change, is_settled=True))
+        if hint:
+            steps.append(self._router.step("signal", keys[0], *self._free))
+        answers = iter(await self._router.run_in_order(steps))
+        moved = []
+        for end in ends:
+            if end.node_id:
+                next(answers)
+            moved.append(self._read_moved(next(answers), end.change)[0])
+        return moved
+
+    def _move_step(self, job_id: str, change: NodeJobChange, *, is_settled: bool = False) -> Step:
+        """A move; with `is_settled` it is `finish` and `release` at once."""
         name: MoveName = change.name
         arguments = (
             change.attempt,
@@ -122,19 +218,19 @@ class RedisJobs:
             _SOURCES[name],
             _REPEATS[name],
             "CREATED" if name == "dispatch" else "",
+            MOVES[name].target if is_settled else "",
             to_ms(change.keep_us),
-            *_written(change),
+            *_written(change, "release" if is_settled else name),
         )
-        answer = await self._router.call(
-            f"job_{name}", self._move, (self._keys.job(job_id),), arguments
-        )
+        key = self._keys.job(job_id)
+        return self._router.script_step(f"job_{name}", self._move, (key,), arguments)
+
+    def _read_moved(self, answer: Any, change: NodeJobChange) -> tuple[Moved, str]:
         result, state, attempt, home = (word.decode() for word in answer)
         moved = Moved(result=msgspec.convert(result, MoveResult), state=state, attempt=int(attempt))
         if not moved.holds:
-            self._router.count(f"job_{name}", "refused")
-        elif name == "release":
-            await self.strike_homed(home, (job_id,))
-        return moved
+            self._router.count(f"job_{change.name}", "refused")
+        return moved, home
 
     async def find(self, job_id: str) -> NodeJob | None:
         key = self._keys.job(job_id)
@@ -175,11 +271,12 @@ class RedisJobs:
             await self._router.run("homed", key, "ZREM", key, *job_ids)
 
 
-def _written(change: NodeJobChange) -> list[Word]:
-    """The fields that a change writes."""
+def _written(change: NodeJobChange, reached: MoveName | None = None) -> list[Word]:
+    """The fields that a change writes, the state first; `reached` names a later move that is made
+    with it."""
     fields: list[Word] = [
         "state",
-        MOVES[change.name].target,
+        MOVES[reached or change.name].target,
         "attempt",
         attempt_after(change),
     ]

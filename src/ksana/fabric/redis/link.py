@@ -22,6 +22,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from ksana.fabric.redis import scripts
+
 Word = str | bytes | int | float
 Command = tuple[Word, ...]
 Unit = tuple[tuple[Command, ...], asyncio.Future[list[Any]]]
@@ -102,6 +104,7 @@ class Link:
                 if connection is None:
                     connection = self._connection = self._make_connection()
                     await connection.connect()  # type: ignore[no-untyped-call]
+                    await _load_scripts(connection)
                 packed = connection.pack_commands(
                     command for commands, _ in batch for command in commands
                 )
@@ -134,6 +137,16 @@ class Link:
         connection, self._connection = self._connection, None
         if connection is not None:
             await disconnect(connection)
+
+
+async def _load_scripts(connection: AbstractConnection) -> None:
+    """Make every script known to a server that we have not met, or that restarted. One that refuses
+    is sent the text with the call."""
+    names = scripts.list_names()
+    packed = connection.pack_commands(("SCRIPT", "LOAD", scripts.load(name).text) for name in names)
+    await connection.send_packed_command(packed, check_health=False)
+    for _ in names:
+        await _read(connection)
 
 
 async def disconnect(connection: AbstractConnection) -> None:

@@ -12,8 +12,8 @@ from ksana.fabric.redis import scripts
 from ksana.fabric.redis.instances import to_ms
 from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.link import Command
-from ksana.fabric.redis.router import Router
-from ksana.ports.fabric import NodeChanges, ReserveResult
+from ksana.fabric.redis.router import Router, Step
+from ksana.ports.fabric import NodeChanges, ReserveResult, SlotWish
 
 _OVERLAP_MS: Final = 2_000
 """A reading goes back so far behind the last one: a write is entered into the list a moment after
@@ -110,11 +110,19 @@ class RedisReservations:
     async def reserve(
         self, node_id: str, job_id: str, slots: int, model: str, ttl_us: Micros
     ) -> ReserveResult:
-        keys = self._keys
+        wish = SlotWish(node_id=node_id, job_id=job_id, slots=slots, model=model, ttl_us=ttl_us)
+        (answer,) = await self._router.run_in_order([self.reserve_step(wish)])
+        return self.read_reserved(answer)
+
+    def reserve_step(self, wish: SlotWish) -> Step:
+        """A wish as a step, to go along with others."""
+        keys, node_id = self._keys, wish.node_id
         touched = (keys.reserved(node_id), keys.away(node_id), keys.drain(node_id))
-        answer = await self._router.call(
-            "reserve", self._reserve, touched, (job_id, slots, model, to_ms(ttl_us))
-        )
+        arguments = (wish.job_id, wish.slots, wish.model, to_ms(wish.ttl_us))
+        return self._router.script_step("reserve", self._reserve, touched, arguments)
+
+    def read_reserved(self, answer: int) -> ReserveResult:
+        """What came of that step."""
         if answer != 1:
             self._router.count("reserve", "refused")
         return _RESERVE[answer]

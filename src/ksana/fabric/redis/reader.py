@@ -11,16 +11,21 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import MovedError, RedisError, ResponseError
+from redis.exceptions import MovedError, NoScriptError, RedisError, ResponseError
 
 from ksana.base.errors import DependencyDownError
+from ksana.fabric.redis import scripts
 from ksana.fabric.redis.address import CONNECT_WITHIN_SEC
-from ksana.fabric.redis.link import disconnect
+from ksana.fabric.redis.link import Command, disconnect
 from ksana.fabric.redis.router import Router
 from ksana.ports.inbox import InboxEntry
 
 _SILENT_AFTER_SEC: Final = 3.0
 """How much longer than its block a read may take before the connection counts as dead."""
+
+
+_DONE_AT_ONCE: Final = 500
+"""A script takes its arguments on a stack that ends at some 8,000."""
 
 
 class BlockingReader:
@@ -36,10 +41,16 @@ class BlockingReader:
         """What we gave out and is not done."""
         self._is_behind = True
         """Whether something may have been handed to us that we never saw."""
+        self._done: list[str] = []
+        """What is done and not removed yet."""
+        self._remove = scripts.load("inbox_done")
 
     def forget(self, ids: Sequence[str]) -> None:
-        """These are done."""
+        """These are removed."""
         self._handed.difference_update(ids)
+        if self._done:
+            gone = set(ids)
+            self._done = [one for one in self._done if one not in gone]
 
     async def close(self) -> None:
         """Close the connection."""
@@ -47,9 +58,12 @@ class BlockingReader:
         if connection is not None:
             await disconnect(connection)
 
-    async def read(self, count: int, block_ms: int) -> list[InboxEntry] | None:
-        """Read messages; None if the stream or its group does not exist. Raise DependencyDownError
-        when the server does not answer."""
+    async def read(
+        self, count: int, block_ms: int, done: Sequence[str] = ()
+    ) -> list[InboxEntry] | None:
+        """Read messages; None if the stream or its group does not exist. What is done is removed on
+        the way. Raise DependencyDownError when the server does not answer."""
+        self._done += done
         try:
             if self._is_behind:
                 lost = await self._ask(count, None)
@@ -83,9 +97,17 @@ class BlockingReader:
         words += ["STREAMS", self._key, "0" if block_ms is None else ">"]
         async with asyncio.timeout((block_ms or 0) / 1000 + _SILENT_AFTER_SEC):
             connection = await self._connect()
+            commands: list[Command] = [tuple(words)]
+            if removed := self._done[:_DONE_AT_ONCE]:
+                step = self._router.script_step(
+                    "inbox_done", self._remove, (self._key,), (self._group, *removed)
+                )
+                commands.insert(0, step.command)
             await connection.send_packed_command(
-                connection.pack_command(*words), check_health=False
+                connection.pack_commands(commands), check_health=False
             )
+            if removed:
+                await self._read_removed(connection, removed)
             try:
                 answer = await connection.read_response(disable_decoding=True, timeout=math.inf)
             except ResponseError as error:
@@ -93,7 +115,20 @@ class BlockingReader:
                     return None
                 raise
         self._router.count("inbox_read", "ok")
+        self._router.blocking_reads += 1
         return [] if not answer else read_entries(answer[0][1])
+
+    async def _read_removed(self, connection: AbstractConnection, removed: Sequence[str]) -> None:
+        """What the server says to the removal. After any error but a missing script, what is done
+        stays on the list for the next read."""
+        try:
+            await connection.read_response(disable_decoding=True, timeout=math.inf)
+            self._router.count("inbox_done", "ok")
+        except NoScriptError:
+            await self._router.call(
+                "inbox_done", self._remove, (self._key,), (self._group, *removed)
+            )
+        self.forget(removed)
 
     async def _connect(self) -> AbstractConnection:
         if self._connection is None:

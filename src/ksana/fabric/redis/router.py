@@ -17,7 +17,7 @@ command that comes here must be harmless when executed twice.
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from redis.exceptions import (
@@ -64,6 +64,15 @@ _TRANSIENT: Final = (
 _log = structlog.get_logger("ksana.fabric")
 
 
+class Step(NamedTuple):
+    """One command about one key, made by `Router.step` or `Router.script_step`."""
+
+    op: str
+    key: str
+    command: Command
+    script: Script | None = None
+
+
 class _Trip:
     """One command on its way, with what is known of its tries."""
 
@@ -94,6 +103,7 @@ class Router:
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = 0.0
         self._closed_trips = 0
+        self.blocking_reads = 0
         self.ops: dict[tuple[str, str], int] = {}
         self.problem: str | None = None
         """Why the last command that failed did; None since one succeeded."""
@@ -104,8 +114,9 @@ class Router:
 
     @property
     def round_trips(self) -> int:
-        """Batches that were sent and answered."""
-        return self._closed_trips + sum(link.round_trips for link in self._links.values())
+        """Batches that were sent and answered, blocking reads included."""
+        trips = sum(link.round_trips for link in self._links.values())
+        return self._closed_trips + self.blocking_reads + trips
 
     def count(self, op: str, result: str) -> None:
         """Count an operation by its result."""
@@ -120,8 +131,8 @@ class Router:
         self, op: str, script: Script, keys: Sequence[str], arguments: Sequence[Word]
     ) -> Any:
         """Call a script. All its keys lie in the slot of the first."""
-        command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
-        return await self._execute(op, slot_of(keys[0]), command, script)
+        step = self.script_step(op, script, keys, arguments)
+        return await self._execute(op, slot_of(step.key), step.command, script)
 
     async def run_many(self, op: str, commands: Sequence[tuple[str, Command]]) -> list[Any]:
         """Send many commands, each about one key, in batches. Answers in their order."""
@@ -131,11 +142,59 @@ class Router:
         self, op: str, script: Script, calls: Sequence[tuple[Sequence[str], Sequence[Word]]]
     ) -> list[Any]:
         """Call one script many times, with (keys, arguments) each."""
-        commands = [
-            (keys[0], ("EVALSHA", script.sha, len(keys), *keys, *arguments))
-            for keys, arguments in calls
-        ]
-        return await self._execute_many(op, commands, script)
+        steps = [self.script_step(op, script, keys, arguments) for keys, arguments in calls]
+        return await self._execute_many(op, [(step.key, step.command) for step in steps], script)
+
+    def step(self, op: str, key: str, *words: Word) -> Step:
+        """A command for `run_in_order`."""
+        return Step(op, key, words)
+
+    def script_step(
+        self, op: str, script: Script, keys: Sequence[str], arguments: Sequence[Word]
+    ) -> Step:
+        """A call of a script. Every call of one is made here."""
+        command = ("EVALSHA", script.sha, len(keys), *keys, *arguments)
+        return Step(op, keys[0], command, script)
+
+    def are_together(self, *keys: str) -> bool:
+        """Whether these keys are on one server, as far as we know."""
+        return not self._url.is_cluster or len({self._map[slot_of(key)] for key in keys}) == 1
+
+    async def run_in_order(self, steps: Sequence[Step]) -> list[Any]:
+        """Do one step after the other; neighbours on one server share a round trip. When a step is
+        not answered, or refused for the moment, it and all after it are done again, one by one."""
+        if not self._is_mapped:
+            await self.refresh()
+        answers: list[Any] = []
+        for address, part in self._share(steps):
+            got: list[Any] = []
+            if len(part) > 1:
+                with contextlib.suppress(LinkDownError):
+                    got = await self._link(address).send(*(step.command for step in part))
+            done = 0
+            for step, answer in zip(part, got, strict=False):
+                if isinstance(answer, RedisError):
+                    break
+                self.count(step.op, "ok")
+                answers.append(answer)
+                done += 1
+            for op, key, command, script in part[done:]:
+                answers.append(await self._execute(op, slot_of(key), command, script))
+        self.problem = None
+        return answers
+
+    def _share(self, steps: Sequence[Step]) -> list[tuple[Address, Sequence[Step]]]:
+        """Neighbours on one server together."""
+        if not self._url.is_cluster:
+            return [(self._map[0], steps)]
+        shares: list[tuple[Address, list[Step]]] = []
+        for step in steps:
+            address = self._map[slot_of(step.key)]
+            if shares and shares[-1][0] == address:
+                shares[-1][1].append(step)
+            else:
+                shares.append((address, [step]))
+        return [(address, part) for address, part in shares]
 
     async def find_address(self, key: str) -> Address:
         """The server that has a key, as far as we know."""

@@ -24,6 +24,7 @@ def load(name: str) -> Script:
     return Script(name=name, text=text, sha=hashlib.sha1(text.encode()).hexdigest())
 
 
+@cache
 def list_names() -> list[str]:
     """All scripts there are."""
     return sorted(path.stem for path in _FOLDER.glob("*.lua"))

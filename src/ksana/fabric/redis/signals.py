@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import SECOND
 from ksana.fabric.redis.keys import RedisKeys
-from ksana.fabric.redis.link import disconnect
+from ksana.fabric.redis.link import Command, disconnect
 from ksana.fabric.redis.router import Router
 
 _MOST_UNDER_WAY: Final = 64
@@ -66,10 +66,13 @@ class RedisSignals:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._listener = None
 
+    def command(self, name: str, detail: str = "") -> Command:
+        """A signal as a command, which every server of a Cluster takes."""
+        return "PUBLISH", self._channel, f"{self._instance_id}\n{name}\n{detail}"
+
     async def _publish(self, name: str, detail: str) -> None:
-        text = f"{self._instance_id}\n{name}\n{detail}"
         try:
-            await self._router.run("signal", self._channel, "PUBLISH", self._channel, text)
+            await self._router.run("signal", self._channel, *self.command(name, detail))
         except UnavailableError:
             self.dropped += 1
 

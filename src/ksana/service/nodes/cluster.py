@@ -67,7 +67,7 @@ class ClusterService:
             "sessions_here": len(engine.sessions.local),
             "jobs": len(engine.home.jobs),
             "waiting": len(engine.home.watch.line),
-            "stale_attempts": engine.hosting.stale + engine.results.stale,
+            "stale_attempts": engine.hosting.stale + engine.home.endings.stale,
             "messages_sent": engine.courier.sent,
             "messages_received": engine.courier.received,
             "messages_failed": engine.courier.failed,

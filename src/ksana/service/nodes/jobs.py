@@ -10,7 +10,7 @@ from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.domain.lifecycle import NODE_JOB
 from ksana.domain.nodes.frames import AskJob, JobCreated
 from ksana.domain.nodes.messages import Cancel
-from ksana.domain.nodes.records import Binding, JobRequest, NodeJob
+from ksana.domain.nodes.records import Binding, JobRequest, NodeJob, NodeRecord
 from ksana.engine.nodes.engine import NodesEngine
 from ksana.engine.nodes.home import NoNodeError
 from ksana.engine.nodes.results import result_frame
@@ -80,12 +80,11 @@ class NodeJobService:
             digest=_digest(request),
             instance_id=self._fabric.instance_id,
         )
-        ttl_us = self._engine.settings.binding_ttl_us
-        bound = await self._fabric.requests.bind(bound_as, binding, ttl_us)
+        bound, held = await self._engine.placing.bind(request, bound_as, binding)
         if bound.job_id != request.job_id:
             return await self._repeat(request, bound_as, bound, binding.digest, announce)
         try:
-            return await self._submit(request, announce)
+            return await self._submit(request, announce, held)
         except (NoNodeError, UnavailableError):
             self._engine.background.spawn(self._unbind(bound_as, request.job_id))
             raise
@@ -118,14 +117,16 @@ class NodeJobService:
                 raise DependencyDownError("the instance in charge of the job cannot be reached")
         return await self.get_job(job_id)
 
-    async def _submit(self, request: JobRequest, announce: Announce) -> JobCreated:
+    async def _submit(
+        self, request: JobRequest, announce: Announce, held: NodeRecord | None = None
+    ) -> JobCreated:
         made: list[JobCreated] = []
 
         def tell(state: str) -> None:
             made.append(self._created(request, state, is_repeat=False))
             announce(made[0])
 
-        await self._engine.home.submit(request, tell)
+        await self._engine.home.submit(request, tell, held)
         return made[0]
 
     async def _repeat(

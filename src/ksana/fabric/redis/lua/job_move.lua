@@ -6,8 +6,9 @@
 -- ARGV[3] states it may move from, each between commas: ",A,B,"
 -- ARGV[4] states in which this attempt has made the move already, written likewise
 -- ARGV[5] state in which the node is not compared (a first dispatch), or empty
--- ARGV[6] time to live, ms
--- ARGV[7..] fields and values to write
+-- ARGV[6] state from which a job that made the move before moves on to the state written, or empty
+-- ARGV[7] time to live, ms
+-- ARGV[8..] fields and values to write; the first two are the state
 -- Answers the result (moved, repeat, stale, illegal, missing), the state, the attempt and the home.
 local found = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'node_id', 'home')
 local state, attempt, node, home = found[1], found[2], found[3], found[4]
@@ -22,12 +23,16 @@ if ARGV[2] ~= '' and state ~= ARGV[5] and node ~= ARGV[2] then
 end
 local mark = ',' .. state .. ','
 if string.find(ARGV[3], mark, 1, true) then
-  redis.call('HSET', KEYS[1], unpack(ARGV, 7))
-  redis.call('PEXPIRE', KEYS[1], ARGV[6])
+  redis.call('HSET', KEYS[1], unpack(ARGV, 8))
+  redis.call('PEXPIRE', KEYS[1], ARGV[7])
   found = redis.call('HMGET', KEYS[1], 'state', 'attempt')
   return {'moved', found[1], found[2], home}
 end
 if string.find(ARGV[4], mark, 1, true) then
+  if state == ARGV[6] then
+    state = ARGV[9]
+    redis.call('HSET', KEYS[1], 'state', state)
+  end
   return {'repeat', state, attempt, home}
 end
 return {'illegal', state, attempt, home}
