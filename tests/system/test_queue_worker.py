@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ksana.client import CallBackoff, JobContext, LeaseLostError, NewJob, QueueClient, Worker
+from ksana.client import CallBackoff, Fail, JobContext, LeaseLostError, NewJob, QueueClient, Worker
 from tests.ground.child import Child, wait_for
 from tests.ground.process import Program, clean_environment
 
@@ -233,3 +233,21 @@ def test_the_example_runs_within_the_capacity_and_stops_in_good_order(tmp_path: 
             lambda: program.get("/api/scheduler/stats/snapshot").json()["capacity"]["used"] == 0,
             "no unit is held",
         )
+
+
+@pytest.mark.spec("Q11", "Q15")
+async def test_a_job_that_its_handler_gives_up_is_failed_and_counted_so(served: Program) -> None:
+    worker = Worker(served.url(), "shop", backoff=QUICK)
+
+    @worker.job("work")
+    async def work(ctx: JobContext) -> None:
+        raise Fail("no such picture", retry=False)
+
+    await submit(served.url(), 3, max_attempts=5)
+    await worker.run(burst=True)
+    assert (worker.stats.failed, worker.stats.cancelled) == (3, 0)
+    jobs = served.get("/api/scheduler/jobs").json()["jobs"]
+    assert [(job["state"], job["attempts"]) for job in jobs] == [("FAILED", 1)] * 3
+    query = {"metric": "jobs_failed", "bucket": "1h", "range": "1h"}
+    points = served.get("/api/scheduler/stats/timeseries", params=query).json()["points"]
+    assert sum(point["value"] or 0 for point in points) == 3

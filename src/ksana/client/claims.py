@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ksana.base.instant import SECOND, Micros
+from ksana.client.contact import ServerContact
 from ksana.client.errors import ApiConflictError, ApiError, ApiNotFoundError, ClientError
 from ksana.client.queue import MAX_CLAIM, WAIT_MARGIN_SEC
 from ksana.client.transport import CallBackoff
@@ -38,6 +39,9 @@ class Claims:
     def __init__(self, worker: "Worker", backoff: CallBackoff) -> None:
         self._worker = worker
         self._backoff = backoff
+        self._contact = ServerContact(
+            f"worker {worker.worker_id}", worker.client.base_url, worker.clock
+        )
         self._rechecks: list[Micros] = []
         """When to look for jobs of claims whose answers were lost."""
         self._failures = 0
@@ -79,6 +83,7 @@ class Claims:
                 await self._recover(error)
                 continue
             self._failures = 0
+            self._contact.on_answer()
             if burst and not found:
                 if not worker.jobs.held and not self._rechecks and not self._asked:
                     return
@@ -168,7 +173,7 @@ class Claims:
         pause_sec = self._backoff.pause(
             self._failures, error.retry_after_sec if isinstance(error, ApiError) else None
         )
-        log.warning("claim failed, again in %.1f s: %s", pause_sec, error)
+        self._contact.on_failure(error, pause_sec)
         await self._pause(pause_sec)
 
     def _note_unknown(self, error: ClientError) -> None:

@@ -20,7 +20,11 @@ class Retry(Exception):
 
 class Fail(Exception):
     """Raised by a handler: the job failed and another attempt would not help. The job ends FAILED,
-    whatever attempts are left."""
+    whatever attempts are left. `Fail("…", retry=True)` is `Retry("…")`."""
+
+    def __init__(self, *args: object, retry: bool = False) -> None:
+        super().__init__(*args)
+        self.retry = retry
 
 
 class JobCancelled(Exception):

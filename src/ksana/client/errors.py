@@ -34,6 +34,9 @@ class TransportError(ClientError):
         super().__init__(message)
         self.is_outcome_unknown = is_outcome_unknown
         """True when the request may have reached the server: it may have acted, we cannot know."""
+        self.is_permanent = False
+        """True when the same call cannot succeed later: the client is closed, or the server's
+        certificate is not trusted."""
 
 
 class DeadlineError(TransportError):

@@ -5,6 +5,7 @@ No server here: the worker and the tester both run handlers through `Registered.
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -21,6 +22,7 @@ MAX_RESULT_BYTES = 900_000
 MAX_METRICS_BYTES = 16_000
 
 Handler = Callable[[JobContext], Any] | Callable[[JobContext], Awaitable[Any]]
+log = logging.getLogger("ksana.client")
 
 
 class HandlerOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -61,11 +63,10 @@ class Registered:
         is_interrupted: bool,
         deadline_sec: float | None,
     ) -> None:
+        check_handler(handler, f"the handler of {job_type!r}")
         self.job_type = job_type
         self.handler = handler
-        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-            type(handler).__call__
-        )
+        self.is_async = is_async_handler(handler)
         self.payload_type = payload_type
         self.is_interrupted = is_interrupted
         self.deadline_sec = deadline_sec
@@ -74,6 +75,8 @@ class Registered:
             raise ValueError(
                 f"{job_type!r}: deadline_sec is for async handlers only, a thread cannot be ended"
             )
+        if deadline_sec is not None and deadline_sec <= 0:
+            raise ValueError(f"{job_type!r}: deadline_sec is more than 0, not {deadline_sec:g}")
 
     async def run(self, ctx: JobContext, executor: Executor | None) -> HandlerOutcome:
         """Run it to its end. Only CancelledError comes through: what it means, the caller knows."""
@@ -93,8 +96,8 @@ class Registered:
         except Retry as error:
             return _failed(ctx, one_line(error))
         except Fail as error:
-            return _failed(ctx, one_line(error), is_final=True)
-        except msgspec.ValidationError as error:
+            return _failed(ctx, one_line(error), is_final=not error.retry)
+        except _PayloadMisfit as error:
             return _failed(ctx, f"ValidationError: {one_line(error)}")
         except _DeadlinePassed:
             # TIMEOUT ends the job; with attempts left it is a failure, so that the next attempt is
@@ -102,13 +105,17 @@ class Registered:
             late = f"ran longer than {self.deadline_sec:g} s"
             if not ctx.is_last_attempt:
                 return _failed(ctx, late)
+            _log_failure(ctx, late)
             return HandlerOutcome(status="TIMEOUT", error=late, metrics=_sendable(ctx.metrics))
         except Exception as error:
-            return _failed(ctx, describe(error))
+            return _failed(ctx, describe(error), raised=error)
 
     async def _call(self, ctx: JobContext, executor: Executor | None) -> Any:
         if self.payload_type is not None:
-            ctx.payload = msgspec.convert(ctx.payload, self.payload_type)
+            try:
+                ctx.payload = msgspec.convert(ctx.payload, self.payload_type)
+            except msgspec.ValidationError as error:
+                raise _PayloadMisfit(str(error)) from None
         if not self.is_async:
             return await asyncio.get_running_loop().run_in_executor(executor, self.handler, ctx)
         if self.deadline_sec is None:
@@ -124,6 +131,39 @@ class Registered:
 
 class _DeadlinePassed(Exception):
     """The handler was ended by its deadline."""
+
+
+class _PayloadMisfit(Exception):
+    """The payload is not of the type that the handler names."""
+
+
+def is_async_handler(handler: Callable[..., Any]) -> bool:
+    """Tell whether a handler runs on the event loop; others run in a thread."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        type(handler).__call__
+    )
+
+
+def check_handler(handler: Callable[..., Any], named: str) -> None:
+    """Raise TypeError for what could not be called with a context, when it is registered and not
+    when the first job comes."""
+    if not callable(handler):
+        raise TypeError(f"{named} is a {type(handler).__name__}, not a function")
+    if inspect.isclass(handler):
+        raise TypeError(f"{named} is a class; give a function, or an instance with `__call__`")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise TypeError(f"{named} yields; a handler returns its result")
+    try:
+        signature = inspect.signature(handler)
+    except ValueError:  # written in C, and without a signature
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise TypeError(
+            f"{named} takes {signature}; it is called with one argument, the context: "
+            "def handler(ctx)"
+        ) from None
 
 
 def describe(error: BaseException) -> str:
@@ -155,9 +195,28 @@ def _succeeded(value: Any, ctx: JobContext) -> HandlerOutcome:
     )
 
 
-def _failed(ctx: JobContext, error: str, *, is_final: bool = False) -> HandlerOutcome:
+def _failed(
+    ctx: JobContext, error: str, *, is_final: bool = False, raised: Exception | None = None
+) -> HandlerOutcome:
+    _log_failure(ctx, error, raised)
     metrics = _sendable(ctx.metrics)
     return HandlerOutcome(status="FAILED", error=error, metrics=metrics, is_final=is_final)
+
+
+def _log_failure(ctx: JobContext, error: str, raised: Exception | None = None) -> None:
+    """One line for each failed attempt: the server keeps no more than that of the error. An
+    exception that the handler did not mean comes with its traceback, which is kept nowhere else."""
+    job = ctx.job
+    log.log(
+        logging.WARNING if raised is None else logging.ERROR,
+        "job %s (%s): attempt %d of %d failed: %s",
+        job.job_id,
+        job.job_type,
+        job.attempts,
+        job.max_attempts,
+        error,
+        exc_info=raised,
+    )
 
 
 def _sendable(metrics: dict[str, Any]) -> dict[str, Any] | None:

@@ -182,21 +182,16 @@ class JobRunner:
             self.held.pop(held.lease_id, None)
             return
         held.phase = leased_job.FINISHED
-        status, is_final = outcome.status, outcome.is_final
-        if is_final and held.lease_token is None and held.job.attempts < held.job.max_attempts:
-            # A server without tokens does not know `retry` either. There CANCELED, with the error,
-            # is what ends a job that has attempts left.
-            status, is_final = "CANCELED", False
         item = ReleaseItem(
             lease_id=held.lease_id,
             job_id=held.job.job_id,
             worker_id=self._worker_id,
             lease_token=held.lease_token,
-            status=status,
+            status=outcome.status,
             result_data=outcome.result_data,
             error=outcome.error,
             metrics=outcome.metrics,
-            retry=not is_final,
+            retry=not outcome.is_final,
         )
         self._releases.add(held, item)
 

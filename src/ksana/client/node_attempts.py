@@ -6,7 +6,6 @@ later socket.
 """
 
 import asyncio
-import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -16,7 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from ksana.client.context import CancelSignal, JobCancelled
-from ksana.client.handlers import MAX_ERROR_CHARS, MAX_RESULT_BYTES, describe, one_line
+from ksana.client.handlers import (
+    MAX_ERROR_CHARS,
+    MAX_RESULT_BYTES,
+    check_handler,
+    describe,
+    is_async_handler,
+    one_line,
+)
 from ksana.client.node_context import MODEL_NOT_AVAILABLE, NodeJobContext, NodeJobError
 from ksana.client.node_socket import FrameSocket
 from ksana.client.stats import NodeStats
@@ -36,12 +42,13 @@ class ServedModel:
 
     __slots__ = ("handler", "is_async", "is_interrupted", "payload_type")
 
-    def __init__(self, handler: NodeHandler, payload_type: Any, is_interrupted: bool) -> None:
+    def __init__(
+        self, name: str, handler: NodeHandler, payload_type: Any, is_interrupted: bool
+    ) -> None:
+        check_handler(handler, f"the handler of {name!r}")
         self.handler = handler
         self.payload_type = payload_type
-        self.is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-            type(handler).__call__
-        )
+        self.is_async = is_async_handler(handler)
         self.is_interrupted = is_interrupted and self.is_async
 
 
@@ -148,6 +155,13 @@ class NodeAttempts:
         except JobCancelled as error:
             return _failure(assign, NodeJobError("CANCELED", one_line(error)))
         except Exception as error:
+            log.error(
+                "attempt %d at job %s (%s) failed: %s",
+                *_key(attempt),
+                assign.model,
+                describe(error),
+                exc_info=error,
+            )
             return _failure(assign, NodeJobError(HANDLER_ERROR, describe(error)))
         return NodeJobResult(
             job_id=assign.job_id, attempt_id=assign.attempt_id, success=True, data=data

@@ -20,6 +20,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ksana.base.clock import SystemClock
+from ksana.client.contact import ServerContact
 from ksana.client.errors import ClientError
 from ksana.client.node_attempts import NodeAttempts, NodeHandler, ServedModel
 from ksana.client.node_socket import (
@@ -91,6 +93,7 @@ class Node:
         self._backoff = backoff
         self._answer_sec = connect_sec
         self._attempts = NodeAttempts(self.handlers, slots, self.stats)
+        self._contact = ServerContact(f"node {node_id or ''}".strip(), base_url, SystemClock())
         self._socket: FrameSocket | None = None
         self._connected = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -121,7 +124,7 @@ class Node:
         """Register a handler without the decorator."""
         if name in self.handlers:
             raise ValueError(f"{name!r} has a handler already")
-        self.handlers[name] = ServedModel(handler, payload_type, interrupt)
+        self.handlers[name] = ServedModel(name, handler, payload_type, interrupt)
 
     @property
     def models(self) -> list[str]:
@@ -172,6 +175,8 @@ class Node:
         self._was_run = True
         executor = ThreadPoolExecutor(max_workers=self.slots, thread_name_prefix="ksana-node")
         self._attempts.start(executor)
+        speaker, models = self._contact.speaker, ", ".join(sorted(self.models))
+        log.info("%s: starting, slots %d, models %s", speaker, self.slots, models)
         try:
             await self._stay_connected()
         finally:
@@ -179,6 +184,7 @@ class Node:
             if left := [task for task in self._attempts.tasks if not task.done()]:
                 await asyncio.wait(left, timeout=_FLUSH_SEC / 2)
             executor.shutdown(wait=False, cancel_futures=True)
+            log.info("%s: stopped", self._contact.speaker)
         return self.stats
 
     async def _stay_connected(self) -> None:
@@ -194,7 +200,7 @@ class Node:
                 steady = loop.time() - started_at >= STEADY_SEC
                 failures = 1 if steady else failures + 1
                 pause = pause_after(error, failures, self._backoff)
-                log.warning("%s; connecting again in %.1f s", error, pause)
+                self._contact.on_failure(error, pause)
                 await wait_at_most(self._stopping, pause)
 
     async def _serve_once(self) -> None:
@@ -232,6 +238,8 @@ class Node:
         self.node_id = self._attempts.node_id = answer.node_id
         self._socket = socket
         self.stats.connections += 1
+        self._contact.speaker = f"node {self.node_id}"
+        self._contact.on_answer()
         self._connected.set()
         return answer
 

@@ -38,8 +38,8 @@ class QueueClient:
         headers: Mapping[str, str] | None = None,
         backoff: CallBackoff | None = None,
     ) -> None:
-        """`deadline_sec` bounds each call with all its repeats; `backoff` says how often and how
-        soon it is repeated."""
+        """A call that may be repeated is, until it succeeds or `deadline_sec` is over; `backoff`
+        says how soon, and may bound how often."""
         self._options: dict[str, Any] = {
             "api_key": api_key,
             "max_connections": max_connections,

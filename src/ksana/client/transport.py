@@ -27,6 +27,13 @@ from ksana.client.errors import (
 MAX_RETRY_AFTER_SEC = 60.0
 """A server that asks for a longer pause is asked again after this one."""
 
+MAX_SERVER_ERRORS = 4
+"""How often a call is tried that is answered with a 500: that is a mistake of the server, which
+seldom passes."""
+
+LAST_TRY_SEC = 0.02
+"""Less than this before the deadline, no other try is begun."""
+
 _UNSAFE = re.compile(r"[\x00-\x20\x7f]")
 
 
@@ -35,7 +42,8 @@ class CallBackoff(msgspec.Struct, frozen=True, kw_only=True):
 
     first_sec: float = 0.1
     most_sec: float = 5.0
-    tries: int = 4
+    tries: int | None = None
+    """How often a call is tried at most. None: as often as its deadline allows."""
 
     def pause(self, failures: int, asked_sec: float | None = None) -> float:
         """The pause after so many failures; never shorter than the server asked for."""
@@ -98,7 +106,6 @@ class Transport:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + deadline_sec
         failures = unknown = 0
-        most = tries or self.backoff.tries
         while True:
             failure: ClientError
             try:
@@ -110,19 +117,25 @@ class Transport:
                 failure = error
                 unknown += error.is_outcome_unknown
             failures += 1
-            pause = self.backoff.pause(
-                failures, failure.retry_after_sec if isinstance(failure, ApiError) else None
-            )
-            if (
-                not _may_repeat(failure, is_repeatable)
-                or failures >= most
-                or loop.time() + pause >= ends_at
-            ):
+            pause = None
+            if _may_repeat(failure, is_repeatable, failures, tries or self.backoff.tries):
+                pause = self._pause_within(failure, failures, ends_at - loop.time())
+            if pause is None:
                 if unknown and isinstance(failure, TransportError):
                     failure.is_outcome_unknown = True
                 failure.unknown_tries = unknown
                 raise failure
             await asyncio.sleep(pause)
+
+    def _pause_within(self, failure: ClientError, failures: int, left_sec: float) -> float | None:
+        """The pause before the next try; None when the time left allows for no other. A pause of
+        our own is cut short where the deadline comes first, so that a server which is back by then
+        is found; one that the server asked for is not."""
+        asked_sec = failure.retry_after_sec if isinstance(failure, ApiError) else None
+        pause = self.backoff.pause(failures, asked_sec)
+        if pause >= left_sec and (asked_sec or 0.0) < left_sec:
+            pause = max(asked_sec or 0.0, left_sec * 0.75)
+        return pause if left_sec - pause >= LAST_TRY_SEC else None
 
     async def close(self) -> None:
         """Close what is idle; a call under way ends with its connection."""
@@ -133,7 +146,9 @@ class Transport:
 
     async def _ask_once(self, request: bytes, left_sec: float) -> HttpReply:
         if self._is_closed:
-            raise TransportError("the client is closed", is_outcome_unknown=False)
+            closed = TransportError("the client is closed", is_outcome_unknown=False)
+            closed.is_permanent = True
+            raise closed
         if left_sec <= 0:
             raise DeadlineError("the time for the call is over", is_outcome_unknown=False)
         if self._slots is None:
@@ -188,7 +203,9 @@ class Transport:
             ) from None
         except OSError as error:  # ssl.SSLError is one too
             message = f"cannot connect to {self._host}:{self._port}: {error}"
-            raise TransportError(message, is_outcome_unknown=False) from None
+            failure = TransportError(message, is_outcome_unknown=False)
+            failure.is_permanent = isinstance(error, ssl.SSLCertVerificationError)
+            raise failure from None
         return connection
 
     def _request(
@@ -222,13 +239,16 @@ def _header(name: str, value: str) -> str:
     return f"{name}: {value}\r\n"
 
 
-def _may_repeat(failure: ClientError, is_repeatable: bool) -> bool:
+def _may_repeat(failure: ClientError, is_repeatable: bool, failures: int, most: int | None) -> bool:
+    if most is not None and failures >= most:
+        return False
     if isinstance(failure, TransportError):
-        return is_repeatable or not failure.is_outcome_unknown
+        return not failure.is_permanent and (is_repeatable or not failure.is_outcome_unknown)
     if isinstance(failure, BusyError):
         # 502 and 504 come from a proxy that lost the answer, not from the server.
         return is_repeatable or failure.status in {429, 503}
-    return is_repeatable and isinstance(failure, ApiError) and failure.status >= 500
+    is_server_error = isinstance(failure, ApiError) and failure.status >= 500
+    return is_repeatable and is_server_error and failures < MAX_SERVER_ERRORS
 
 
 def _seconds(header: str | None) -> float | None:

@@ -39,6 +39,8 @@ FLUSH_SEC = 5.0
 """How long a stop, its grace over, still tries to bring the results home."""
 CALL_SEC = 10.0
 """The deadline of a call of the worker's own client: a silent server is tried again after that."""
+MAX_PAUSE_SEC = 2.0
+"""A server that comes back is found after this at the latest."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger("ksana.client")
@@ -72,7 +74,9 @@ class Worker:
             raise ValueError("concurrency is 1 or more")
         self._owns_client = isinstance(client, str)
         self.client = (
-            QueueClient(client, api_key, deadline_sec=CALL_SEC)
+            QueueClient(
+                client, api_key, deadline_sec=CALL_SEC, backoff=CallBackoff(most_sec=MAX_PAUSE_SEC)
+            )
             if isinstance(client, str)
             else client
         )
@@ -88,7 +92,7 @@ class Worker:
         self.stats = WorkerStats()
         self.clock: Clock = clock or SystemClock()
         self.handlers: dict[str, Registered] = {}
-        self._backoff = backoff or CallBackoff(most_sec=2.0)
+        self._backoff = backoff or CallBackoff(most_sec=MAX_PAUSE_SEC)
         self.jobs = JobRunner(
             self.client,
             self.worker_id,
@@ -209,6 +213,7 @@ class Worker:
         )
         self.jobs.start(self._executor, self._heartbeats)
         self._heartbeats.start()
+        self._say_start()
         claiming = asyncio.create_task(Claims(self, self._backoff).claim_until_stopped(burst=burst))
         try:
             await self._watch(claiming)
@@ -217,6 +222,15 @@ class Worker:
         if not claiming.cancelled():
             claiming.result()
         return self.stats
+
+    def _say_start(self) -> None:
+        log.info(
+            "worker %s: starting, addon %s, concurrency %d, job types %s",
+            self.worker_id,
+            self.addon_id,
+            self.concurrency,
+            ", ".join(sorted(self.handlers)),
+        )
 
     async def _watch(self, claiming: asyncio.Task[None]) -> None:
         """Wait until claiming has ended by itself, or has been asked to and had its grace."""
@@ -246,6 +260,16 @@ class Worker:
         self._executor.shutdown(wait=False, cancel_futures=True)
         if self._owns_client:
             await self.client.close()
+        stats = self.stats
+        log.info(
+            "worker %s: stopped; succeeded %d, failed %d, cancelled %d, timed out %d, lost %d",
+            self.worker_id,
+            stats.succeeded,
+            stats.failed,
+            stats.cancelled,
+            stats.timed_out,
+            stats.lost,
+        )
 
     async def _wait_within(
         self, tasks: Callable[[], list[asyncio.Task[None]]], started_at: float
