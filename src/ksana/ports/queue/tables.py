@@ -139,8 +139,10 @@ class JobOrderTable(TurnNumbers, Protocol):
         """How many ready jobs of these classes are before this one, counted up to a limit."""
         ...
 
-    def count_pending_ahead(self, job: Job, pending_at: Instant) -> int:
-        """How many jobs wait for capacity before this one."""
+    def count_pending_ahead(
+        self, job: Job, pending_at: Instant, addon_id: str | None = None
+    ) -> int:
+        """How many jobs wait for capacity before this one, of one addon or of all."""
         ...
 
     def best_pending_urgency(self, besides: str) -> int | None:

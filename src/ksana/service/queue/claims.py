@@ -1,12 +1,12 @@
 """Claims on queue jobs, with or without leases: one transaction each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from ksana.base.ids import new_ordered_uuids, new_tokens
-from ksana.base.instant import SECOND, Instant
+from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.domain.queue import after_change, changes
 from ksana.domain.queue.admission import Capacity, Limits, admit_ready
 from ksana.domain.queue.changes import JobChange
@@ -20,6 +20,9 @@ PROMOTE: Final = 500
 
 FILTERS: Final = 512
 """Filters whose classes are remembered."""
+
+KNOWN_FOR: Final[Micros] = 10 * MINUTE
+"""A worker that has not asked for so long is not counted on any more."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -62,6 +65,18 @@ NOTHING: Final = Claimed()
 BUSY: Final = Claimed(is_busy=True)
 
 
+class _Filter:
+    """The classes that a filter accepts, of which state of the classes, and when it was last asked
+    with."""
+
+    __slots__ = ("class_ids", "mark", "seen_at")
+
+    def __init__(self, class_ids: tuple[int, ...], mark: tuple[int, int]) -> None:
+        self.class_ids = class_ids
+        self.mark = mark
+        self.seen_at: Instant = 0
+
+
 class JobClassCache:
     """Every class, remembered until one is added, and which of them a filter accepts. Shared by the
     writers of a process."""
@@ -69,33 +84,28 @@ class JobClassCache:
     def __init__(self) -> None:
         self._mark: tuple[int, int] = (-1, 0)
         self._classes: tuple[JobClass, ...] = ()
-        self._chosen: dict[Wants, tuple[int, ...]] = {}
-        self._filters: dict[Wants, None] = {}
+        self._filters: dict[Wants, _Filter] = {}
         self.committed: set[int] = set()
         """Classes known to be in the store for good."""
 
-    @property
-    def filters(self) -> Iterable[Wants]:
+    def filters_since(self, since: Instant) -> list[Wants]:
         """The filters that claims on this instance came with, up to so many."""
-        return list(self._filters)
+        return [wants for wants, one in list(self._filters.items()) if one.seen_at >= since]
 
     def choose(self, tx: QueueTx, wants: Wants) -> tuple[int, ...]:
         """The classes a worker takes jobs from."""
         mark = tx.job_classes.mark()
         if mark != self._mark:
             self._classes = tuple(tx.job_classes.list_classes())
-            self._chosen = {}
             self._mark = mark
-        found = self._chosen.get(wants)
-        if found is None:
-            found = tuple(kind.id for kind in self._classes if accepts(kind, wants))
-            if len(self._chosen) >= FILTERS:
-                self._chosen.clear()
+        found = self._filters.get(wants)
+        if found is None or found.mark != mark:
+            class_ids = tuple(kind.id for kind in self._classes if accepts(kind, wants))
             if len(self._filters) >= FILTERS:
                 self._filters.clear()
-            self._chosen[wants] = found
-            self._filters[wants] = None
-        return found
+            found = self._filters[wants] = _Filter(class_ids, mark)
+        found.seen_at = tx.now
+        return found.class_ids
 
     def is_all(self, class_ids: tuple[int, ...]) -> bool:
         """Whether these are all classes there are."""

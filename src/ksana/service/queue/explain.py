@@ -7,14 +7,15 @@ from typing import Any, Final
 import msgspec
 
 from ksana.domain.explain import Reason
-from ksana.domain.queue.admission import Limits, find_denial, request_of
+from ksana.domain.queue.admission import Denial, Limits, find_denial, request_of
 from ksana.domain.queue.classes import Wants, class_of, needs_of, rivals_of
 from ksana.domain.queue.explain import COUNT_TO, JobFacts, explain_job, position_of
 from ksana.domain.queue.jobs import Job, JobPosition, Lease
 from ksana.ports.queue.tables import QueueTx
 from ksana.ports.store import Event, Store
-from ksana.service.queue.claims import JobClassCache
+from ksana.service.queue.claims import KNOWN_FOR, JobClassCache
 from ksana.service.queue.jobs import not_found
+from ksana.service.queue.place import count_pending_rivals
 from ksana.service.queue.service import read_events
 
 HOLDERS: Final = 20
@@ -41,19 +42,20 @@ class QueueExplainer:
         self._classes = classes or JobClassCache()
 
     async def explain(self, job_id: str) -> JobExplanation:
-        """Explain one job. Which workers there are is known from the claims of this instance."""
-        filters = list(self._classes.filters)
-        return await self._store.read(read_explanation, job_id, self._limits, filters)
+        """Explain one job. Which workers there are is known from the latest claims on this
+        instance."""
+        return await self._store.read(read_explanation, job_id, self._limits, self._classes)
 
 
 def read_explanation(
-    tx: QueueTx, job_id: str, limits: Limits, filters: Sequence[Wants]
+    tx: QueueTx, job_id: str, limits: Limits, classes: JobClassCache
 ) -> JobExplanation:
     """Gather the facts of a job and say what they mean."""
     job: Job | None = tx.jobs.find_job(job_id)
     if job is None:
         raise not_found(job_id)
     now, capacity = tx.now, tx.capacity.read(limits.total)
+    filters = classes.filters_since(now - KNOWN_FOR)
     events = read_events(tx, job_id)
     denial = None
     if not job.is_ended and job.state != "RUNNING":
@@ -64,7 +66,7 @@ def read_explanation(
         job=job,
         now=now,
         needs=_needs_of(job),
-        ahead=_count_ahead(tx, job, filters),
+        ahead=_count_ahead(tx, job, filters, denial, limits),
         lease=tx.leases.find_lease(job.lease_id) if job.lease_id is not None else None,
         denial=denial,
         event_ids={event.type: event.id for event in events},
@@ -91,9 +93,11 @@ def _needs_of(job: Job) -> tuple[str, ...]:
     return needs_of(msgspec.json.decode(job.constraints_json))
 
 
-def _count_ahead(tx: QueueTx, job: Job, filters: Sequence[Wants]) -> int | None:
+def _count_ahead(
+    tx: QueueTx, job: Job, filters: Sequence[Wants], denial: Denial | None, limits: Limits
+) -> int | None:
     if job.position == JobPosition.PENDING:
-        return tx.job_order.count_pending_ahead(job, job.pending_at or tx.now)
+        return count_pending_rivals(tx, job, denial, limits)
     is_due = job.position == JobPosition.SCHEDULED and job.due_at <= tx.now
     if job.position != JobPosition.READY and not is_due:
         return None

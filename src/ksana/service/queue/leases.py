@@ -33,6 +33,7 @@ from ksana.service.queue.jobs import (
     lease_ran_out,
     refuse_other_holder,
 )
+from ksana.service.queue.place import count_pending_rivals
 
 HOLDERS: Final = 20
 """Holders a denial names at most."""
@@ -120,7 +121,7 @@ def find_standing_denial(tx: QueueTx, request: LeaseRequest, limits: Limits) -> 
     holders = tx.leases.list_active(HOLDERS) if denial is not None else []
     if denial is None or not holders or holders[0].expires_at <= now:
         return None
-    position = tx.job_order.count_pending_ahead(job, job.pending_at or now) + 1
+    position = count_pending_rivals(tx, job, denial, limits) + 1
     return LeaseDenied(denial, job.next_retry_at - now, position, holders, job)
 
 
@@ -171,7 +172,7 @@ def _deny(tx: QueueTx, capacity: Capacity, job: Job, denial: Denial, limits: Lim
     wait_us = retry_after_us(now, holders[0].expires_at if holders else None)
     next_retry_at = now + wait_us
     until = max(now + limits.claim_ttl_us, next_retry_at + RESERVE_GRACE)
-    position = tx.job_order.count_pending_ahead(job, job.pending_at or now) + 1
+    position = count_pending_rivals(tx, job, denial, limits) + 1
     best = tx.job_order.best_pending_urgency(job.job_id)
     request = request_of(job)
     if denial.code != "SHARE_EXCEEDED" and may_reserve(capacity, request, now, best):

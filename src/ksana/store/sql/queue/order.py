@@ -133,13 +133,17 @@ class SqlJobOrder:
         )
         return found or 0
 
-    def count_pending_ahead(self, job: Job, pending_at: Instant) -> int:
+    def count_pending_ahead(
+        self, job: Job, pending_at: Instant, addon_id: str | None = None
+    ) -> int:
+        of_one = {} if addon_id is None else {"addon_id": addon_id}
         found = self._number(
-            "queue.count_pending_ahead",
+            "queue.count_pending_ahead" + ("_of_addon" if of_one else ""),
             job_id=job.job_id,
             urgency=job.urgency,
             pending_at=pending_at,
             seq=job.seq,
+            **of_one,
         )
         return found or 0
 

@@ -164,6 +164,12 @@ SELECT COUNT(*) FROM scheduler_job_runs
 WHERE lane = 3 AND job_id <> :job_id AND (urgency < :urgency OR (urgency = :urgency
   AND (pending_at < :pending_at OR (pending_at = :pending_at AND seq < :seq))))
 
+-- name: count_pending_ahead_of_addon
+-- How many of one addon wait for capacity before this one.
+SELECT COUNT(*) FROM scheduler_job_runs
+WHERE lane = 3 AND job_id <> :job_id AND addon_id = :addon_id AND (urgency < :urgency OR (urgency = :urgency
+  AND (pending_at < :pending_at OR (pending_at = :pending_at AND seq < :seq))))
+
 -- name: count_ready_ahead
 -- How many ready jobs of these classes are before this one, counted up to a limit.
 SELECT COUNT(*) FROM (
