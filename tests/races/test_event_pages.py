@@ -32,10 +32,15 @@ def append(tx: Any, *names: str) -> None:
         tx.events.append("JOB", name, "JOB_CREATED")
 
 
+def _draw_ids(tx: Any) -> None:
+    tx.events.flush()
+    tx.events.latest_id()  # a question: what was written before it is sent with it
+
+
 def append_and_wait(tx: Any, name: str, has_id: threading.Event, may_end: threading.Event) -> None:
     """Draw an event's id and stay open."""
     append(tx, name)
-    tx.events.flush()
+    _draw_ids(tx)
     has_id.set()
     assert may_end.wait(30)
 
@@ -44,7 +49,7 @@ def leave_gap(tx: Any) -> None:
     """Draw ids that never appear: what a rolled back transaction leaves, and MariaDB's INSERT …
     SELECT, which draws more than it needs."""
     append(tx, "gone")
-    tx.events.flush()
+    _draw_ids(tx)
     raise ZeroDivisionError
 
 

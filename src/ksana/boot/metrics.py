@@ -231,6 +231,11 @@ def _store_families(health: StoreHealth) -> list[Any]:
             "Transactions run again after a deadlock or a lost connection.",
             health.retries,
         ),
+        _counter(
+            "ksana_store_round_trips",
+            "Round trips of the writers to a database server; 0 on an embedded store.",
+            health.round_trips,
+        ),
     ]
 
 

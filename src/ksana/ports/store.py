@@ -296,6 +296,8 @@ class StoreHealth(msgspec.Struct, frozen=True):
     commits: int
     transactions: int
     retries: int
+    round_trips: int = 0
+    """Of the writers to a network database."""
 
 
 class Store(Protocol):

@@ -10,6 +10,7 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.store.sql import SqlStore, open_store
+from ksana.store.sql.core import commit_queue
 from tests.conformance.store.checks import enter_key
 from tests.conformance.store.ground import LEASE, MINUTE, SECOND, Database
 
@@ -319,10 +320,11 @@ async def test_events_stamped_by_a_clock_that_ran_ahead_do_not_stop_the_purge(
 
 
 async def test_a_writer_whose_mark_was_purged_marks_again(
-    store: SqlStore, database: Database
+    store: SqlStore, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(10):
         await store.transact(enter_key, f"k{n}")
+    monkeypatch.setattr(commit_queue, "ENTER_SECONDS", 0.0)  # as if it had been idle for long
     later = await store.read(lambda tx: tx.now) + MINUTE
     await store.transact(lambda tx: tx.marks.purge(later, 100))
     database.ask("DELETE FROM commit_marks")

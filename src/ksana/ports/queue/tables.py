@@ -102,19 +102,30 @@ class JobClassTable(Protocol):
         """Make classes known; those known already are passed over."""
         ...
 
-    def mark(self) -> tuple[int, int]:
-        """A value that changes when a class is added."""
-        ...
-
     def list_classes(self) -> list[JobClass]:
         """Every class there ever was."""
         ...
+
+
+class ClaimOutlook(msgspec.Struct, frozen=True, gc=False):
+    """What a claim asks first, in one answer."""
+
+    has_due: bool
+    """Whether a scheduled job's time has come by the store's clock."""
+    used: int
+    """Units in use, as last committed."""
+    classes: tuple[int, int]
+    """Changes when a class is added."""
 
 
 class JobOrderTable(TurnNumbers, Protocol):
     """Which jobs are next: the ready ones in order, the scheduled ones that are due, claims that
     ran out. Reads only, and locks. The numbers of turns (see `TurnNumbers`) count what this
     transaction entered."""
+
+    def outlook(self) -> ClaimOutlook:
+        """What a claim asks before it takes anything. Unlocked."""
+        ...
 
     def list_due(self, limit: int) -> list[DueJob]:
         """Scheduled jobs whose time has come by the store's clock, held, passing over those that

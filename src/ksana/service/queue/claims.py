@@ -92,9 +92,8 @@ class JobClassCache:
         """The filters that claims on this instance came with, up to so many."""
         return [wants for wants, one in list(self._filters.items()) if one.seen_at >= since]
 
-    def choose(self, tx: QueueTx, wants: Wants) -> tuple[int, ...]:
-        """The classes a worker takes jobs from."""
-        mark = tx.job_classes.mark()
+    def choose(self, tx: QueueTx, wants: Wants, mark: tuple[int, int]) -> tuple[int, ...]:
+        """The classes a worker takes jobs from. `mark` changes when a class is added."""
         if mark != self._mark:
             self._classes = tuple(tx.job_classes.list_classes())
             self._mark = mark
@@ -118,19 +117,20 @@ def claim_jobs(
     """Hand out the next jobs, in order of priority, turn and age. One that is not patient does not
     wait for the capacity: those who give units back wait for it too, and should not stand behind
     all who want some."""
-    promote_due(tx, PROMOTE)
-    class_ids = cache.choose(tx, claim.wants)
+    outlook = tx.job_order.outlook()
+    if outlook.has_due:
+        promote_due(tx, PROMOTE)
+    class_ids = cache.choose(tx, claim.wants, outlook.classes)
     if claim.has_lease:
         # Everybody who leases or releases waits for the capacity's lock: do not take it to learn
         # that there is nothing to do.
-        is_used_up = tx.capacity.read(limits.total).used >= limits.total
-        if is_used_up or not tx.job_order.has_ready(class_ids):
+        if outlook.used >= limits.total or not tx.job_order.has_ready(class_ids):
             return NOTHING
         lock = tx.capacity.lock if is_patient else tx.capacity.try_lock
         capacity = lock(limits.total)
         if capacity is None:
             return BUSY
-        return _claim_with_leases(tx, claim, cache, class_ids, limits, capacity)
+        return _claim_with_leases(tx, claim, cache, outlook.classes, limits, capacity)
     jobs = _take(tx, class_ids, claim.limit, cache)
     if not jobs:
         return NOTHING
@@ -155,7 +155,7 @@ def _claim_with_leases(
     tx: QueueTx,
     claim: Claim,
     cache: JobClassCache,
-    class_ids: tuple[int, ...],
+    mark: tuple[int, int],
     limits: Limits,
     capacity: Capacity,
 ) -> Claimed:
@@ -168,6 +168,7 @@ def _claim_with_leases(
     for is_last in (False, True):
         if capacity.used >= capacity.total:
             break
+        class_ids = cache.choose(tx, wants, mark)
         ready = _take(tx, class_ids, claim.limit - len(taken), cache)
         admission = admit_ready(capacity, ready, tx.now, limits, tx.capacity.sum_of_addon)
         capacity, admitted = admission.capacity, admission.admitted
@@ -182,7 +183,6 @@ def _claim_with_leases(
         free = capacity.total - capacity.used
         most = free if wants.max_cost_units is None else min(free, wants.max_cost_units)
         wants = msgspec.structs.replace(wants, max_cost_units=most)
-        class_ids = cache.choose(tx, wants)
     if taken or has_reserved:
         tx.capacity.write(capacity)
     if not taken:

@@ -57,6 +57,8 @@ FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two attempts to connect: so late at most it is noticed that the store is back."""
 CLOCK_REFRESH_SECONDS: Final = 1.0
+ENTER_SECONDS: Final = 600.0
+"""How often a writer makes sure that its row of marks is there; far below their retention."""
 
 
 class StoreCall:
@@ -109,6 +111,7 @@ class Writer:
         self._mark = 0
         self._clock_offset = 0
         self._clock_read_at = -1e9
+        self._entered_at = -1e9
         self._pause = FIRST_PAUSE
 
     def commit(self, batch: list[StoreCall]) -> None:
@@ -156,11 +159,15 @@ class Writer:
             except Exception as error:
                 self._handle_trouble(session, error, retries, lost)
                 continue
-            if self._try_commit(session, batch, retries, lost):
-                return
+            try:
+                if self._try_commit(session, batch, careful, retries, lost):
+                    return
+            except _CarefulNeeded:
+                self._roll_back(session)
+                careful = True
 
     def _try_commit(
-        self, session: Session, batch: list[StoreCall], retries: Any, lost: Any
+        self, session: Session, batch: list[StoreCall], careful: bool, retries: Any, lost: Any
     ) -> bool:
         if not session.wrote:
             self._roll_back(session)
@@ -171,24 +178,31 @@ class Writer:
             else:
                 self._seal(session)
         except Exception as error:
-            if self._dialect.is_network and self._dialect.classify(error) is Trouble.LOST:
-                self._drop()
-                if not self._resolve():
-                    self._tally.retries += 1
-                    return False
-            else:
+            trouble = self._dialect.classify(error) if self._dialect.is_network else None
+            if trouble is Trouble.OURS and not careful:
+                # A statement that travelled with COMMIT failed: the careful run shows whose it is.
+                raise _CarefulNeeded from error
+            if trouble is not Trouble.LOST:
                 self._handle_trouble(session, error, retries, lost)
+                return False
+            self._drop()
+            if not self._resolve():
+                self._tally.retries += 1
                 return False
         tally = self._tally
         tally.commits += 1
         tally.transactions += len(batch)
+        tally.round_trips += session.round_trips
+        session.round_trips = 0
         if tally.down_reason is not None:
             tally.mark_reached()
         return True
 
     def _run(self, session: Session, batch: list[StoreCall], careful: bool) -> None:
-        session.raw(self._dialect.begin_write)
         is_network = self._dialect.is_network
+        if is_network and time.monotonic() - self._entered_at > ENTER_SECONDS:
+            self._enter(session)
+        session.raw_later(self._dialect.begin_write)
         tx = SqlTx(session, self._read_clock(session) if is_network else self._clock.now())
         if careful:
             session.wrote = self._run_apart(session, tx, batch)
@@ -233,7 +247,7 @@ class Writer:
             try:
                 work.result = work.fn(tx, *work.args, **work.kwargs)
                 tx.flush()
-                session.raw("RELEASE SAVEPOINT one")
+                session.raw("RELEASE SAVEPOINT one")  # and before it all that waited
             except Exception as error:
                 if self._dialect.classify(error) is not Trouble.OURS:
                     raise
@@ -247,9 +261,13 @@ class Writer:
 
     def _set_mark(self, session: Session, now: Instant) -> None:
         self._mark = new_token()
-        if not session.run("core.set_mark", writer=self._id, mark=self._mark, at=now):
-            # The row of a writer that idled past the retention was purged.
-            session.run("core.enter_mark", writer=self._id, mark=self._mark, at=now)
+        session.run_later("core.set_mark", writer=self._id, mark=self._mark, at=now)
+
+    def _enter(self, session: Session) -> None:
+        """Make sure that this writer has its row, in a commit of its own: the rows of writers that
+        were idle for long are purged, and one that is not there yet cannot be waited for."""
+        session.run("core.enter_mark", writer=self._id, mark=0, at=self._clock.now())
+        self._entered_at = time.monotonic()
 
     def _read_clock(self, session: Session) -> Instant:
         """The clock of a network database, asked once a second and carried on by our monotonic
@@ -270,7 +288,7 @@ class Writer:
                 self._dialect, self._dialect.connect(read_only=False), self._statements
             )
             if self._dialect.is_network:
-                session.run("core.enter_mark", writer=self._id, mark=0, at=self._clock.now())
+                self._enter(session)
         except Exception as error:
             if session is not None:
                 session.close()
@@ -340,6 +358,7 @@ class Writer:
                 pause = min(pause * 2, 1.0)
 
     def _roll_back(self, session: Session) -> None:
+        session.forget_later()
         try:
             session.raw("ROLLBACK")
         except Exception as error:

@@ -107,5 +107,5 @@ class SqlEvents:
     def flush(self) -> None:
         """Write the gathered rows."""
         if self._rows:
-            self._session.run_rows("core.append_event", _COLUMNS, self._rows)
+            self._session.run_rows_later("core.append_event", _COLUMNS, self._rows)
             self._rows = []

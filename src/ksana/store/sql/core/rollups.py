@@ -51,5 +51,5 @@ class SqlRollups:
                 (metric, 1, start, key, count, total)
                 for (metric, key), (count, total) in sorted(self._gathered.items())
             ]
-            self._session.run_rows("core.add_to_bucket", _COLUMNS, rows)
+            self._session.run_rows_later("core.add_to_bucket", _COLUMNS, rows)
             self._gathered = {}

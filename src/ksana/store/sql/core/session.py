@@ -12,6 +12,8 @@ from ksana.store.sql.core.dialects import Dialect
 from ksana.store.sql.core.statements import Statement
 
 Row = tuple[Any, ...]
+Sent = tuple[str, Any]
+"""A statement and its values, in the form the driver takes."""
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 
@@ -34,27 +36,67 @@ def _order_of(statement: Statement, columns: tuple[str, ...]) -> Callable[[Row],
 
 
 class Session:
-    """Runs named statements on one connection and remembers whether anything was written."""
+    """Runs named statements on one connection and remembers whether anything was written.
 
-    __slots__ = ("_connection", "_cursor", "_dialect", "_statements", "wrote")
+    A statement whose answer nobody needs may be run later (`…_later`): on a network database it
+    waits here and travels with the next one that is answered, the last ones with COMMIT, so that a
+    transaction costs few round trips. The order stays. In our own process it is run at once.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_cursor",
+        "_dialect",
+        "_execute",
+        "_is_network",
+        "_later",
+        "_statements",
+        "round_trips",
+        "wrote",
+    )
 
     def __init__(
         self, dialect: Dialect, connection: Any, statements: Mapping[str, Statement]
     ) -> None:
         self._dialect = dialect
+        self._is_network = dialect.is_network
         self._connection = connection
         self._statements = statements
         self._cursor = connection.cursor()
+        # Run a statement, and before it what waits; the cursor has its answer afterwards.
+        self._execute = self._send_one if dialect.is_network else self._cursor.execute
+        self._later: list[Sent] = []
+        self.round_trips = 0
+        """Since whoever counts them set this to 0."""
         self.wrote = False
+
+    def _send_one(self, sql: str, values: Any = None) -> None:
+        self._send([(sql, values)])
+
+    def _send(self, statements: list[Sent]) -> list[int]:
+        """Run what waits and these; answer how many rows each of these matched."""
+        waiting, self._later = self._later, []
+        counts = self._dialect.send(self._cursor, [*waiting, *statements])
+        self.round_trips += 1
+        return counts[len(waiting) :]
 
     def run(self, name: str, /, **params: Any) -> int:
         """Run a statement that changes rows; answer how many it matched."""
-        cursor, statement = self._cursor, self._statements[name]
-        cursor.execute(statement.sql, statement.bind(params))
-        count: int = cursor.rowcount
+        statement = self._statements[name]
+        self._execute(statement.sql, statement.bind(params))
+        count: int = self._cursor.rowcount
         if count:  # a guard that said no left nothing behind
             self.wrote = True
         return count
+
+    def run_later(self, name: str, /, **params: Any) -> None:
+        """Run a statement that changes rows, whatever it matches."""
+        self.wrote = True
+        statement = self._statements[name]
+        if self._is_network:
+            self._later.append((statement.sql, statement.bind(params)))
+        else:
+            self._cursor.execute(statement.sql, statement.bind(params))
 
     # Many rows. A row's values stand in the order of `columns`, which names parameters of the
     # statement. The statement is written for one row; no two rows may change the same one.
@@ -65,9 +107,8 @@ class Session:
             return []
         self.wrote = True
         statement = self._statements[name]
-        return self._dialect.insert_ids(
-            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
-        )
+        bound = self._bind_rows(statement, columns, rows)
+        return self._dialect.insert_ids(self._send, self._cursor, statement.sql, bound)
 
     def run_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
         """Run a statement for each row; answer how many matched in all."""
@@ -75,9 +116,18 @@ class Session:
             return self.run(name, **dict(zip(columns, rows[0], strict=True))) if rows else 0
         self.wrote = True
         statement = self._statements[name]
-        return self._dialect.run_rows(
-            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
-        )
+        bound = self._bind_rows(statement, columns, rows)
+        return sum(self._send(self._dialect.widen(self._cursor, statement.sql, bound)))
+
+    def run_rows_later(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        """Run a statement for each row, whatever they match."""
+        if not self._is_network:
+            self.run_rows(name, columns, rows)
+        elif rows:
+            self.wrote = True
+            statement = self._statements[name]
+            bound = self._bind_rows(statement, columns, rows)
+            self._later += self._dialect.widen(self._cursor, statement.sql, bound)
 
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
         """Run a guarded change for each row; answer for each whether its guard held."""
@@ -85,14 +135,13 @@ class Session:
             return [self.run(name, **dict(zip(columns, row, strict=True))) == 1 for row in rows]
         self.wrote = True
         statement = self._statements[name]
-        return self._dialect.run_each(
-            self._cursor, statement.sql, self._bind_rows(statement, columns, rows)
-        )
+        bound = self._bind_rows(statement, columns, rows)
+        return self._dialect.run_each(self._send, self._cursor, statement.sql, bound)
 
     def _bind_rows(
         self, statement: Statement, columns: tuple[str, ...], rows: Sequence[Row]
     ) -> Sequence[Any]:
-        if self._dialect.is_network:
+        if self._is_network:
             return [dict(zip(columns, row, strict=True)) for row in rows]
         order = _order_of(statement, columns)
         return rows if order is None else list(map(order, rows))
@@ -100,20 +149,20 @@ class Session:
     def one(self, name: str, /, **params: Any) -> Row | None:
         """Read the first row, or None."""
         statement = self._statements[name]
-        self._cursor.execute(statement.sql, statement.bind(params))
+        self._execute(statement.sql, statement.bind(params))
         row: Row | None = self._cursor.fetchone()
         return row
 
     def all(self, name: str, /, **params: Any) -> list[Row]:
         """Read all rows."""
         statement = self._statements[name]
-        self._cursor.execute(statement.sql, statement.bind(params))
+        self._execute(statement.sql, statement.bind(params))
         return list(self._cursor.fetchall())
 
     def all_as(self, kind: type[_Kind], name: str, /, **params: Any) -> list[_Kind]:
         """Read all rows as structs of a kind, field by field; in one step where the database is in
         our process, where the kind is decoded from an array (`array_like`)."""
-        if self._dialect.is_network:
+        if self._is_network:
             return [kind(*row) for row in self.all(name, **params)]
         statement = self._statements[name]
         self._cursor.execute(bulk.fold(statement.sql), statement.bind(params))
@@ -122,20 +171,31 @@ class Session:
     @property
     def is_embedded(self) -> bool:
         """Whether the database is in our process."""
-        return not self._dialect.is_network
+        return not self._is_network
 
     def filtered(self, name: str, filters: Mapping[str, Any], /, **params: Any) -> list[Row]:
         """Read all rows that meet the declared conditions whose value is not None."""
         statement = self._statements[name]
         wanted = {key: value for key, value in filters.items() if value is not None}
         sql, bind = statement.with_filters(wanted)
-        self._cursor.execute(sql, bind({**wanted, **params}))
+        self._execute(sql, bind({**wanted, **params}))
         return list(self._cursor.fetchall())
 
     def raw(self, sql: str) -> Row | None:
         """Run transaction control or a clock question; never a statement of a surface."""
-        self._cursor.execute(sql)
+        self._execute(sql)
         return self._cursor.fetchone() if self._cursor.description else None
+
+    def raw_later(self, sql: str) -> None:
+        """The same, without an answer."""
+        if self._is_network:
+            self._later.append((sql, None))
+        else:
+            self._cursor.execute(sql)
+
+    def forget_later(self) -> None:
+        """Drop what waits: the transaction is rolled back."""
+        self._later = []
 
     def close(self) -> None:
         """Close the connection, whatever state it is in."""
@@ -160,6 +220,12 @@ class ReadSession(Session):
         raise _writes(name)
 
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
+        raise _writes(name)
+
+    def run_later(self, name: str, /, **params: Any) -> None:
+        raise _writes(name)
+
+    def run_rows_later(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         raise _writes(name)
 
 

@@ -94,7 +94,14 @@ class SqlStore:
     def health(self) -> StoreHealth:
         tally = self._tally
         reason = tally.broken_reason or tally.down_reason
-        return StoreHealth(reason is None, reason, tally.commits, tally.transactions, tally.retries)
+        return StoreHealth(
+            reason is None,
+            reason,
+            tally.commits,
+            tally.transactions,
+            tally.retries,
+            tally.round_trips if self.dialect.is_network else 0,
+        )
 
     async def close(self) -> None:
         await self._writes.close()

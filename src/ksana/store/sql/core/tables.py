@@ -59,7 +59,7 @@ class SqlInstances:
         return self._session.run(statement, id=instance_id, lease_us=lease_us) == 1
 
     def note_begun(self, instance_id: str, run_id: int) -> None:
-        self._session.run("core.note_begun", id=instance_id, run_id=run_id)
+        self._session.run_later("core.note_begun", id=instance_id, run_id=run_id)
 
     def find_begun_to(self, instance_id: str) -> int | None:
         row = self._session.one("core.begun_to", id=instance_id)

@@ -12,6 +12,7 @@ class Tally:
         self.commits = 0
         self.transactions = 0
         self.retries = 0
+        self.round_trips = 0
         self.down_reason: str | None = None
         self.broken_reason: str | None = None
         self.down_until = 0.0

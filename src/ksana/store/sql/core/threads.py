@@ -278,7 +278,7 @@ class Reader:
 
     def _read(self, session: ReadSession, work: StoreCall) -> Any:
         session.wrote = False
-        session.raw(self._dialect.begin_read)
+        session.raw_later(self._dialect.begin_read)
         if self._dialect.is_network:
             row = session.raw(self._dialect.clock_sql)
             assert row is not None

@@ -28,7 +28,7 @@ class SqlCapacity:
         return _capacity(total, self._session.one("queue.get_capacity"))
 
     def write(self, capacity: Capacity) -> None:
-        self._session.run(
+        self._session.run_later(
             "queue.set_capacity",
             used=capacity.used,
             active=capacity.active,
@@ -47,14 +47,14 @@ class SqlCapacity:
         units, leases = self._freed
         if leases:
             self._freed = (0, 0)
-            self._session.run("queue.free_capacity", units=units, leases=leases)
+            self._session.run_later("queue.free_capacity", units=units, leases=leases)
 
     def forget(self) -> None:
         """Drop what was gathered."""
         self._freed = (0, 0)
 
     def drop_reserve(self, job_id: str) -> None:
-        self._session.run("queue.drop_reserve", job_id=job_id)
+        self._session.run_later("queue.drop_reserve", job_id=job_id)
 
     def sum_of_addon(self, addon_id: str) -> int:
         row = self._session.one("queue.sum_active_of_addon", addon_id=addon_id)

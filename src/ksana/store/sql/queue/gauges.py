@@ -33,7 +33,7 @@ class SqlGauges:
         """Write one change for all functions of a commit."""
         added, self._added = self._added, (0, 0, 0)
         if added != (0, 0, 0):
-            self._session.run_rows("queue.add_to_gauges", _COLUMNS, [(self._row, *added)])
+            self._session.run_rows_later("queue.add_to_gauges", _COLUMNS, [(self._row, *added)])
 
     def forget(self) -> None:
         """Drop what was gathered."""

@@ -90,7 +90,7 @@ class SqlJobs:
     def flush(self) -> None:
         """Write the jobs that were gathered."""
         rows, self._new = self._new, []
-        self._raw.run_rows("queue.insert_job", _COLUMNS, rows)
+        self._raw.run_rows_later("queue.insert_job", _COLUMNS, rows)
 
     def forget(self) -> None:
         """Drop what was gathered."""

@@ -48,7 +48,7 @@ class SqlLeases:
             )
             for one in changes
         ]
-        self._session.run_rows("queue.insert_lease", _NEW, rows)
+        self._session.run_rows_later("queue.insert_lease", _NEW, rows)
 
     def find_lease(self, lease_id: str) -> Lease | None:
         row = self._session.one("queue.find_lease", lease_id=lease_id)

@@ -15,6 +15,7 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, ReadyJob
+from ksana.ports.queue.tables import ClaimOutlook
 from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.queue.jobs import SqlJobs
 
@@ -46,12 +47,7 @@ class SqlJobClasses:
             )
             for kind in sorted(classes, key=lambda one: one.id)
         ]
-        self._session.run_rows("queue.enter_class", columns, rows)
-
-    def mark(self) -> tuple[int, int]:
-        row = self._session.one("queue.class_mark")
-        assert row is not None
-        return int(row[0]), int(row[1])
+        self._session.run_rows_later("queue.enter_class", columns, rows)
 
     def list_classes(self) -> list[JobClass]:
         return [
@@ -74,6 +70,11 @@ class SqlJobOrder:
 
     def key_turn(self, urgency: int, fairness_key: str) -> int | None:
         return self._number("queue.key_turn", urgency=urgency, fairness_key=fairness_key)
+
+    def outlook(self) -> ClaimOutlook:
+        row = self._jobs.session.one("queue.claim_outlook")
+        assert row is not None
+        return ClaimOutlook(bool(row[0]), int(row[1]), (int(row[2]), int(row[3])))
 
     def list_due(self, limit: int) -> list[DueJob]:
         return [DueJob(*row) for row in self._jobs.session.all("queue.list_due", limit=limit)]

@@ -97,9 +97,11 @@ DELETE FROM scheduler_lease_runs WHERE job_seq = :job_seq AND state <> 'ACTIVE'
 {insert_ignore} queue_lines (id, addon_id, job_type, cost_units, needs_json)
 VALUES (:id, :addon_id, :job_type, :cost_units, :needs_json) {on_conflict_ignore}
 
--- name: class_mark
--- Tells whether classes were added since they were last read; ids are hashes, so equal sums mean equal sets.
-SELECT COUNT(*), COALESCE(SUM(id % 1000003), 0) FROM queue_lines
+-- name: claim_outlook
+-- What a claim asks first: whether a scheduled job is due by the store's clock, the units used, and whether classes were added
+-- since they were last read; their ids are hashes, so equal sums mean equal sets.
+SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE lane = 0 AND due_at <= {now}),
+  (SELECT used FROM queue_capacity WHERE id = 1), COUNT(*), COALESCE(SUM(id % 1000003), 0) FROM queue_lines
 
 -- name: list_classes
 -- Every class there ever was.

@@ -211,7 +211,7 @@ class SqlTasks:
         for task_id, last_status, last_error in facts:
             alike.setdefault((last_status, last_error[:1024]), []).append(task_id)
         for (last_status, last_error), ids in alike.items():
-            self._session.run(
+            self._session.run_later(
                 "tasks.note_last", last_status=last_status, last_error=last_error, at=at, ids=ids
             )
 

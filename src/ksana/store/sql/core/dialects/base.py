@@ -1,7 +1,7 @@
 """What every dialect answers."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -20,6 +20,11 @@ class Trouble(Enum):
     OURS = "ours"  #: a statement or a constraint of ours failed: the function's own error
 
 
+Send = Callable[[list[tuple[str, Any]]], list[int]]
+"""The session's way to send statements: what waits goes before them. Answers how many rows each of
+them matched; the cursor has the answer of the last one."""
+
+
 class Dialect(Protocol):
     """One database family."""
 
@@ -35,15 +40,20 @@ class Dialect(Protocol):
         """Say what an error from the driver means."""
         ...
 
-    def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
+    def insert_ids(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         """Insert rows into a table with an automatic id and answer the ids, in order."""
         ...
 
-    def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
-        """Run a statement for each row and answer how many rows matched in all."""
+    def widen(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+        """As few statements as do for all rows what this one does for each."""
         ...
 
-    def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
+    def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
+        """Run statements in this order, over a network in one round trip; answer how many rows each
+        matched. The cursor has the answer of the last one. After an error the rest is not run."""
+        ...
+
+    def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
         """Run a guarded change for each row and answer for each whether its guard held."""
         ...
 
@@ -52,14 +62,13 @@ class Dialect(Protocol):
     clock_sql: str
 
 
-def all_match(dialect: Dialect, cursor: Any, sql: str, rows: Sequence[Any]) -> bool:
+def all_match(dialect: Dialect, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> bool:
     """Run a guarded change for many rows at once, with one count for all of them. If a guard said
     no it is taken back, and they must be asked one by one."""
-    cursor.execute("SAVEPOINT run_each")
-    is_whole = dialect.run_rows(cursor, sql, rows) == len(rows)
-    if not is_whole:
-        cursor.execute("ROLLBACK TO SAVEPOINT run_each")
-    cursor.execute("RELEASE SAVEPOINT run_each")
+    begin, wide = ("SAVEPOINT run_each", None), dialect.widen(cursor, sql, rows)
+    is_whole = sum(send([begin, *wide])[1:]) == len(rows)
+    undo, end = ("ROLLBACK TO SAVEPOINT run_each", None), ("RELEASE SAVEPOINT run_each", None)
+    send([end] if is_whole else [undo, end])
     return is_whole
 
 

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ksana.base.errors import SetupError
 from ksana.store.sql.core import bulk
-from ksana.store.sql.core.dialects.base import Trouble, all_match, load_driver
+from ksana.store.sql.core.dialects.base import Send, Trouble, all_match, load_driver
 from ksana.store.sql.core.statements import Macros
 
 
@@ -115,7 +115,8 @@ class MysqlDialect:
             write_timeout=60,
             # Guards count matched rows, not changed ones: setting a value to itself must not look
             # like a lost race.
-            client_flag=CLIENT.FOUND_ROWS,
+            # Several statements in one packet: their texts are ours, values are always bound.
+            client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
             init_command=None if read_only else self._SET_WRITER,
         )
         level = (
@@ -143,48 +144,71 @@ class MysqlDialect:
             return Trouble.LOST
         return Trouble.OURS
 
-    def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
-        from pymysql.cursors import RE_INSERT_VALUES
-
-        # One multi-row INSERT gets consecutive ids, and LAST_INSERT_ID is the first of them.
-        cursor.max_stmt_length = 4 * self._CHUNK_BYTES
+    def insert_ids(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         step = cursor.connection.__dict__.get("_ksana_id_step")
         if step is None:
             cursor.execute("SELECT @@auto_increment_increment")
             step = cursor.connection.__dict__["_ksana_id_step"] = int(cursor.fetchone()[0])
         ids: list[int] = []
-        if len(rows) == 1 or not RE_INSERT_VALUES.match(
-            sql
-        ):  # a shape the driver cannot join would run row by row
-            for row in rows:
-                cursor.execute(sql, row)
-                ids.append(cursor.lastrowid)
-            return ids
         for chunk in _chunks(rows, self._CHUNK_BYTES):
-            cursor.executemany(sql, chunk)
-            ids.extend(range(cursor.lastrowid, cursor.lastrowid + step * len(chunk), step))
+            for statement in self._join(cursor, sql, chunk) or [(sql, row) for row in chunk]:
+                # One INSERT of many rows gets consecutive ids, and LAST_INSERT_ID is the first.
+                count = send([statement])[0]
+                ids.extend(range(cursor.lastrowid, cursor.lastrowid + step * count, step))
         return ids
 
-    def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
-        count = 0
+    def _join(self, cursor: Any, sql: str, rows: Sequence[dict[str, Any]]) -> list[tuple[str, Any]]:
+        """One INSERT for all rows; none if the statement is no INSERT of plain values."""
+        from pymysql.cursors import RE_INSERT_VALUES
+
+        insert = RE_INSERT_VALUES.match(sql)
+        if insert is None:
+            return []
+        before, values, after = insert[1] % (), insert[2].rstrip(), insert[3] or ""
+        return [(before + ",".join([cursor.mogrify(values, row) for row in rows]) + after, None)]
+
+    def widen(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+        statements: list[tuple[str, Any]] = []
         for chunk in _chunks(rows, self._WIDE_BYTES):
-            if bulk.widen_named(sql, 2) is None:  # the driver joins the rows of an INSERT itself
-                cursor.executemany(sql, chunk)
-                count += cursor.rowcount
+            joined = self._join(cursor, sql, chunk)
+            if joined:
+                statements += joined
                 continue
             for width, piece in bulk.split_for(sql, chunk):
                 wide = bulk.widen_named(sql, width) if width > 1 else None
                 if wide is None:
-                    cursor.executemany(sql, piece)
+                    statements += [(sql, row) for row in piece]
                 else:
-                    cursor.execute(wide[0], [row[name] for row in piece for name in wide[1]])
-                count += cursor.rowcount
-        return count
+                    given = [row[name] for row in piece for name in wide[1]]
+                    statements.append((wide[0], given))
+        return statements
 
-    def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
-        if all_match(self, cursor, sql, rows):
+    def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
+        counts: list[int] = []
+        texts: list[str] = []
+        size = 0
+        for sql, values in statements:
+            text = cursor.mogrify(sql, values)
+            if texts and size + len(text) > self._CHUNK_BYTES:
+                counts += _run_texts(cursor, texts)
+                texts, size = [], 0
+            texts.append(text)
+            size += len(text)
+        return counts + _run_texts(cursor, texts)
+
+    def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
+        if all_match(self, send, cursor, sql, rows):
             return [True] * len(rows)
-        return [cursor.execute(sql, row) == 1 for row in rows]
+        return [count == 1 for count in send([(sql, row) for row in rows])]
+
+
+def _run_texts(cursor: Any, texts: Sequence[str]) -> list[int]:
+    """Run complete statements, sent together. The server stops at the first that fails."""
+    cursor.execute(";\n".join(texts))
+    counts = [cursor.rowcount]
+    while cursor.nextset():
+        counts.append(cursor.rowcount)
+    return counts
 
 
 def _chunks(rows: Sequence[dict[str, Any]], limit: int) -> list[list[dict[str, Any]]]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ksana.store.sql.core import bulk
-from ksana.store.sql.core.dialects.base import Trouble, load_driver
+from ksana.store.sql.core.dialects.base import Send, Trouble, load_driver
 from ksana.store.sql.core.statements import Macros
 
 _TYPES: Final = {
@@ -132,38 +132,35 @@ class PostgresDialect:
             return Trouble.LOST
         return Trouble.OURS
 
-    def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
-        wide = self._widen(cursor, sql, rows)
-        if wide is not None:
-            cursor.execute(wide[0] + " RETURNING id", wide[1])
-            return [int(row[0]) for row in cursor.fetchall()]
+    def insert_ids(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         ids: list[int] = []
-        cursor.executemany(sql + " RETURNING id", rows, returning=True)
-        while True:
-            ids.append(int(cursor.fetchone()[0]))
-            if not cursor.nextset():
-                return ids
+        for statement, values in self.widen(cursor, sql, rows):
+            send([(statement + " RETURNING id", values)])
+            ids += [int(row[0]) for row in cursor.fetchall()]
+        return ids
 
-    def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
+    def widen(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
         wide = self._widen(cursor, sql, rows)
-        if wide is not None:
-            cursor.execute(*wide)
-        else:
-            cursor.executemany(sql, rows)
-        return int(cursor.rowcount)
+        return [(sql, row) for row in rows] if wide is None else [wide]
 
-    def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
+    def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
+        if len(statements) == 1:
+            cursor.execute(*statements[0])
+            return [cursor.rowcount]
+        connection = cursor.connection
+        cursors = [*(connection.cursor() for _ in statements[1:]), cursor]
+        with connection.pipeline():
+            for one, (sql, values) in zip(cursors, statements, strict=True):
+                one.execute(sql, values)
+        return [one.rowcount for one in cursors]
+
+    def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
         wide = self._widen(cursor, sql, rows)
         if wide is not None and wide[0].startswith("UPDATE"):
-            cursor.execute(wide[0] + " RETURNING v.row_number", wide[1])
+            send([(wide[0] + " RETURNING v.row_number", wide[1])])
             held = {row[0] for row in cursor.fetchall()}
             return [number in held for number in range(1, len(rows) + 1)]
-        answers: list[bool] = []
-        cursor.executemany(sql, rows, returning=True)
-        while True:
-            answers.append(cursor.rowcount == 1)
-            if not cursor.nextset():
-                return answers
+        return [count == 1 for count in send([(sql, row) for row in rows])]
 
     def _widen(
         self, cursor: Any, sql: str, rows: Sequence[Any]

@@ -9,7 +9,7 @@ import msgspec
 
 from ksana.base.clock import Clock
 from ksana.store.sql.core import bulk, sqlite_file
-from ksana.store.sql.core.dialects.base import Trouble, all_match
+from ksana.store.sql.core.dialects.base import Send, Trouble, all_match
 from ksana.store.sql.core.statements import Macros
 
 
@@ -88,7 +88,7 @@ class SqliteDialect:
             return Trouble.DAMAGED  # the driver's own error: nothing but UTF-8 is ever written
         return Trouble.OURS
 
-    def insert_ids(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
+    def insert_ids(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         if len(rows) == 1:
             cursor.execute(sql, rows[0])
             return [cursor.lastrowid]
@@ -104,18 +104,20 @@ class SqliteDialect:
                 ids.extend(range(cursor.lastrowid - width + 1, cursor.lastrowid + 1))
         return ids
 
-    def run_rows(self, cursor: Any, sql: str, rows: Sequence[Any]) -> int:
-        count = 0
+    def widen(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+        statements: list[tuple[str, Any]] = []
         for width, piece in bulk.split_for(sql, rows):
             wide = bulk.widen(sql, width) if width > 1 else None
             if wide is None:
-                cursor.executemany(sql, piece)
+                statements += [(sql, row) for row in piece]
             else:
-                cursor.execute(wide, tuple(chain.from_iterable(piece)))
-            count += cursor.rowcount
-        return count
+                statements.append((wide, tuple(chain.from_iterable(piece))))
+        return statements
 
-    def run_each(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
-        if all_match(self, cursor, sql, rows):
+    def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
+        return [cursor.execute(sql, values or ()).rowcount for sql, values in statements]
+
+    def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
+        if all_match(self, send, cursor, sql, rows):
             return [True] * len(rows)
         return [cursor.execute(sql, row).rowcount == 1 for row in rows]

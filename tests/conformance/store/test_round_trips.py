@@ -1,0 +1,120 @@
+"""How often a transaction waits for a database server: what needs no answer travels with the next
+statement, the last of it with COMMIT."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ksana.base.clock import SystemClock
+from ksana.base.errors import ConflictError
+from ksana.base.ids import new_ordered_uuids
+from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
+from ksana.domain.queue.classes import Wants, class_of
+from ksana.domain.queue.jobs import NewJob
+from ksana.service.queue.claims import Claim, Claimed, JobClassCache, claim_jobs
+from ksana.service.queue.jobs import submit_jobs
+from ksana.service.queue.releases import release_compactly
+from ksana.store.sql import SqlStore
+from tests.conformance.store.checks import enter_key, event_types, key_names
+
+LIMITS = Limits(1_000)
+CLASS = class_of("trips", "noop", 1, ())
+CACHE = JobClassCache()
+
+
+def new_jobs(count: int) -> list[NewJob]:
+    ids = new_ordered_uuids(SystemClock().now(), count)
+    return [
+        NewJob(
+            job_id=job_id,
+            priority="NORMAL",
+            job_class=CLASS,
+            constraints_json="{}",
+            payload_json="{}",
+            client_request_id=None,
+            max_attempts=1,
+            run_at=None,
+            fairness_key=None,
+        )
+        for job_id in ids
+    ]
+
+
+async def submit(store: SqlStore, count: int) -> None:
+    await store.transact(submit_jobs, new_jobs(count), [CLASS], True)
+
+
+async def claim(store: SqlStore, count: int) -> Claimed:
+    wanted = Claim("w", Wants("trips"), count, True, 30.0)
+    return await store.transact(claim_jobs, wanted, CACHE, LIMITS)
+
+
+async def release(store: SqlStore, claimed: Claimed) -> None:
+    items = [Release(lease.lease_id, "SUCCEEDED") for lease in claimed.leases]
+    answers = (await store.transact(release_compactly, items)).answers
+    assert [answer.state for answer in answers if not isinstance(answer, Exception)] == [
+        "DONE"
+    ] * len(items)
+
+
+async def trips_of(store: SqlStore, work: Callable[[], Awaitable[Any]]) -> tuple[int, Any]:
+    before = store.health().round_trips
+    result = await work()
+    return store.health().round_trips - before, result
+
+
+@pytest.mark.parametrize("count", [1, 100])
+async def test_a_job_costs_few_round_trips_however_many_go_together(
+    store: SqlStore, count: int
+) -> None:
+    if not store.dialect.is_network:
+        pytest.skip("an embedded store has no round trips")
+    trips: dict[str, list[int]] = {"submit": [], "claim": [], "release": []}
+    for _ in range(12):  # over all writers: each asks for the clock and for types now and then
+        spent, _ = await trips_of(store, lambda: submit(store, count))
+        trips["submit"].append(spent)
+        spent, claimed = await trips_of(store, lambda: claim(store, count))
+        trips["claim"].append(spent)
+        assert len(claimed.taken) == count
+        spent, _ = await trips_of(store, lambda claimed=claimed: release(store, claimed))
+        trips["release"].append(spent)
+    least = {name: min(spent) for name, spent in trips.items()}
+    assert least == {"submit": 2, "claim": 6, "release": 4}
+
+
+async def test_a_statement_that_fails_with_the_commit_fails_its_own_function_only(
+    store: SqlStore,
+) -> None:
+    def enter_badly(tx: Any, name: str) -> str:
+        enter_key(tx, name)
+        tx.events.append("KEY" * 40, name, "KEY_CREATED")  # longer than the column
+        return name
+
+    answers = await asyncio.gather(
+        store.transact(enter_key, "one"),
+        store.transact(enter_badly, "bad"),
+        store.transact(enter_key, "two"),
+        return_exceptions=True,
+    )
+    if not store.dialect.is_network:  # SQLite does not enforce lengths
+        assert answers == ["one", "bad", "two"]
+        return
+    assert [answers[0], answers[2]] == ["one", "two"]
+    assert isinstance(answers[1], Exception) and not isinstance(answers[1], ConflictError)
+    assert await store.read(key_names) == {"one", "two"}
+    assert await store.transact(enter_key, "later") == "later"
+
+
+async def test_what_travels_later_is_seen_by_what_comes_next(store: SqlStore) -> None:
+    def enter_and_look(tx: Any) -> list[str]:
+        enter_key(tx, "now")
+        tx.events.append("KEY", "k", "KEY_CREATED")
+        tx.flush()
+        tx.events.append("KEY", "k", "KEY_REVOKED")
+        return [event.type for event in tx.events.list_after(0, 10, "KEY", "k")]
+
+    assert await store.transact(enter_and_look) == ["KEY_CREATED"]
+    assert (await store.read(event_types))[-2:] == ["KEY_CREATED:k", "KEY_REVOKED:k"]
