@@ -156,13 +156,14 @@ class Instance:
 
 
 class NodeTalker(Talker):
-    """A node. `mode`: echo answers at once; silent takes the job and says nothing; away refuses the
-    model; hold acknowledges and starts, and answers when told."""
+    """A node. `mode`: echo answers at once; work answers after `work_s`; silent takes the job and
+    says nothing; away refuses the model; hold acknowledges and starts, and answers when told."""
 
     def __init__(self, engine: NodesEngine, mode: str = "echo") -> None:
         super().__init__(frames.to_node)
         self.engine = engine
         self.mode = mode
+        self.work_s = 0.02
         self.hosted: HostedNode | None = None
         self.most_at_once = 0
         self._running: set[str] = set()
@@ -189,6 +190,9 @@ class NodeTalker(Talker):
             self.finish(frame, JobError(code="MODEL_NOT_AVAILABLE"))
         elif self.mode == "hold":
             self.begin(frame)
+        elif self.mode == "work":
+            self.begin(frame)
+            asyncio.get_running_loop().call_later(self.work_s, self.finish, frame)
 
     def begin(self, frame: frames.JobAssign) -> None:
         assert self.hosted is not None

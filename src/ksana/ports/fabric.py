@@ -29,7 +29,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from ksana.base.instant import Micros
+from ksana.base.instant import DAY, Micros
 from ksana.domain.nodes.moves import Moved, NodeJobChange
 from ksana.domain.nodes.records import (
     Binding,
@@ -299,6 +299,8 @@ class FabricHealth(msgspec.Struct, frozen=True):
 
     ok: bool
     reason: str | None = None
+    ok_us: Micros = DAY
+    """How long it has been well, a day at most; 0 while it is not."""
     round_trips: int = 0
     """Batches sent and answered, blocking reads included."""
     blocking_reads: int = 0

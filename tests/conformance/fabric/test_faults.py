@@ -216,7 +216,7 @@ async def test_a_wipe_under_load_breaks_nothing_but_what_was_lost(single: World)
 
 def move_slot(cluster: RedisCluster, slot: int, target: ClusterNode) -> None:
     """Move a slot as `redis-cli --cluster reshard` does, key by key, while it is in use."""
-    (source,) = [node for node in cluster.masters if _has_slot(node, slot)]
+    (source,) = [node for node in cluster.masters if has_slot(node, slot)]
     if source is target:
         return
     target.ask("SETSLOT", slot, "IMPORTING", source.node_id())
@@ -230,7 +230,7 @@ def move_slot(cluster: RedisCluster, slot: int, target: ClusterNode) -> None:
         node.ask("SETSLOT", slot, "NODE", target.node_id())
 
 
-def _has_slot(node: ClusterNode, slot: int) -> bool:
+def has_slot(node: ClusterNode, slot: int) -> bool:
     with node.connect() as client:
         for first, last, *owners in client.execute_command("CLUSTER SLOTS"):
             if first <= slot <= last:
@@ -287,7 +287,7 @@ async def test_a_master_that_is_lost_is_ridden_out_and_nothing_is_doubled(
             server.masters[0].kill()
             replica = server.replicas[0]
             await asyncio.to_thread(
-                wait_for, partial(_is_master, replica), "the replica takes over", within_s=20
+                wait_for, partial(is_master, replica), "the replica takes over", within_s=20
             )
             await asyncio.sleep(1.0)
         away = [error for error in errors if not isinstance(error, DependencyDownError)]
@@ -299,7 +299,7 @@ async def test_a_master_that_is_lost_is_ridden_out_and_nothing_is_doubled(
         await world.close()
 
 
-def _is_master(node: ClusterNode) -> bool:
+def is_master(node: ClusterNode) -> bool:
     with node.connect() as client:
         try:
             return bool(client.info("replication")["role"] == "master")
@@ -315,7 +315,7 @@ async def test_one_master_that_is_away_does_not_stop_work_on_the_others(
     await fabric.presence.renew(an_instance(fabric), LONG)
     dead = redis_cluster.masters[1]
     job_ids = [f"j{n}" for n in range(60)]
-    there = [job_id for job_id in job_ids if not _has_slot(dead, slot_of(KEYS.job(job_id)))]
+    there = [job_id for job_id in job_ids if not has_slot(dead, slot_of(KEYS.job(job_id)))]
     gone = [job_id for job_id in job_ids if job_id not in there]
     dead.kill()
     refused = await asyncio.gather(*map(fabric.jobs.find, gone), return_exceptions=True)

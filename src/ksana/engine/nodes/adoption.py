@@ -4,6 +4,7 @@ One survivor does it, by a right that runs out (`Inbox.begin_drain`). Everything
 jobs are adopted by a guarded write, messages may come again anyhow.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -37,6 +38,7 @@ class Adoption:
         home: HomeJobs,
         view: NodeView,
         settings: NodeParameters,
+        can_judge: Callable[[], bool],
     ) -> None:
         self._fabric = fabric
         self._clock = clock
@@ -44,14 +46,16 @@ class Adoption:
         self._home = home
         self._view = view
         self._settings = settings
+        self._can_judge = can_judge
         self.adopted = 0
         self.drained = 0
         self.pump = Pump("node-adoption", clock, self._look, poll_us=_LOOK_EVERY)
 
     async def _look(self) -> Instant | None:
-        for instance_id in await self._fabric.presence.list_dead():
-            if instance_id == self._fabric.instance_id:
-                continue  # our own presence ran out for a moment: it is renewed
+        dead = await self._fabric.presence.list_dead()
+        if self._fabric.instance_id in dead or not self._can_judge():
+            return None  # presence itself is in doubt, ours too
+        for instance_id in dead:
             if await self._fabric.inbox.begin_drain(instance_id, _RIGHT_US):
                 await self.take_over(instance_id)
         return None

@@ -2,6 +2,7 @@
 `hosting` and `results`."""
 
 from ksana.base.instant import Instant
+from ksana.domain.nodes.messages import Assign
 from ksana.domain.nodes.records import JobRequest, NodeRecord
 from ksana.engine.nodes.peers import Peer
 
@@ -31,9 +32,17 @@ class Assignment:
 class HostedNode:
     """A node whose socket is here."""
 
-    __slots__ = ("assigned", "peer", "record")
+    __slots__ = ("assigned", "parked", "peer", "record")
 
     def __init__(self, record: NodeRecord, peer: Peer) -> None:
         self.record = record
         self.peer = peer
         self.assigned: dict[str, Assignment] = {}
+        self.parked: dict[str, Assign] = {}
+        """Jobs that came although all slots are in use: the slot was free for the fabric before it
+        was free here. They are handed over as soon as it is."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the node has as many jobs as slots."""
+        return len(self.assigned) >= self.record.slots

@@ -108,7 +108,15 @@ class NodesEngine:
         self.upkeep = Upkeep(
             fabric, clock, info, self.hosting, self.sessions, self.home, self.view, parameters
         )
-        self.adoption = Adoption(fabric, clock, self.courier, self.home, self.view, parameters)
+        self.adoption = Adoption(
+            fabric,
+            clock,
+            self.courier,
+            self.home,
+            self.view,
+            parameters,
+            self.upkeep.can_judge,
+        )
 
     def loops(self) -> tuple[Loop, ...]:
         """Everything that runs, in the order of its start."""

@@ -9,6 +9,7 @@ A job is in `jobs` from its creation to its outcome. `watch` calls back when an 
 and when a slot may be free for a job that waits. `endings` is about the outcome.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -21,16 +22,13 @@ from ksana.domain.nodes.attempts import (
     FailureKind,
     decide_after_failure,
     next_deadline,
-    result_deadline,
 )
 from ksana.domain.nodes.choice import Choice, Wanted
 from ksana.domain.nodes.frames import JobUpdate
-from ksana.domain.nodes.messages import Assign
 from ksana.domain.nodes.moves import NodeJobChange
 from ksana.domain.nodes.records import (
     JobError,
     JobOutcome,
-    JobProgress,
     JobRequest,
     NodeJob,
     NodeRecord,
@@ -38,6 +36,7 @@ from ksana.domain.nodes.records import (
 from ksana.domain.nodes.waiting import WaitingJob
 from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.courier import Courier
+from ksana.engine.nodes.dispatching import Dispatching
 from ksana.engine.nodes.endings import JobEndings
 from ksana.engine.nodes.job_notes import JobNotes
 from ksana.engine.nodes.job_watch import HomeJob, JobWatch, times_of
@@ -45,11 +44,15 @@ from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.placing import Placing
 from ksana.engine.nodes.sessions import Sessions
 from ksana.ports.fabric import Fabric
-from ksana.ports.inbox import Post, SendResult
+from ksana.ports.inbox import SendResult
 
 NO_NODE: Final = "NO_AVAILABLE_NODE"
 
 _LOOK_AGAIN: Final = SECOND
+_AT_ONCE: Final = 64
+_BLIND_US: Final = 3 * SECOND
+"""So long after the fabric was away no attempt is overdue: what was to be told of it is still on
+its way."""
 
 
 class NoNodeError(ConflictError):
@@ -80,6 +83,7 @@ class HomeJobs:
         self._notes = notes
         self._background = background
         self._settings = settings
+        self._dispatching = Dispatching(fabric, clock, courier, settings)
         self.jobs: dict[str, HomeJob] = {}
         self.watch = JobWatch(clock, background, self)
         self.endings = JobEndings(
@@ -116,7 +120,9 @@ class HomeJobs:
             reason = choice.message(request.model)
             self._notes.refused(request, reason)
             raise NoNodeError(reason, current=dict(choice.obstacles))
-        await self._fabric.jobs.create(request, self._fabric.instance_id, self._life(job))
+        await self._fabric.jobs.create(
+            request, self._fabric.instance_id, self._dispatching.life(job)
+        )
         self.jobs[request.job_id] = job
         self._notes.created(request)
         announce("CREATED")
@@ -127,13 +133,17 @@ class HomeJobs:
         self, node: NodeRecord, job: HomeJob, announce: Callable[[str], None]
     ) -> str:
         request = job.request
-        dispatch = self._dispatch(job, node)
+        dispatch = self._dispatching.begin(job, node)
         # Known before it is written: the node may be faster than the answer.
         job.early = []
         self.jobs[request.job_id] = job
         try:
             created = await self._fabric.jobs.create(
-                request, self._fabric.instance_id, self._life(job), dispatch, self._post(job)
+                request,
+                self._fabric.instance_id,
+                self._dispatching.life(job),
+                dispatch,
+                self._dispatching.post(job),
             )
         except UnavailableError:
             del self.jobs[request.job_id]
@@ -176,53 +186,13 @@ class HomeJobs:
         )
         self._notes.waiting(request.job_id, reason, job.wait_until)
 
-    def _dispatch(self, job: HomeJob, node: NodeRecord) -> NodeJobChange:
-        """Note the attempt, and make the change that records it."""
-        now = self._clock.now()
-        job.node_id, job.instance_id = node.node_id, node.instance_id
-        job.times = AttemptTimes(dispatched_at=now)
-        progress = job.progress
-        job.progress = JobProgress(
-            tried=(*progress.tried, node.node_id),
-            failures=progress.failures,
-            last_error=progress.last_error,
-            dispatched_at=now,
-        )
-        return NodeJobChange(
-            name="dispatch",
-            attempt=job.attempt,
-            node_id=node.node_id,
-            keep_us=self._life(job),
-            progress=job.progress,
-        )
-
-    def _post(self, job: HomeJob) -> Post | None:
-        """The attempt as a message; None if its node is here."""
-        if self._courier.is_here(job.instance_id):
-            return None
-        return self._courier.post(job.instance_id, self._assignment(job))
-
-    def _assignment(self, job: HomeJob) -> Assign:
-        return Assign(
-            node_id=job.node_id,
-            attempt=job.attempt,
-            home=self._fabric.instance_id,
-            deadline_at=self._deadline(job),
-            request=job.request,
-        )
-
-    def _deadline(self, job: HomeJob) -> Instant:
-        return result_deadline(
-            self._settings.limits, job.times.dispatched_at, job.request.timeout_us
-        )
-
     async def _sent(self, job: HomeJob, result: SendResult | None) -> None:
         """The attempt is recorded, and sent to its node if that is elsewhere."""
         job_id, attempt = job.request.job_id, job.attempt
-        self._notes.dispatched(job_id, attempt, job.node_id, self._deadline(job))
+        self._notes.dispatched(job_id, attempt, job.node_id, self._dispatching.deadline(job))
         self.arm(job)
         if result is None:
-            result = await self._courier.tell(job.instance_id, self._assignment(job))
+            result = await self._courier.tell(job.instance_id, self._dispatching.assignment(job))
         if result != "sent":
             await self.fail(job_id, attempt, "INSTANCE_GONE")
 
@@ -262,6 +232,13 @@ class HomeJobs:
             )
             await self.endings.end(job, JobOutcome(success=False, error=error))
 
+    async def hold_again(self) -> None:
+        """The fabric lost its memory: hold the slots of the attempts that run."""
+        held = [job for job in self.jobs.values() if job.node_id and not job.is_ending]
+        for start in range(0, len(held), _AT_ONCE):
+            part = held[start : start + _AT_ONCE]
+            await asyncio.gather(*(self._placing.hold(job.request, job.node_id) for job in part))
+
     def node_gone(self, node_id: str) -> None:
         """A node left the view: what it had of our jobs goes to others."""
         for job_id, job in list(self.jobs.items()):
@@ -274,12 +251,14 @@ class HomeJobs:
         if job is None or job.attempt != attempt or not job.node_id:
             return
         at, kind = next_deadline(self._settings.limits, job.times, job.request.timeout_us)
-        if at <= self._clock.now():
-            # If the fabric is away the attempt stands, and is looked at again.
-            self.watch.arm(job_id, attempt, self._clock.now() + _LOOK_AGAIN)
-            await self.fail(job_id, attempt, kind)
-        else:
+        now = self._clock.now()
+        if at > now:
             self.watch.arm(job_id, attempt, at)
+            return
+        # If the fabric is away the attempt stands, and is looked at again.
+        self.watch.arm(job_id, attempt, now + _LOOK_AGAIN)
+        if self._fabric.health().ok_us >= _BLIND_US:
+            await self.fail(job_id, attempt, kind)
 
     def arm(self, job: HomeJob) -> None:
         """Watch the next deadline of the present attempt."""
@@ -293,37 +272,21 @@ class HomeJobs:
         if choice.node is None:
             return False
         self.watch.line.remove(job_id)
-        change = self._dispatch(job, choice.node)
+        change = self._dispatching.begin(job, choice.node)
         try:
-            is_ours, sent = await self._write_dispatch(job, change)
+            moved, sent = await self._dispatching.write(job, change)
         except UnavailableError:
             # Nobody knows whether it was written, or sent: the deadline of the acknowledgement
             # finds out.
             self.arm(job)
             return True
-        if is_ours:
+        if moved.holds:
             await self._sent(job, sent)
-        return True
-
-    async def _write_dispatch(
-        self, job: HomeJob, change: NodeJobChange
-    ) -> tuple[bool, SendResult | None]:
-        jobs, post = self._fabric.jobs, self._post(job)
-        job_id, sent = job.request.job_id, None
-        if post is None:
-            moved = await jobs.move(job_id, change)
         else:
-            moved, sent = await jobs.move_and_post(job_id, change, post)
-        if moved.result == "missing" and job.attempt == 1:
-            # Wiped while it stood in line. We know all there was to know of it.
-            me, life_us = self._fabric.instance_id, self._life(job)
-            made = await jobs.create(job.request, me, life_us, change)
-            return made.is_new, sent
-        if not moved.holds:
             self.endings.let_go(job, "the job is not waiting any more")
             job.node_id = ""
             await self.endings.follow(job, moved)
-        return moved.holds, sent
+        return True
 
     # ---- what happens to an attempt ----
 
@@ -362,17 +325,17 @@ class HomeJobs:
             change = NodeJobChange(
                 name="again",
                 attempt=attempt,
-                keep_us=self._life(job),
+                keep_us=self._dispatching.life(job),
                 progress=decision.progress,
             )
             moved = await self._fabric.jobs.move(job_id, change)
-            if moved.result != "moved":
+            if moved.result not in ("moved", "missing"):  # missing: wiped; it is written anew
                 await self.endings.follow(job, moved)
                 return
             error = decision.progress.last_error
             self._notes.retried(job_id, job.attempt, job.node_id, kind, error)
             self.endings.let_go(job, kind)
-            job.attempt, job.node_id, job.progress = moved.attempt, "", decision.progress
+            job.attempt, job.node_id, job.progress = attempt + 1, "", decision.progress
         finally:
             job.is_moving = False
         await self._update(job, "CREATED", kind)
@@ -388,9 +351,3 @@ class HomeJobs:
             reason=reason,
         )
         await self._sessions.push(job.request.session_id, frame)
-
-    def _life(self, job: HomeJob) -> int:
-        """How long the record must live while the job has not ended."""
-        limits = self._settings.limits
-        each_us = job.request.timeout_us or limits.result_us
-        return job.request.wait_us + limits.attempts * each_us + self._settings.keep_us

@@ -97,6 +97,9 @@ class Hosting:
                     self._results.tell_failed(node_id, assignment, "NODE_GONE", None)
                 )
         hosted.assigned.clear()
+        parked, hosted.parked = hosted.parked, {}
+        for message in parked.values():
+            self._background.spawn(self._hand_over(None, message))
 
     async def _withdraw_node(self, node_id: str) -> None:
         """Give up the id of a node that left, unless it is back already: then the owner key is that
@@ -132,12 +135,20 @@ class Hosting:
 
     async def _on_assign(self, message: Assign) -> None:
         hosted = self.nodes.get(message.node_id)
-        assignment = Assignment(message.request, message.attempt, message.home)
-        request = message.request
+        job_id = message.request.job_id
         if hosted is not None:
-            known = hosted.assigned.get(request.job_id)
+            known = hosted.assigned.get(job_id)
             if known is not None and known.attempt >= message.attempt:
                 return  # the message came twice
+            if known is None and hosted.is_full:
+                hosted.parked[job_id] = message
+                return
+        await self._hand_over(hosted, message)
+
+    async def _hand_over(self, hosted: HostedNode | None, message: Assign) -> None:
+        request = message.request
+        assignment = Assignment(request, message.attempt, message.home)
+        if hosted is not None:
             frame = frames.JobAssign(
                 job_id=request.job_id,
                 attempt_id=message.attempt,
@@ -157,11 +168,16 @@ class Hosting:
 
     async def _on_withdraw(self, message: Withdraw) -> None:
         hosted = self.nodes.get(message.node_id)
-        assignment = None if hosted is None else hosted.assigned.get(message.job_id)
-        if hosted is None or assignment is None or assignment.attempt != message.attempt:
+        if hosted is None:
+            return
+        parked = hosted.parked.get(message.job_id)
+        if parked is not None and parked.attempt == message.attempt:
+            del hosted.parked[message.job_id]
+        assignment = hosted.assigned.get(message.job_id)
+        if assignment is None or assignment.attempt != message.attempt:
             return
         del hosted.assigned[message.job_id]
-        self._freed(message.node_id, assignment)
+        self._freed(hosted, assignment)
         hosted.peer.send(
             frames.NodeJobCancel(
                 job_id=message.job_id, attempt_id=message.attempt, reason=message.reason
@@ -231,7 +247,7 @@ class Hosting:
             assignment.is_ending = True
             del hosted.assigned[frame.job_id]
             await self._mark_away(hosted, assignment.request.model)
-            self._freed(node_id, assignment)
+            self._freed(hosted, assignment)
             await self._results.tell_failed(node_id, assignment, MODEL_NOT_AVAILABLE, error)
             return
         assignment.is_ending = True
@@ -244,7 +260,7 @@ class Hosting:
         await self._results.finish(node_id, assignment, outcome)
         if hosted.assigned.get(frame.job_id) is assignment:
             del hosted.assigned[frame.job_id]
-        self._freed(node_id, assignment)
+        self._freed(hosted, assignment)
 
     async def _mark_away(self, hosted: HostedNode, model: str) -> None:
         record = hosted.record
@@ -267,11 +283,15 @@ class Hosting:
             "NODE", record.node_id, "NODE_MODEL_AWAY", {"model": model, "until": until}
         )
 
-    def _freed(self, node_id: str, assignment: Assignment) -> None:
+    def _freed(self, hosted: HostedNode, assignment: Assignment) -> None:
         """A slot is free again. Our own jobs are counted by their home, which is here."""
+        node_id = hosted.record.node_id
         self.changed.add(node_id)
         if assignment.home != self._fabric.instance_id:
             self._view.count(node_id, -1)
+        if hosted.parked and not hosted.is_full:
+            message = hosted.parked.pop(next(iter(hosted.parked)))
+            self._background.spawn(self._hand_over(hosted, message))
 
     # ---- to the home instance ----
 

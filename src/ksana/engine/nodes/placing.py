@@ -97,6 +97,12 @@ class Placing:
             self._believe(node, request.model, result)
         return bound, None
 
+    async def hold(self, request: JobRequest, node_id: str) -> None:
+        """Hold the slot again that a job should have on a node."""
+        node = self._view.get(node_id)
+        if node is not None:
+            await self._ask(request, node)
+
     def uncount(self, node_id: str) -> None:
         """A slot was given back."""
         self._view.count(node_id, -1)

@@ -60,12 +60,24 @@ class Upkeep:
         self._looked_mono: Micros = 0
         self._trusted_mono: Micros = 0
         """From when on it means something that an instance or a node is not listed."""
+        self._is_known = False
+        """Whether we have said that we live."""
+        self._missed_mono: Micros = 0
+        """Until when that was forgotten, and others may be alive and forgotten too."""
+        # Long enough for everybody to have renewed what is its own.
+        self._settle_us = settings.presence_ttl_us // 3 + settings.heartbeat_us + SECOND
         renew_us = min(settings.presence_ttl_us, settings.owner_ttl_us) // 3
         self.life = Pump("node-presence", clock, self._renew, poll_us=renew_us)
         self.view = Pump("node-view", clock, self.refresh, poll_us=settings.refresh_us)
         self.silence = Pump(
             "node-silence", clock, self._find_silent, poll_us=settings.heartbeat_us // 3
         )
+
+    def can_judge(self) -> bool:
+        """Whether an instance that is not present is dead: not right after the fabric was away or
+        lost its memory, for then nobody is present."""
+        is_steady = self._fabric.health().ok_us >= self._settle_us
+        return is_steady and self._clock.monotonic() >= self._missed_mono
 
     async def _renew(self) -> Instant | None:
         settings = self._settings
@@ -81,6 +93,7 @@ class Upkeep:
             sessions=len(self._sessions.local),
         )
         await self._fabric.presence.renew(info, settings.presence_ttl_us)
+        self._is_known = True
         nodes = {node_id: hosted.peer for node_id, hosted in self._hosting.nodes.items()}
         await self._renew_owners("node", nodes)
         await self._renew_owners("session", dict(self._sessions.local))
@@ -133,13 +146,14 @@ class Upkeep:
         living = await self._fabric.presence.list_living()
         self._living = frozenset(one.instance_id for one in living)
         if self._fabric.instance_id not in self._living:
-            # The fabric has lost its memory, or we are new. Until everybody has renewed what is
-            # its own, nobody is held to be dead.
-            settings = self._settings
-            wait_us = settings.presence_ttl_us // 3 + settings.heartbeat_us + SECOND
-            self._trusted_mono = now_mono + wait_us
+            # The fabric has lost its memory, or was away for long, or we are new. Until everybody
+            # has renewed what is its own, nobody is held to be dead.
+            self._trusted_mono = now_mono + self._settle_us
+            if self._is_known:
+                self._missed_mono = self._trusted_mono
             self._hosting.changed |= set(self._hosting.nodes)
             self.life.signal()
+            await self._home.hold_again()
 
     async def _publish(self) -> None:
         changed, self._hosting.changed = self._hosting.changed, set()

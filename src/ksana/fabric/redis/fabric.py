@@ -50,6 +50,7 @@ class RedisFabric:
         return FabricHealth(
             ok=problem is None,
             reason=problem,
+            ok_us=self._router.well_us,
             round_trips=self._router.round_trips,
             blocking_reads=self._router.blocking_reads,
             signals_dropped=self.signals.dropped,

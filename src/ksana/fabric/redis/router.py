@@ -34,7 +34,7 @@ from redis.exceptions import (
 
 from ksana.base.clock import Clock
 from ksana.base.errors import DependencyDownError
-from ksana.base.instant import SECOND
+from ksana.base.instant import DAY, SECOND, Micros
 from ksana.fabric.redis.address import Address, RedisUrl
 from ksana.fabric.redis.keys import SLOTS, slot_of
 from ksana.fabric.redis.link import Command, Link, LinkDownError, Word
@@ -105,12 +105,29 @@ class Router:
         self._closed_trips = 0
         self.blocking_reads = 0
         self.ops: dict[tuple[str, str], int] = {}
-        self.problem: str | None = None
-        """Why the last command that failed did; None since one succeeded."""
+        self._problem: str | None = None
+        self._well_since: Micros = clock.monotonic() - DAY
 
     @property
     def url(self) -> RedisUrl:
         return self._url
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last command that failed did; None since one succeeded."""
+        return self._problem
+
+    @property
+    def well_us(self) -> Micros:
+        """How long it has been without a problem."""
+        if self._problem is not None:
+            return 0
+        return min(DAY, self._clock.monotonic() - self._well_since)
+
+    def _note_success(self) -> None:
+        if self._problem is not None:
+            self._problem = None
+            self._well_since = self._clock.monotonic()
 
     @property
     def round_trips(self) -> int:
@@ -180,7 +197,7 @@ class Router:
                 done += 1
             for op, key, command, script in part[done:]:
                 answers.append(await self._execute(op, slot_of(key), command, script))
-        self.problem = None
+        self._note_success()
         return answers
 
     def _share(self, steps: Sequence[Step]) -> list[tuple[Address, Sequence[Step]]]:
@@ -233,7 +250,7 @@ class Router:
                     trip.give_up_at = 0.0  # away for long: nobody waits for it any more
             else:
                 if not isinstance(answer, RedisError):
-                    self.problem = None
+                    self._note_success()
                     self.count(op, "ok")
                     return answer
                 if self._react(trip, answer, link) and loop.time() < trip.give_up_at:
@@ -295,13 +312,13 @@ class Router:
 
     def _away(self, op: str, reason: str) -> DependencyDownError:
         self.count(op, "error")
-        self.problem = reason
+        self._problem = reason
         return DependencyDownError(f"Redis cannot be reached: {reason}")
 
     def _fault(self, op: str, answer: RedisError) -> Exception:
         self.count(op, "error")
         said = f"{type(answer).__name__}: {answer}"[:300]
-        self.problem = f"Redis refused {op}: {said}"
+        self._problem = f"Redis refused {op}: {said}"
         _log.error("Redis refused a command", op=op, err=said)
         return DependencyDownError(f"Redis refused {op}: {said}")
 
