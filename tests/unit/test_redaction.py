@@ -71,7 +71,7 @@ def test_plain_text_is_left_alone() -> None:
     for text in (
         "basic training",
         "mail a@b.c",
-        "http://h/p?x=1#y",
+        "http://h/p?page=1&status=FAILED#y",
         "ksana_store_up",
         "bearer of news",
         "key=1",
@@ -85,14 +85,22 @@ def test_plain_text_is_left_alone() -> None:
         ("mysql://u:p@h:1/d", "mysql://***@h:1/d"),
         ("postgresql://u:p@ss/w#rd@h/d", "postgresql://***@h/d"),
         ("redis://:p@h/0", "redis://***@h/0"),
-        ("http://u:p@h/x?mail=a@b", "http://***@h/x?mail=a@b"),
-        ("postgresql://h/d?user=u&password=p&x=1", "postgresql://h/d?user=u&password=***&x=1"),
+        ("http://u:p@h/x?mail=a@b", "http://***@h/x?mail=***"),
+        ("postgresql://h/d?user=u&password=p&x=1", "postgresql://h/d?user=***&password=***&x=***"),
+        ("mysql://h/d?charset=utf8mb4", "mysql://h/d?charset=utf8mb4"),
         ("sqlite:////srv/a.db", "sqlite:////srv/a.db"),
         ("memory", "memory"),
     ],
 )
 def test_urls_lose_their_login(url: str, masked: str) -> None:
     assert mask_url(url) == masked
+
+
+@pytest.mark.parametrize("name", ["token", "sessionId", "x-amz-signature", "code", "k%5B%5D", "q"])
+def test_values_of_a_query_are_shown_by_a_list_of_names_not_hidden_by_one(name: str) -> None:
+    clean = redact_text(f"calling https://h/p?page=2&{name}={HIDDEN}&limit=10 failed")
+    assert clean == f"calling https://h/p?page=2&{name}=***&limit=10 failed"
+    assert redact_member("query", f"{name}={HIDDEN}&page=2") == f"{name}=***&page=2"
 
 
 def test_members_with_secret_names_are_masked_at_any_depth() -> None:

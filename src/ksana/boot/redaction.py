@@ -45,8 +45,20 @@ _SECRETS: Final = re.compile(
     r"|(?P<header>\b(?i:(?:proxy-)?authorization|(?:set-)?cookie|x-api-key|x-callback-token)\b"
     r"[\"']?[ \t]*[:=][ \t]*)"
     r"(?P<quote>[\"']?)[^\r\n\"']+"
-    r"|(?P<query>[?&;](?i:token|access_token|api_key|apikey|key|password|passwd|secret|sig|signature|sslpassword)=)[^&#\s\"'<>]+"
+    r"|(?P<query>[?&;](?P<name>[A-Za-z0-9_.~%\[\]\-]{1,64})=)[^&#\s\"'<>]+"
 )
+SHOWN_QUERY: Final = frozenset(
+    {
+        *("page", "page_size", "limit", "cursor", "after", "before", "from", "to", "order", "sort"),
+        *("status", "state", "type", "entity_type", "job_type", "object_type", "action"),
+        *("metric", "bucket", "range", "wait_sec", "timeout", "version", "v", "format", "lang"),
+        *("locale", "tz", "timezone", "at", "n", "dry_run"),
+        *("sslmode", "charset", "connect_timeout", "application_name", "unix_socket", "mode"),
+    }
+)
+"""Members of a query whose values are shown: our own that hold no one's data, what is common in
+target addresses, and what a database address needs. All others are masked, whatever their name."""
+
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]|[\ud800-\udfff]"
 )
@@ -56,6 +68,8 @@ MAX_TEXT: Final = 4096
 """Longest text kept in one member of a log line; a target's answer must not fill the disk."""
 
 _MAX_DEPTH: Final = 6
+_QUERIES: Final = frozenset({"query", "query_string"})
+"""Members of a log line that hold a query without its question mark."""
 
 
 def redact_text(text: str) -> str:
@@ -72,6 +86,8 @@ def redact_member(
     if (key in _SECRET_KEYS or key in secret_names) and value is not None:
         return MASK
     if isinstance(value, str):
+        if key in _QUERIES:
+            return redact_text(f"?{value[:MAX_TEXT]}")[1:]
         return redact_text(value if len(value) <= MAX_TEXT else value[:MAX_TEXT] + "…")
     if value is None or isinstance(value, bool | int | float):
         return value
@@ -121,6 +137,8 @@ def escape_controls(text: str) -> str:
 def _masked(match: re.Match[str]) -> str:
     groups = match.groupdict()
     kept = groups["userinfo"] or groups["callback"] or groups["scheme"] or groups["query"]
+    if groups["query"] and groups["name"].lower() in SHOWN_QUERY:
+        return match[0]
     if groups["userinfo"]:
         return "://" + MASK + "@"
     if groups["header"]:

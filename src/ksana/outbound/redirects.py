@@ -6,6 +6,7 @@ from urllib.parse import urljoin
 
 import msgspec
 
+from ksana.domain.secrets import Secrets
 from ksana.domain.tasks.headers import Target, split_url
 from ksana.ports.caller import Request
 
@@ -33,6 +34,11 @@ def join_location(url: str, raw: bytes) -> str:
     return urljoin(url, path.replace(" ", "%20") + mark + query.replace(" ", "+"))
 
 
+def show_url(request: Request, url: str) -> str:
+    """The address of a hop for an error text, its secrets masked and its length bounded."""
+    return (url if request.secrets is None else request.secrets.mask(url))[:200]
+
+
 def next_hop(request: Request, status: int, url: str) -> Request:
     """Build the request that follows a redirect. Raise ValueError if `url` cannot be called."""
     target = split_url(url)
@@ -41,8 +47,31 @@ def next_hop(request: Request, status: int, url: str) -> Request:
         method, body = "GET", None
         headers = tuple(pair for pair in headers if not pair[0].lower().startswith(_OF_THE_BODY))
     if not _is_same_origin(split_url(request.url), target):
-        headers = tuple(pair for pair in headers if pair[0].lower() not in CREDENTIALS)
+        headers = _leave_behind(headers, request.secrets)
+        _refuse_secrets(request.secrets, url, body)
     return msgspec.structs.replace(request, method=method, url=url, headers=headers, body=body)
+
+
+def _leave_behind(
+    headers: tuple[tuple[str, str], ...], secrets: Secrets | None
+) -> tuple[tuple[str, str], ...]:
+    """The headers that may go to another origin."""
+    if secrets is None:
+        return tuple(pair for pair in headers if pair[0].lower() not in CREDENTIALS)
+    return tuple(
+        (name, value)
+        for name, value in headers
+        if name.lower() not in secrets.names and not secrets.are_in(value.encode())
+    )
+
+
+def _refuse_secrets(secrets: Secrets | None, url: str, body: bytes | None) -> None:
+    if secrets is None:
+        return
+    if body is not None and (secrets.is_body_secret or secrets.are_in(body)):
+        raise ValueError("it is another origin, and the body holds a secret or a callback token")
+    if secrets.are_in(url.encode()):
+        raise ValueError("it is another origin, and the address holds a secret or a callback token")
 
 
 def _is_same_origin(here: Target, there: Target) -> bool:

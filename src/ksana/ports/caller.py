@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from ksana.base.instant import Micros
+from ksana.domain.secrets import Secrets
 
 ReplyKind = Literal["answered", "timeout", "unreachable", "refused", "aborted"]
 """answered: a complete HTTP answer came. timeout: the deadline or the connect deadline passed.
@@ -35,6 +36,9 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """Whether a GET, HEAD, PUT or DELETE may be sent again, once, on a new connection, when a kept
     one ends before a byte of the answer. Other methods never are: the target may have acted. If
     False, the request goes out on a new connection, so that a stale one cannot cost the attempt."""
+    secrets: Secrets | None = None
+    """What is for the target alone. It never follows a redirect to another origin, and is masked in
+    every error text."""
 
 
 class Timing(msgspec.Struct, frozen=True, gc=False):

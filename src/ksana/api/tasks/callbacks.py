@@ -12,16 +12,15 @@ import msgspec
 from ksana.api.core.errors import from_validation
 from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Call, Route
-from ksana.api.tasks.members import MASK, TaskSurface, show_time
+from ksana.api.tasks.members import TaskSurface, show_time
 from ksana.base.errors import InvalidError
+from ksana.domain.secrets import MASK
+from ksana.domain.tasks.secrets import HIDDEN_HEADERS
 from ksana.service.tasks.callbacks import CallbackAnswer, CallbackBody, Received
 
 METHODS: Final = ("POST", "PUT", "PATCH", "GET")
 """What a task may choose as its callback_method."""
 MAX_HEADERS_TEXT: Final = 16 * 1024
-_HIDDEN: Final = frozenset(
-    {"authorization", "proxy-authorization", "cookie", "x-api-key", "x-callback-token"}
-)
 _encode = msgspec.json.Encoder().encode
 _as_raw: Final = msgspec.json.Decoder(msgspec.Raw)
 
@@ -157,7 +156,7 @@ def _receive(call: Call, body: CallbackBody, raw: bytes) -> Received:
         if room < 0:
             break
         key = name.decode("latin-1")
-        shown[key] = MASK if key in _HIDDEN else value.decode("latin-1")
+        shown[key] = MASK if key in HIDDEN_HEADERS else value.decode("latin-1")
     return Received(body, raw.decode("utf-8"), _encode(shown).decode(), call.method)
 
 

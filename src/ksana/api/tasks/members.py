@@ -12,7 +12,6 @@ from ksana.base.clock import Clock
 from ksana.base.durations import format_duration, parse_duration
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, MINUTE, SECOND, Instant, Micros, format_instant, parse_instant
-from ksana.domain.tasks import headers as header_rules
 from ksana.domain.tasks.records import Definition, Delivery, OnOrphan
 from ksana.domain.tasks.template import check_template
 from ksana.domain.timetable import DstGap, DstOverlap
@@ -22,8 +21,6 @@ from ksana.service.tasks.runs import RunService
 
 T = TypeVar("T")
 
-MASK: Final = "***"
-SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 LONGEST_TIMEOUT: Final[Micros] = DAY
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _VERSION = re.compile(r'(?:W/)?"?(\d{1,9})"?\Z', re.ASCII)
@@ -136,40 +133,6 @@ def check_type(kind: str) -> None:
     """Raise InvalidError for a delivery that does not exist yet."""
     if kind != "http":
         raise InvalidError(f"type {kind} is not available yet: only http is", field="type")
-
-
-def read_headers(
-    sent: Mapping[str, str], secret: tuple[str, ...], old: Definition | None, field: str
-) -> dict[str, str]:
-    """Check headers; `***` in the place of a secret keeps the one that is stored."""
-    stored: dict[str, str] = {}
-    hidden = SECRET_HEADERS | {name.lower() for name in secret}
-    if old is not None:
-        stored = {name.lower(): value for name, value in old.headers.items()}
-        hidden |= {name.lower() for name in old.options.secret_headers}
-    headers: dict[str, str] = {}
-    seen: set[str] = set()
-    for name, value in sent.items():
-        lower = name.lower()
-        if lower in seen:
-            raise InvalidError(f"the header {name[:64]} is given twice", field=field)
-        seen.add(lower)
-        if value == MASK and lower in hidden:
-            if lower not in stored:
-                raise InvalidError(
-                    f"{MASK} stands for a stored secret, and none is stored for {name[:64]}",
-                    field=field,
-                )
-            value = stored[lower]
-        headers[name] = value
-    header_rules.check_headers(headers, field=field)
-    return headers
-
-
-def mask_headers(headers: Mapping[str, str], secret: tuple[str, ...]) -> dict[str, str]:
-    """Headers for an answer: secrets read `***`."""
-    hidden = SECRET_HEADERS | {name.lower() for name in secret} if secret else SECRET_HEADERS
-    return {name: MASK if name.lower() in hidden else value for name, value in headers.items()}
 
 
 def align_names(patch: dict[str, Any], stored: Mapping[str, str]) -> dict[str, Any]:

@@ -6,8 +6,10 @@ import msgspec
 
 from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Answer, Call, Route, to_row_id
-from ksana.api.tasks.members import MASK, TaskSurface, mask_headers, read_time, show_time
+from ksana.api.tasks.members import TaskSurface, read_time, show_time
+from ksana.api.tasks.secret_members import mask_headers
 from ksana.base.ids import is_uid
+from ksana.domain.secrets import MASK
 from ksana.domain.tasks.records import Run, Task
 from ksana.service.tasks.callbacks import final_status
 from ksana.service.tasks.runs import RunRef

@@ -7,7 +7,6 @@ from msgspec import UNSET
 from msgspec import UnsetType as Unset
 
 from ksana.api.tasks.members import (
-    MASK,
     Defaults,
     align_names,
     check_name,
@@ -15,7 +14,6 @@ from ksana.api.tasks.members import (
     check_type,
     given,
     merge,
-    read_headers,
     read_span,
     sent_members,
 )
@@ -32,6 +30,13 @@ from ksana.api.tasks.schedule_shapes import (
     merge_schedule,
     read_chosen,
 )
+from ksana.api.tasks.secret_members import (
+    Stored,
+    find_stored,
+    read_body,
+    read_headers,
+    read_signing_secret,
+)
 from ksana.api.tasks.task_views import view_task
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, HOUR, MILLISECOND, SECOND, Instant, Micros
@@ -47,7 +52,6 @@ from ksana.domain.tasks.records import (
     Task,
     TaskType,
 )
-from ksana.domain.tasks.signing import check_secret
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
@@ -135,6 +139,7 @@ class TaskBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     secret_headers: (
         Annotated[list[str], msgspec.Meta(max_length=header_rules.MAX_HEADERS)] | Unset | None
     ) = UNSET
+    secret_body: bool | Unset | None = UNSET
     tags: Tags | Unset | None = UNSET
     history_limit: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | Unset | None = UNSET
     response_limit: Annotated[int, msgspec.Meta(ge=0, le=2**40)] | Unset | None = UNSET
@@ -159,14 +164,14 @@ def read_task(
 ) -> Definition:
     """Read a whole task and check all of it. `old` lends its secrets and its interval's anchor."""
     chosen = _read_schedule(body, defaults, now, old)
-    old_definition = None if old is None else old.definition
-    options = _read_options(body, defaults, chosen.max_runs, old_definition)
     name, url = given(body.name, ""), given(body.target_url, "")
     check_name(name, may_be_empty=dialect == "T")
     if not url:
         raise InvalidError("target_url is needed", field="target_url")
     header_rules.check_url(url, field="target_url")
-    headers = {name: value for name, value in given(body.headers, {}).items() if value is not None}
+    stored = find_stored(None if old is None else old.definition, url, name)
+    options = _read_options(body, defaults, chosen.max_runs, stored)
+    headers = {key: value for key, value in given(body.headers, {}).items() if value is not None}
     misfire_policy: MisfirePolicy = given(body.misfire_policy, "FIRE_NOW")
     catchup_limit = given(body.catchup_limit, 0)
     if misfire_policy == "CATCH_UP_LIMITED" and not catchup_limit:
@@ -190,8 +195,8 @@ def read_task(
         exec_type=given(body.exec_type, "SYNC"),
         http_method=given(body.http_method, "GET"),
         target_url=url,
-        headers=read_headers(headers, options.secret_headers, old_definition, "headers"),
-        body=given(body.body_template, "") or None,
+        headers=read_headers(headers, options.secret_headers, stored, "headers"),
+        body=read_body(given(body.body_template, ""), options.secret_body, stored, "body_template"),
         timeout_us=timeout_us,
         retry=_read_retry(given(body.retry_policy, None), defaults),
         max_concurrency=given(body.max_concurrency, 1),
@@ -266,7 +271,7 @@ def _read_schedule(body: TaskBody, defaults: Defaults, now: Instant, old: Task |
 
 
 def _read_options(
-    body: TaskBody, defaults: Defaults, max_runs: int | None, old: Definition | None
+    body: TaskBody, defaults: Defaults, max_runs: int | None, stored: Stored
 ) -> Options:
     kind: TaskType = given(body.type, "http")
     check_type(kind)
@@ -285,8 +290,9 @@ def _read_options(
         if connect is None
         else read_span(connect, "connect_timeout", least=MILLISECOND),
         follow_redirects=given(body.follow_redirects, defaults.follow_redirects),
-        signing_secret=_read_secret(given(body.signing_secret, None), old),
+        signing_secret=read_signing_secret(given(body.signing_secret, None), stored),
         secret_headers=secret_headers,
+        secret_body=given(body.secret_body, False),
         max_queued=given(body.max_queued, defaults.max_queued),
         misfire_grace_us=defaults.misfire_grace_us
         if grace is None
@@ -300,19 +306,6 @@ def _read_options(
         history_limit=given(body.history_limit, defaults.history_limit),
         response_limit=defaults.response_limit if limit is None else limit or None,
     )
-
-
-def _read_secret(sent: str | None, old: Definition | None) -> str | None:
-    if sent == MASK:
-        if old is None or old.options.signing_secret is None:
-            raise InvalidError(
-                f"{MASK} stands for a stored secret, and none is stored", field="signing_secret"
-            )
-        return old.options.signing_secret
-    if not sent:
-        return None
-    check_secret(sent)
-    return sent
 
 
 def _read_retry(body: RetryBody | None, defaults: Defaults) -> RetryPolicy:

@@ -4,11 +4,13 @@ from typing import Any
 
 import msgspec
 
-from ksana.api.tasks.members import MASK, mask_headers, show_seconds, show_time
+from ksana.api.tasks.members import show_seconds, show_time
 from ksana.api.tasks.schedule_shapes import show_schedule
+from ksana.api.tasks.secret_members import mask_body, mask_headers
 from ksana.base.durations import format_duration
 from ksana.base.instant import Instant, Micros
 from ksana.domain.schedule import Cron
+from ksana.domain.secrets import MASK
 from ksana.domain.tasks.records import RetryPolicy, Task
 
 
@@ -59,6 +61,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     follow_redirects: int
     signing_secret: str | None
     secret_headers: list[str]
+    secret_body: bool
     tags: list[str]
     history_limit: int
     response_limit: int
@@ -100,7 +103,7 @@ def view_task(task: Task) -> TaskView:
         http_method=definition.http_method,
         target_url=definition.target_url,
         headers=mask_headers(definition.headers, options.secret_headers),
-        body_template=definition.body,
+        body_template=mask_body(definition),
         template=options.template,
         timeout_seconds=show_seconds(definition.timeout_us),
         connect_timeout=_show_span(options.connect_timeout_us),
@@ -119,6 +122,7 @@ def view_task(task: Task) -> TaskView:
         follow_redirects=options.follow_redirects,
         signing_secret=MASK if options.signing_secret else None,
         secret_headers=list(options.secret_headers),
+        secret_body=options.secret_body,
         tags=list(definition.tags),
         history_limit=options.history_limit,
         response_limit=options.response_limit or 0,

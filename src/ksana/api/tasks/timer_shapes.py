@@ -15,9 +15,7 @@ from ksana.api.tasks.members import (
     check_placeholders,
     check_type,
     given,
-    mask_headers,
     merge,
-    read_headers,
     read_span,
     sent_members,
     show_time,
@@ -29,6 +27,14 @@ from ksana.api.tasks.schedule_shapes import (
     base_of,
     merge_schedule,
     read_chosen,
+)
+from ksana.api.tasks.secret_members import (
+    find_stored,
+    keep_signing_secret,
+    mask_body,
+    mask_headers,
+    read_body,
+    read_headers,
 )
 from ksana.base.durations import format_duration
 from ksana.base.errors import InvalidError
@@ -117,7 +123,7 @@ def show_timer(task: Task) -> TimerView:
             definition.http_method,
             definition.target_url,
             mask_headers(definition.headers, definition.options.secret_headers),
-            definition.body or "",
+            mask_body(definition) or "",
         ),
         schedule=schedule,
         timeout=format_duration(definition.timeout_us),
@@ -146,8 +152,10 @@ def read_timer(
     if not url:
         raise InvalidError("http.url is needed", field="http.url")
     header_rules.check_url(url, field="http.url")
-    sent = {name: value for name, value in given(http.headers, {}).items() if value is not None}
+    sent = {key: value for key, value in given(http.headers, {}).items() if value is not None}
     chosen = _read_schedule(body, defaults, now, old)
+    stored = find_stored(None if old is None else old.definition, url, name)
+    keep_signing_secret(stored)
     timeout, backoff = given(body.timeout, None), given(body.retry_backoff, None)
     definition = msgspec.structs.replace(
         before,
@@ -155,10 +163,8 @@ def read_timer(
         schedule=chosen.schedule,
         http_method=given(http.method, "GET"),
         target_url=url,
-        headers=read_headers(
-            sent, before.options.secret_headers, None if old is None else before, "http.headers"
-        ),
-        body=given(http.body, "") or None,
+        headers=read_headers(sent, before.options.secret_headers, stored, "http.headers"),
+        body=read_body(given(http.body, ""), before.options.secret_body, stored, "http.body"),
         timeout_us=defaults.timer_timeout_us
         if timeout is None
         else read_span(timeout, "timeout", least=MILLISECOND),

@@ -42,6 +42,7 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     follow_redirects: int = 0
     signing_secret: str | None = None
     secret_headers: tuple[str, ...] = ()
+    secret_body: bool = False
     max_queued: int = 100
     misfire_grace_us: Micros = MINUTE
     retry_on_callback_failure: bool = False

@@ -16,7 +16,7 @@ from ksana.base.instant import Instant, Micros
 from ksana.domain.tasks.records import ClaimedRun
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue, SlotBudget
-from ksana.engine.tasks.requests import Built, build_request
+from ksana.engine.tasks.requests import Built, build_request, shown_reply
 from ksana.engine.tasks.watermark import Watermark
 from ksana.ports.caller import Call, Caller, Reply, Timing
 from ksana.ports.store import Store
@@ -222,6 +222,8 @@ class Dispatcher:
 
     def _end(self, run: ClaimedRun, built: Built | None, reply: Reply, started_at: Instant) -> None:
         request, shown = built or (None, None)
+        if request is not None:
+            reply = shown_reply(request, reply)
         ended_at = max(started_at, self._clock.now())
         self._on_over(AttemptOver(run, request, shown, reply, started_at, ended_at))
 

@@ -89,7 +89,7 @@ def _record_of(over: AttemptOver) -> AttemptRecord:
     # By position, in the order of the fields: there is one for every call.
     return AttemptRecord(
         over.shown_headers,
-        None if request is None else shown_body(request, over.held),
+        None if request is None else shown_body(request),
         reply.status,
         body,
         reply.truncated,

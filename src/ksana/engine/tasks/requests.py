@@ -7,24 +7,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from ksana.base.instant import SECOND, Instant, format_instant
+from ksana.domain.secrets import MASK, Secrets, mask
 from ksana.domain.tasks import template
-from ksana.domain.tasks.records import ClaimedRun, Definition
+from ksana.domain.tasks.records import ClaimedRun, Definition, Options
+from ksana.domain.tasks.secrets import HIDDEN_HEADERS, add_body, add_token, find_secrets
 from ksana.domain.tasks.signing import sign
-from ksana.ports.caller import Request
+from ksana.ports.caller import Reply, Request
 
 _BODILESS: Final = frozenset({"GET", "HEAD"})
 _DEFAULT_CONNECT: Final = 5 * SECOND
-_MASKED: Final = frozenset(
-    {
-        "authorization",
-        "proxy-authorization",
-        "cookie",
-        "x-api-key",
-        "x-callback-token",
-        "x-callback-url",
-        "webhook-signature",
-    }
-)
 _encode = msgspec.json.Encoder().encode
 _show_slot = lru_cache(maxsize=1024)(format_instant)
 """Tasks that are due together have one slot."""
@@ -46,15 +37,32 @@ class _Plan(msgspec.Struct, frozen=True):
     is_json: bool | None
     """By the Content-Type; None if there is none."""
     has_holes: bool
+    secrets: Secrets | None
+    """What the target must not give back; None if there is nothing."""
 
 
 @lru_cache(maxsize=8192)
-def _plan_of(headers: tuple[tuple[str, str], ...], secret: tuple[str, ...]) -> _Plan:
+def _plan_of(
+    headers: tuple[tuple[str, str], ...],
+    secret: tuple[str, ...],
+    signing_secret: str | None,
+    is_body_secret: bool,
+) -> _Plan:
     names = {name.lower(): value for name, value in headers}
     content_type = names.get("content-type")
     is_json = None if content_type is None else "json" in content_type.lower()
     return _Plan(
-        _shown(headers, secret), headers, is_json, any(_is_hole(value) for _, value in headers)
+        _shown(headers, secret),
+        headers,
+        is_json,
+        any(_is_hole(value) for _, value in headers),
+        find_secrets(headers, secret, signing_secret, is_body_secret),
+    )
+
+
+def _plan_for(headers: dict[str, str], options: Options) -> _Plan:
+    return _plan_of(
+        tuple(headers.items()), options.secret_headers, options.signing_secret, options.secret_body
     )
 
 
@@ -68,7 +76,8 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
     definition = task.definition
     options = definition.options
     body = held.override_body if held.override_body is not None else definition.body
-    plan = _plan_of(tuple(definition.headers.items()), options.secret_headers)
+    plan = _plan_for(definition.headers, options)
+    secrets = plan.secrets
     is_json = plan.is_json
     if is_json is None:
         is_json = not body or template.looks_like_json(body)
@@ -86,6 +95,8 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
             body = None if body is None else template.fill_body(body, values, is_json=is_json)
         elif definition.http_method not in _BODILESS:
             body = _facts(held, values)
+    if secrets is not None and (has_holes or options.secret_body):
+        secrets = _secrets_of_run(headers, body, options)
     data = body.encode() if body else None
     if data is not None and plan.is_json is None:
         headers.append(
@@ -111,15 +122,32 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
             ("X-Callback-Token", held.callback_token),
         )
         shown += ',"X-Callback-Url":"***","X-Callback-Token":"***"'
+        secrets = add_token(secrets, held.callback_token)
     if options.signing_secret:
         headers += sign(options.signing_secret, held.uid, now, data or b"")
         shown += f',"webhook-id":"{held.uid}","webhook-signature":"***"'
-    request = _request_of(definition, url, tuple(headers), data)
+    request = _request_of(definition, url, tuple(headers), data, secrets)
     return Built(request, "{" + shown.lstrip(",") + "}")
 
 
+def _secrets_of_run(
+    headers: list[tuple[str, str]], body: str | None, options: Options
+) -> Secrets | None:
+    """The secrets as they are sent with this run: placeholders are filled."""
+    secrets = find_secrets(
+        headers, options.secret_headers, options.signing_secret, options.secret_body
+    )
+    if secrets is None or not secrets.is_body_secret or not body:
+        return secrets
+    return add_body(secrets, body)
+
+
 def _request_of(
-    definition: Definition, url: str, headers: tuple[tuple[str, str], ...], data: bytes | None
+    definition: Definition,
+    url: str,
+    headers: tuple[tuple[str, str], ...],
+    data: bytes | None,
+    secrets: Secrets | None,
 ) -> Request:
     # In the order of the fields: there is one for every call.
     options, timeout_us = definition.options, definition.timeout_us
@@ -133,6 +161,7 @@ def _request_of(
         options.follow_redirects,
         options.response_limit,
         options.delivery != "at_most_once",
+        secrets,
     )
 
 
@@ -144,19 +173,29 @@ def span_id_of(uid: str, attempt: int) -> str:
 
 
 def _shown(headers: tuple[tuple[str, str], ...], secret: tuple[str, ...]) -> str:
-    hidden = _MASKED.union(name.lower() for name in secret)
-    shown = {name: "***" if name.lower() in hidden else value for name, value in headers}
+    hidden = HIDDEN_HEADERS.union(name.lower() for name in secret)
+    shown = {name: MASK if name.lower() in hidden else value for name, value in headers}
     return _encode(shown).decode()[1:-1]
 
 
-def shown_body(request: Request, held: ClaimedRun) -> str | None:
-    """The body as stored: the callback token reads `***`."""
-    if request.body is None:
+def shown_body(request: Request) -> str | None:
+    """The body as stored: secrets read `***`."""
+    body, secrets = request.body, request.secrets
+    if body is None:
         return None
-    text = request.body.decode("utf-8", "replace")
-    if held.callback_token is not None:
-        text = text.replace(held.callback_token, "***")
-    return text
+    if secrets is not None:
+        body = MASK.encode() if secrets.is_body_secret else mask(body, secrets.values)
+    return body.decode("utf-8", "replace")
+
+
+def shown_reply(request: Request, reply: Reply) -> Reply:
+    """The reply as stored: what the target repeats of the secrets it was sent reads `***`."""
+    secrets = request.secrets
+    if secrets is None:
+        return reply
+    body = mask(reply.body, secrets.values, is_cut=reply.truncated)
+    error = None if reply.error is None else secrets.mask(reply.error)
+    return msgspec.structs.replace(reply, body=body, error=error)
 
 
 def _values(held: ClaimedRun, now: Instant, scheduled: str, callback_base: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from ksana.domain.tasks.classify import clip_error
 from ksana.domain.tasks.headers import Target
 from ksana.outbound.curl.handle import CurlHandle
 from ksana.outbound.errors import Failure, describe
-from ksana.outbound.redirects import MAX_HOPS
+from ksana.outbound.redirects import MAX_HOPS, show_url
 from ksana.outbound.resolver import LookupResult
 from ksana.ports.caller import Reply, ReplyKind, Request, Timing
 
@@ -90,7 +90,7 @@ class CurlCall:
     def fail(self, kind: ReplyKind, why: str) -> Reply:
         """Make the reply of a call that got no answer."""
         if self.is_redirected and kind == "refused":
-            why = f"redirected to {self.request.url[:200]}: {why}"
+            why = f"redirected to {show_url(self.request, self.request.url)}: {why}"
         return Reply(
             kind=kind,
             timing=self.read_timing(),

@@ -32,7 +32,7 @@ from ksana.outbound.curl.call import CurlCall, make_reply, read_failure
 from ksana.outbound.curl.handle import HARD_CAP, CurlHandle
 from ksana.outbound.curl.multi import LoopMulti
 from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.redirects import REDIRECTS, next_hop, read_location
+from ksana.outbound.redirects import REDIRECTS, next_hop, read_location, show_url
 from ksana.outbound.resend import can_send_again
 from ksana.outbound.resolver import (
     LookUpFunction,
@@ -317,7 +317,7 @@ class CurlCaller:
         try:
             call.request = next_hop(call.request, reply.status, url)
         except ValueError as error:
-            return call.fail("refused", f"redirected to {url[:200]}: {error}")
+            return call.fail("refused", f"redirected to {show_url(call.request, url)}: {error}")
         return self._start(call)
 
     def _release(self, handle: CurlHandle, call: CurlCall) -> None:

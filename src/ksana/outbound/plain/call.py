@@ -16,7 +16,7 @@ from ksana.outbound.plain.connect import ConnectAttempt
 from ksana.outbound.plain.connection import Origin, PlainConnection
 from ksana.outbound.plain.encode_request import PlainRoute
 from ksana.outbound.plain.response import ResponseParser
-from ksana.outbound.redirects import MAX_HOPS
+from ksana.outbound.redirects import MAX_HOPS, show_url
 from ksana.outbound.resolver import LookupResult
 from ksana.ports.caller import Call, Reply, ReplyKind, Request, Timing
 
@@ -162,7 +162,7 @@ class PlainCall(Timed):
     def fail(self, kind: ReplyKind, why: str) -> Reply:
         """Make the reply of a call that got no response."""
         if self.is_redirected and kind == "refused":
-            why = f"redirected to {self.request.url[:200]}: {why}"
+            why = f"redirected to {show_url(self.request, self.request.url)}: {why}"
         return Reply(
             kind=kind,
             timing=self.read_timing(monotonic()),

@@ -25,7 +25,7 @@ from ksana.outbound.plain.connection import Origin, PlainConnection
 from ksana.outbound.plain.encode_request import PlainRoute, encode_request, find_route
 from ksana.outbound.plain.pool import ConnectionPool
 from ksana.outbound.plain.response import ResponseError, ResponseParser, read_common
-from ksana.outbound.redirects import REDIRECTS, join_location, next_hop
+from ksana.outbound.redirects import REDIRECTS, join_location, next_hop, show_url
 from ksana.outbound.resend import can_send_again
 from ksana.outbound.resolver import LookupResult, Resolver
 from ksana.ports.caller import Call, Reply, Request
@@ -289,7 +289,7 @@ class PlainHttpClient:
             route = find_route(request.url)
             encoded = encode_request(route, request) if route is not None else None
         except ValueError as error:
-            return call.fail("refused", f"redirected to {url[:200]}: {error}")
+            return call.fail("refused", f"redirected to {show_url(call.request, url)}: {error}")
         spent_ms = call.go_on_with(request)
         if route is None or encoded is None:
             call.handed_over = self._hand_over(

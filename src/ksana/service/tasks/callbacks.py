@@ -10,15 +10,18 @@ from ksana.base.errors import ConflictError, InvalidError, MethodError, NotFound
 from ksana.base.ids import new_token
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.lifecycle import RUN
+from ksana.domain.secrets import Secrets, mask
 from ksana.domain.tasks.callbacks import end_by_callback
 from ksana.domain.tasks.changes import extend_deadline
 from ksana.domain.tasks.records import Run, Task
+from ksana.domain.tasks.secrets import add_token, find_secrets
 from ksana.engine.tasks.run_writer import write_changes
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
 from ksana.service.tasks.definitions import Hints
 
 _DATA_LIMIT = 1024 * 1024
+_encode = msgspec.json.Encoder().encode
 
 
 class CallbackBody(msgspec.Struct, frozen=True):
@@ -132,6 +135,7 @@ def _take(
     method = task.definition.callback_method
     if received.method != method:
         raise MethodError(f"this task takes its callback by {method}")
+    received = _mask(received, _secrets_of(task, run))
     status = received.body.status
     if status not in ("SUCCESS", "FAILED", "RUNNING"):
         raise InvalidError("status must be SUCCESS, FAILED or RUNNING", field="status")
@@ -150,6 +154,31 @@ def _take(
     return _end(tx, task, run, received.body)
 
 
+def _secrets_of(task: Task, run: Run) -> Secrets | None:
+    definition, options = task.definition, task.definition.options
+    found = find_secrets(definition.headers.items(), options.secret_headers, options.signing_secret)
+    return found if run.callback_token is None else add_token(found, run.callback_token)
+
+
+def _mask(received: Received, secrets: Secrets | None) -> Received:
+    """The callback as it is kept: what it repeats of the run's secrets reads `***`."""
+    if secrets is None:
+        return received
+    body = received.body
+    data, error = body.data, body.error_message
+    masked = msgspec.structs.replace(
+        body,
+        data=None if data is None else msgspec.Raw(mask(_encode(data), secrets.values)),
+        error_message=None if error is None else secrets.mask(error),
+    )
+    return Received(
+        masked,
+        secrets.mask(received.raw_body),
+        secrets.mask(received.headers_json),
+        received.method,
+    )
+
+
 def _keep_waiting(tx: TasksTx, run: Run, body: CallbackBody) -> CallbackAnswer:
     deadline = run.callback_deadline
     if body.extend_sec is not None and run.status == "CALLBACK_PENDING":
@@ -161,7 +190,7 @@ def _keep_waiting(tx: TasksTx, run: Run, body: CallbackBody) -> CallbackAnswer:
 
 
 def _end(tx: TasksTx, task: Task, run: Run, body: CallbackBody) -> tuple[CallbackAnswer, set[str]]:
-    data = None if body.data is None else msgspec.json.encode(body.data).decode()[:_DATA_LIMIT]
+    data = None if body.data is None else _encode(body.data).decode()[:_DATA_LIMIT]
     change = end_by_callback(run, task, body.status, data, body.error_message, tx.now, new_token())
     written = write_changes(tx, [change])
     if not written.done[0]:
