@@ -51,7 +51,10 @@ class Session:
         "_is_network",
         "_later",
         "_statements",
+        "raw_later",
         "round_trips",
+        "run_later",
+        "run_rows_later",
         "wrote",
     )
 
@@ -64,7 +67,15 @@ class Session:
         self._statements = statements
         self._cursor = connection.cursor()
         # Run a statement, and before it what waits; the cursor has its answer afterwards.
-        self._execute = self._send_one if dialect.is_network else self._cursor.execute
+        self._execute: Callable[..., Any] = self._cursor.execute
+        # Run a statement without an answer: in our own process like any other.
+        self.run_later: Callable[..., object] = self.run
+        self.run_rows_later: Callable[..., object] = self.run_rows
+        self.raw_later: Callable[[str], object] = self.raw
+        if dialect.is_network:
+            self._execute = self._send_one
+            self.run_later, self.run_rows_later = self._run_later, self._run_rows_later
+            self.raw_later = self._raw_later
         self._later: list[Sent] = []
         self.round_trips = 0
         """Since whoever counts them set this to 0."""
@@ -89,14 +100,10 @@ class Session:
             self.wrote = True
         return count
 
-    def run_later(self, name: str, /, **params: Any) -> None:
-        """Run a statement that changes rows, whatever it matches."""
+    def _run_later(self, name: str, /, **params: Any) -> None:
         self.wrote = True
         statement = self._statements[name]
-        if self._is_network:
-            self._later.append((statement.sql, statement.bind(params)))
-        else:
-            self._cursor.execute(statement.sql, statement.bind(params))
+        self._later.append((statement.sql, statement.bind(params)))
 
     # Many rows. A row's values stand in the order of `columns`, which names parameters of the
     # statement. The statement is written for one row; no two rows may change the same one.
@@ -119,11 +126,8 @@ class Session:
         bound = self._bind_rows(statement, columns, rows)
         return sum(self._send(self._dialect.widen(self._cursor, statement.sql, bound)))
 
-    def run_rows_later(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
-        """Run a statement for each row, whatever they match."""
-        if not self._is_network:
-            self.run_rows(name, columns, rows)
-        elif rows:
+    def _run_rows_later(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        if rows:
             self.wrote = True
             statement = self._statements[name]
             bound = self._bind_rows(statement, columns, rows)
@@ -186,12 +190,8 @@ class Session:
         self._execute(sql)
         return self._cursor.fetchone() if self._cursor.description else None
 
-    def raw_later(self, sql: str) -> None:
-        """The same, without an answer."""
-        if self._is_network:
-            self._later.append((sql, None))
-        else:
-            self._cursor.execute(sql)
+    def _raw_later(self, sql: str) -> None:
+        self._later.append((sql, None))
 
     def forget_later(self) -> None:
         """Drop what waits: the transaction is rolled back."""
@@ -222,10 +222,10 @@ class ReadSession(Session):
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
         raise _writes(name)
 
-    def run_later(self, name: str, /, **params: Any) -> None:
+    def _run_later(self, name: str, /, **params: Any) -> None:
         raise _writes(name)
 
-    def run_rows_later(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+    def _run_rows_later(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         raise _writes(name)
 
 
