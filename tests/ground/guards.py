@@ -5,72 +5,37 @@
     python -m tests.ground.guards queue.finish_job       of one statement
     python -m tests.ground.guards --list              only name them
 
-A guard is a condition of an UPDATE or DELETE beyond the row's key. For each, the tests of its
-package run without it, on SQLite, until one fails. What no test notices is reported, and the exit
-status is 1. Every run is a fork of one process that has imported the tests, so a guard takes
-seconds.
+A guard is a condition of an UPDATE or DELETE beyond the row's key. For each, the tests that run its
+statement run without it, on SQLite, until one fails (see `mutants`). What no test notices is
+reported, and the exit status is 1.
 """
 
 import argparse
 import contextlib
-import os
 import re
 import sqlite3
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import NamedTuple
 
-import pytest
-
-from ksana.store.sql.core import statements
+from ksana.store.jsonfile import store as jsonfile_store
+from ksana.store.sql.core import statements, store
 from ksana.store.sql.core.dialects import SqliteDialect
 from ksana.store.sql.core.migrate import list_migrations
 from ksana.store.sql.core.packages import list_packages
+from tests.ground import mutants
 
-ROOT = Path(__file__).parents[2]
-
-SELECTIONS = {
-    "core": (
-        "tests/conformance/store/test_core_guards.py",
-        "tests/conformance/store/test_core_tables.py",
-        "tests/conformance/store/test_idempotency.py",
-        "tests/conformance/store/test_transact.py",
-        "tests/engine/test_membership.py",
-        "tests/engine/test_retention.py",
-    ),
-    "tasks": (
-        "tests/conformance/store/test_batches.py",
-        "tests/conformance/store/test_history.py",
-        "tests/conformance/store/test_runs.py",
-        "tests/conformance/store/test_tasks.py",
-        "tests/engine",
-        "tests/api/test_runs.py",
-        "tests/api/test_callbacks.py",
-        "tests/api/test_tasks.py",
-        "tests/api/test_timers.py",
-    ),
-    "queue": (
-        "tests/conformance/store/test_queue_guards.py",
-        "tests/conformance/store/test_queue_counts.py",
-        "tests/engine/test_queue_chores.py",
-        "tests/api/test_queue_jobs.py",
-        "tests/api/test_queue_leases.py",
-        "tests/api/test_queue_tokens.py",
-        "tests/properties/test_queue_model.py",
-    ),
-    "governance": (
-        "tests/conformance/store/test_governance_guards.py",
-        "tests/conformance/store/test_governance_store.py",
-        "tests/conformance/store/test_governance_audit.py",
-    ),
-}
-"""Tests that should notice, by package; what does not exist is passed over."""
-
-ANYWHERE = ("tests/conformance/store", "tests/engine", "tests/api")
-"""For a package without an entry."""
+TESTS = (
+    "tests/conformance/store",
+    "tests/engine",
+    "tests/api",
+    "tests/properties/test_queue_model.py",
+    "tests/properties/test_runs_model.py",
+    "tests/store/test_governance_jsonfile.py",
+    "tests/store/test_jsonfile.py",
+)
+"""Tests that run statements; of them those that run the one in question are asked."""
 
 _CHANGE = re.compile(
     r"(UPDATE\s+(?P<updated>\w+)\s+SET\s+(?P<sets>.*?)|DELETE\s+FROM\s+(?P<deleted>\w+))"
@@ -194,26 +159,9 @@ def _column_of(condition: str) -> str:
     return found[1] if found else ""
 
 
-def run_tests(package: str, guard: Guard | None) -> int:
-    """Run a package's tests in a fork, without the guard; the exit status of pytest."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    status = 99
-    try:
-        if guard is not None:
-            _patch(guard)
-        with open(os.devnull, "w") as nowhere:  # the report is ours to write
-            os.dup2(nowhere.fileno(), 1)
-            os.dup2(nowhere.fileno(), 2)
-        status = int(pytest.main(_arguments(package)))
-    finally:
-        os._exit(status)
-
-
-def _patch(guard: Guard) -> None:
+def apply(guard: Guard) -> None:
+    """Have every statement loaded from now on lack the guard."""
     bare = guard.take_out()
-
     read_whole = statements.read_statements
 
     def read_without_guard() -> list[tuple[str, str, dict[str, str]]]:
@@ -225,12 +173,21 @@ def _patch(guard: Guard) -> None:
     statements.read_statements = read_without_guard
 
 
-def _arguments(package: str) -> list[str]:
-    paths = [path for path in SELECTIONS.get(package, ANYWHERE) if (ROOT / path).exists()]
-    only_here = "not mariadb and not postgres and not redis"
-    quick = ["-x", "-q", "--timeout", "60", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    folder = tempfile.mkdtemp(prefix="guards-")
-    return [*paths, "-k", only_here, *quick, "--basetemp", f"{folder}/tests", "--no-header"]
+def watch(recorder: mutants.Recorder) -> None:
+    """Have the recorder told of every statement that is run."""
+
+    class Watched(dict[str, statements.Statement]):
+        def __getitem__(self, name: str) -> statements.Statement:
+            recorder.touch(name)
+            return super().__getitem__(name)
+
+    load_whole = statements.load_statements
+
+    def load_watched(macros: statements.Macros) -> dict[str, statements.Statement]:
+        return Watched(load_whole(macros))
+
+    for module in (statements, store, jsonfile_store):
+        module.load_statements = load_watched  # type: ignore[attr-defined]
 
 
 def _chosen(wanted: list[str]) -> Iterator[Guard]:
@@ -238,12 +195,6 @@ def _chosen(wanted: list[str]) -> Iterator[Guard]:
         names = (guard.change.package, guard.change.name)
         if not wanted or any(name in wanted for name in names):
             yield guard
-
-
-def say(line: str) -> None:
-    """Report at once: whoever waits sees how far it is."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def main() -> int:
@@ -254,25 +205,18 @@ def main() -> int:
     options = parser.parse_args()
     guards = list(_chosen(options.wanted))
     if options.list:
-        say("\n".join(map(str, guards)))
+        mutants.say("\n".join(map(str, guards)))
         return 0
-    os.chdir(ROOT)
-    for package in sorted({guard.change.package for guard in guards}):
-        begun = time.monotonic()
-        if status := run_tests(package, None):
-            say(f"the tests of {package} fail as they are (status {status}): nothing is proven")
-            return 2
-        say(f"{package}: the tests pass, in {time.monotonic() - begun:.0f} s")
-    unnoticed = []
-    for guard in guards:
-        begun = time.monotonic()
-        is_noticed = run_tests(guard.change.package, guard) == pytest.ExitCode.TESTS_FAILED
-        if not is_noticed:
-            unnoticed.append(guard)
-        word = "noticed" if is_noticed else "UNNOTICED"
-        say(f"{word:10}{time.monotonic() - begun:5.0f} s  {guard}")
-    say(f"{len(guards)} guards, {len(unnoticed)} unnoticed")
-    return 1 if unnoticed else 0
+    made = [
+        mutants.Mutant(
+            name=str(guard),
+            text=guard.change.text,
+            mark=guard.change.name,
+            apply=partial(apply, guard),
+        )
+        for guard in guards
+    ]
+    return mutants.judge("guards", made, mutants.TestMap("guards", watch), TESTS)
 
 
 if __name__ == "__main__":
