@@ -95,9 +95,11 @@ async def test_probes_need_no_key(core: CoreServices, client: httpx.AsyncClient)
 
 
 def test_scopes_are_spelled_out_with_lower_levels_and_all_surfaces() -> None:
-    assert spell_out(["queue:write"]) == {"queue:write", "queue:read"}
+    held = {"queue:write", "queue:read", "any:write", "any:read"}
+    assert spell_out(["queue:write"]) == held
     everything = {
-        f"{surface}:{level}" for surface, level in itertools.product((*SURFACES, "*"), LEVELS)
+        f"{surface}:{level}"
+        for surface, level in itertools.product((*SURFACES, "*", "any"), LEVELS)
     }
     assert spell_out(["*:admin"]) == everything
     assert spell_out(["queue:everything", "odd"]) == frozenset()

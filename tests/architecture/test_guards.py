@@ -29,7 +29,7 @@ STATES: dict[str, tuple[str, Lifecycle]] = {
 }
 """The column of each table that holds an entity's state."""
 
-WITHOUT_LIFECYCLE = {"async_callbacks", "governance_gates"}
+WITHOUT_LIFECYCLE = {"async_callbacks", "dead_letters", "governance_gates"}
 """Tables whose `status` is written once and never moves, or may become anything at any time."""
 
 POSITIONS = {0: {"QUEUED"}, 1: {"QUEUED"}, 2: {"CLAIMED", "PREPARING"}, 3: {"LEASE_PENDING"}}

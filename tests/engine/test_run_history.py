@@ -11,6 +11,7 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.ids import new_uid
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
+from ksana.domain.dead_letters import LetterFilter
 from ksana.domain.tasks.records import NewRun, Options, Task
 from ksana.engine.core import retention as retention_loop
 from ksana.engine.core.retention import Retention
@@ -18,6 +19,7 @@ from ksana.engine.tasks import run_history
 from ksana.engine.tasks.run_history import BATCH, MAX_NOTED, RunHistory, add_run_history
 from ksana.store.sql import SqlStore
 from tests.engine.tasks_world import World, every, open_world, task_of
+from tests.ground.dead_letters import Failing
 
 pytestmark = pytest.mark.spec("X13")
 
@@ -112,10 +114,8 @@ async def test_unfinished_runs_at_the_old_end_stay_and_slow_nothing_down(world: 
     await world.clock.advance(KEEP + MINUTE)
     retention = make_retention(world)
     now = world.clock.now()
-    assert await retention.step() == now + retention_loop.PAUSE, (
-        "a whole batch went: more may follow"
-    )
-    assert retention.removed == {"runs": BATCH}
+    assert await retention.step() == now + retention_loop.PAUSE, "more may follow"
+    assert retention.removed == {"runs": BATCH - 10}
     await let_run(retention.pump, world.clock, 5 * SECOND)
     assert await kept(world.store, task) == unfinished
 
@@ -194,3 +194,44 @@ async def test_runs_of_the_engine_stay_within_the_limit_for_a_task_that_fires_al
     await asyncio.gather(running, return_exceptions=True)
     await world.die()
     assert 20 <= len(await kept(world.store, task)) <= 32
+
+
+@pytest.mark.spec("B12")
+async def test_a_task_keeps_as_many_dead_letters_as_successes_and_their_runs_go_with_age(
+    world: World,
+) -> None:
+    failing = Failing(world.store)
+    task_id, other = await failing.add_task("t", 3), await failing.add_task("o", 3)
+    runs = [await failing.fail_run(task_id) for _ in range(8)]
+    apart = await failing.fail_run(other)
+    history = RunHistory(world.store, world.clock)
+    history.note(task_id, 3)
+    await history.step()
+    letters = (await failing.letters.list_letters(["tasks"], LetterFilter(), None, 10)).letters
+    assert {letter.entity_id for letter in letters} == {str(run) for run in (*runs[-3:], apart)}
+    retention = make_retention(world)
+    await let_run(retention.pump, world.clock, MINUTE)
+    assert retention.removed == {"runs": 0}
+    await world.clock.advance(KEEP + MINUTE)
+    await let_run(retention.pump, world.clock, MINUTE)
+    assert retention.removed == {"runs": 5}
+    left = await world.store.read(lambda tx: tx.runs.list_runs(limit=100))
+    assert {run.id for run in left} == {*runs[-3:], apart}
+
+
+async def test_a_walk_begins_anew_every_hour_and_finds_what_was_settled_meanwhile(
+    world: World,
+) -> None:
+    failing = Failing(world.store)
+    task_id = await failing.add_task()
+    await failing.fail_run(task_id)
+    for _ in range(BATCH):  # a window of runs that stay
+        await failing.fail_run(task_id)
+    await world.clock.advance(KEEP + MINUTE)
+    retention = make_retention(world)
+    await let_run(retention.pump, world.clock, MINUTE)
+    await world.store.transact(lambda tx: tx.dead_letters.settle("tasks", ["1"]))
+    await let_run(retention.pump, world.clock, 10 * MINUTE)
+    assert retention.removed == {"runs": 0}, "what was passed over is not looked at again"
+    await let_run(retention.pump, world.clock, 2 * HOUR)
+    assert retention.removed == {"runs": 1}

@@ -136,6 +136,7 @@ def test_every_event_of_a_change_is_as_its_kind_says() -> None:
             assert entity_id == {"JOB": "j1", "LEASE": "l1"}[entity]
             seen.add(name)
     others = {"JOB_SUBMITTED", "JOB_CANCEL_REQUESTED", "CAPACITY_RECOUNTED"}
+    others |= {"JOB_REPLAYED", "JOB_REPLAYS", "JOB_DISMISSED"}
     assert seen | others == {kind.name for kind in KINDS}
 
 

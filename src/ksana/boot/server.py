@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from ksana import __version__
 from ksana.api.core.app import create_app
+from ksana.api.core.dead_letters import routes as dead_letter_routes
 from ksana.api.core.health import StatsSections
 from ksana.api.core.server import Server, make_config
 from ksana.api.core.services import ApiSettings, Check
@@ -45,6 +46,7 @@ from ksana.engine.core.clock_watch import ClockWatch, watch_loop_lag
 from ksana.engine.core.membership import RENEW_EVERY, Membership
 from ksana.engine.core.retention import Retention, add_core_rows
 from ksana.engine.core.supervisor import Loop, Supervisor
+from ksana.service.core.dead_letters import DeadLetterService
 from ksana.service.core.events import EventLog
 from ksana.service.core.keys import KeyRing
 
@@ -90,6 +92,7 @@ class KsanaServer:
         self._supervisor = Supervisor(clock, random, metrics.loop_restarted)
         self._events = EventLog(self._store, clock)
         self._keys = KeyRing(self._store, clock)
+        self._dead_letters = DeadLetterService(self._store)
         self._is_local = is_loopback(settings.server.host)
         self._coordination = CoordinationNotes(settings.coordination.url)
         self._membership = self._make_membership()
@@ -107,10 +110,12 @@ class KsanaServer:
             membership=self._membership,
             retention=self._retention,
             events=self._events,
+            dead_letters=self._dead_letters,
             keys=self._keys,
             spans=self._spans,
         )
         self._surfaces: tuple[Surface, ...] = tuple(make(self._core) for make in find_surfaces())
+        self._dead_letters.add_retention(self._retention, settings.store.dead_letter_retention_us)
         self._http = self._make_http()
 
     def _make_membership(self) -> Membership:
@@ -140,8 +145,9 @@ class KsanaServer:
             events=self._events,
             server=self,
         )
+        letters = dead_letter_routes(self._dead_letters)
         routes = [surface.routes for surface in self._surfaces]
-        app = create_app(seen, *routes, stats=stats, spans=self._spans)
+        app = create_app(seen, letters, *routes, stats=stats, spans=self._spans)
         server = self._settings.server
         grace_sec = -(-server.graceful_timeout_us // SECOND)
         config = make_config(app, server.host, server.port, graceful_sec=grace_sec)

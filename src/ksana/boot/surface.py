@@ -20,6 +20,7 @@ from ksana.engine.core.membership import Membership
 from ksana.engine.core.retention import Retention
 from ksana.engine.core.supervisor import Loop
 from ksana.ports.store import Store
+from ksana.service.core.dead_letters import DeadLetterService
 from ksana.service.core.events import EventLog
 from ksana.service.core.keys import KeyRing
 
@@ -37,6 +38,8 @@ class CoreServices(msgspec.Struct, frozen=True):
     retention: Retention
     """Add what grows old; its loop is the core's."""
     events: EventLog
+    dead_letters: DeadLetterService
+    """Add what can fail for good."""
     keys: KeyRing
     spans: Spans | None = None
     """If somebody traces."""

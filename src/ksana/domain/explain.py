@@ -62,6 +62,7 @@ RECORDED: Final[dict[str, str]] = {
     # ended by people
     "CANCELED_BY_CALLER": "somebody cancelled it",
     "TASK_DELETED": "its task was deleted",
+    "DISMISSED_BY_CALLER": "somebody dismissed it",
 }
 """Codes that stand in `reason` of runs and events."""
 
@@ -139,6 +140,8 @@ EVENTS: Final[dict[str, str]] = {
     "RUN_CALLBACK_SUCCESS": "the run succeeded by its callback",
     "RUN_FAILED_TIMEOUT": "the run failed for want of a callback",
     "RUN_CANCELED": "the run was cancelled",
+    "RUN_REPLAYED": "the failed run was run again as another",
+    "RUN_DISMISSED": "the dead letter was settled without another run",
     "RUN_RESULT_REFUSED": "a late result was refused",
     "CALLBACK_IGNORED": "a callback came after the end and changed nothing",
 }

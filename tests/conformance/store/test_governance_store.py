@@ -9,6 +9,7 @@ from ksana.base.errors import ConflictError, KsanaError
 from ksana.domain.governance.objects import ObjectFields
 from ksana.engine.governance.sweep import sweep
 from ksana.ports.governance.tables import GovernanceJobFilter
+from ksana.ports.retention import START
 from ksana.store.sql import SqlStore
 from tests.ground.governance import ME, SECOND, Governing
 
@@ -377,7 +378,7 @@ async def test_retention_removes_ended_jobs_and_never_dead_letters(governing: Go
     later = governing.clock.now() + 10 * SECOND
 
     def purge(tx: Any) -> int:
-        return int(tx.governance.purge(later, 1))
+        return int(tx.governance.remove(tx.governance.find_old(later, START, 1).keys))
 
     removed = [await governing.store.transact(purge) for _ in range(4)]
     assert sum(removed) == 1

@@ -8,6 +8,7 @@ from ksana.base.ids import new_token, new_uid
 from ksana.base.instant import HOUR, SECOND
 from ksana.domain.schedule import Every
 from ksana.domain.tasks.records import Definition, NewRun, Options
+from ksana.ports.retention import START
 from ksana.service.tasks.explain import explain_run, explain_task
 from ksana.store.sql import SqlStore
 from tests.ground.task_rows import a_task
@@ -61,9 +62,13 @@ async def test_runs_are_removed_by_age_and_by_number_and_unfinished_ones_are_not
     assert await store.read(lambda tx: tx.runs.list_callbacks(ids[1])) == []
     for kept in (ids[0], ids[8]):  # not removed, or not among those to remove
         assert len(await store.read(lambda tx, kept=kept: tx.runs.list_callbacks(kept))) == 1
-    assert await store.transact(lambda tx: tx.history.purge_runs(tx.now - HOUR, 10)) == 0
-    assert await store.transact(lambda tx: tx.history.purge_runs(tx.now + HOUR, 2)) == 2
-    assert await store.transact(lambda tx: tx.history.purge_runs(tx.now + HOUR, 10)) == 2
+    old = await store.read(lambda tx: tx.history.find_old_runs(tx.now - HOUR, START, 10))
+    assert (old.keys, old.is_end) == ([], True)
+    old = await store.read(lambda tx: tx.history.find_old_runs(tx.now + HOUR, START, 2))
+    assert (old.keys, old.after, old.is_end) == ([ids[5]], (0, ids[5]), False)
+    old = await store.read(lambda tx: tx.history.find_old_runs(tx.now + HOUR, old.after, 10))
+    assert (old.keys, old.is_end) == ([ids[6], ids[7], ids[8]], True)
+    assert await store.transact(lambda tx: tx.history.remove_runs([ids[5], *old.keys])) == 4
     assert [run.id for run in await store.read(lambda tx: tx.runs.list_runs(task_id=task_id))] == [
         ids[0]
     ]

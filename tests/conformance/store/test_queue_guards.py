@@ -9,6 +9,7 @@ from ksana.base.ids import new_uuid
 from ksana.base.instant import SECOND
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.classes import Wants
+from ksana.ports.retention import START
 from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
 from ksana.store.sql import SqlStore
 from tests.conformance.store.ground import Database
@@ -160,7 +161,9 @@ async def test_a_purge_leaves_jobs_that_wait_and_leases_that_hold_something(
     claim = Claim("w", Wants(), 1, has_lease=True)
     await store.transact(claim_jobs, claim, JobClassCache(), LIMITS)
     set_row(database, "scheduler_job_runs", "1 = 1", finished_at=LONG_AGO)  # and not ended
-    assert await store.transact(lambda tx: tx.jobs.purge(tx.now + DAY, 10)) == 0
+    old = await store.read(lambda tx: tx.jobs.find_old(tx.now + DAY, START, 10))
+    assert len(old.keys) == 2
+    assert await store.transact(lambda tx: tx.jobs.remove(old.keys)) == 0
     assert database.ask("SELECT COUNT(*) FROM scheduler_lease_runs") == [(1,)]
 
 

@@ -13,6 +13,7 @@ from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import LeasedJob, NewJob
 from ksana.engine.queue.leasing import recount, sweep
+from ksana.ports.retention import START
 from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
 from ksana.service.queue.jobs import Report, cancel_job, report_status, submit_jobs
 from ksana.service.queue.leases import Heartbeat, LeaseDenied, LeaseRequest, extend_leases
@@ -208,8 +209,9 @@ async def test_finished_jobs_are_purged_and_nothing_else(store: SqlStore) -> Non
     await store.transact(
         release_leases, [Release(one.lease_id, "SUCCEEDED") for one in claimed.leases[:2]]
     )
-    removed = await store.transact(lambda tx: tx.jobs.purge(tx.now + DAY, 100))
-    assert removed == 2
+    old = await store.read(lambda tx: tx.jobs.find_old(tx.now + DAY, START, 100))
+    assert old.is_end
+    assert await store.transact(lambda tx: tx.jobs.remove(old.keys)) == 2
     left = await store.read(
         lambda tx: [tx.leases.find_lease(one.lease_id) for one in claimed.leases]
     )

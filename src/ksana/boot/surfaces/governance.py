@@ -21,8 +21,10 @@ from ksana.engine.governance.worker import GovernanceWorker, Perform
 from ksana.outbound.by_scheme import HttpCaller
 from ksana.outbound.egress import EgressPolicy
 from ksana.ports.governance.tables import GovernanceTx
+from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.store import Store
 from ksana.service.governance.audit import AuditService
+from ksana.service.governance.dead_letters import make_section as make_letter_section
 from ksana.service.governance.explain import GovernanceExplainer
 from ksana.service.governance.figures import GovernanceMetrics, GovernanceStats
 from ksana.service.governance.service import GovernanceService
@@ -47,7 +49,10 @@ def make_surface(core: CoreServices) -> Surface:
     figures = GovernanceFigureLoop(stats, core.clock)
     core.metrics.on_scrape(figures.collect)
     anchors = AuditAnchors(core.store, core.clock, core.membership.instance_id)
-    core.retention.add("governance jobs", core.settings.store.retention_us, _purge_jobs)
+    core.dead_letters.add(make_letter_section(service))
+    core.retention.add_walk(
+        "governance jobs", core.settings.store.retention_us, _find_old_jobs, _remove_jobs
+    )
     core.retention.add("audit", core.settings.store.audit_retention_us, purge_audit)
     endpoints = Governance(
         service, GovernanceExplainer(core.store, rules), AuditService(core.store), stats
@@ -75,8 +80,12 @@ def make_surface(core: CoreServices) -> Surface:
     )
 
 
-def _purge_jobs(tx: GovernanceTx, before: Instant, limit: int) -> int:
-    return tx.governance.purge(before, limit)
+def _find_old_jobs(tx: GovernanceTx, before: Instant, after: WalkPlace, limit: int) -> OldRows:
+    return tx.governance.find_old(before, after, limit)
+
+
+def _remove_jobs(tx: GovernanceTx, seqs: list[int]) -> int:
+    return tx.governance.remove(seqs)
 
 
 def _make_worker(

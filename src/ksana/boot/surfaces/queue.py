@@ -12,6 +12,7 @@ from ksana.domain.queue.admission import Limits
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.queue.chores import QueueChores, add_queue_rows
 from ksana.ports.queue.tables import QueueTx
+from ksana.service.queue.dead_letters import make_section as make_letter_section
 from ksana.service.queue.explain import QueueExplainer
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats, Snapshot
@@ -30,6 +31,7 @@ def make_surface(core: CoreServices) -> Surface:
     figures = Figures(stats)
     core.metrics.on_scrape(figures.collect)
     chores = QueueChores(core.store, core.clock, core.membership.instance_id, figures.sample)
+    core.dead_letters.add(make_letter_section(service))
     add_queue_rows(core.retention, settings.store.retention_us)
 
     async def drain() -> None:

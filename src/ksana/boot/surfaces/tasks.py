@@ -33,6 +33,7 @@ from ksana.outbound.egress import EgressPolicy
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
 from ksana.service.tasks.callbacks import CallbackService
+from ksana.service.tasks.dead_letters import make_section as make_letter_section
 from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.explain import ExplainService
 from ksana.service.tasks.runs import RunService
@@ -200,6 +201,7 @@ def make_surface(core: CoreServices) -> Surface:
         finally:
             delivery.close()
 
+    core.dead_letters.add(make_letter_section(hints))
     add_run_history(core.retention, settings.store.retention_us)
     core.metrics.on_scrape(figures.collect)
     rescues = (rescue.wakes, rescue.rescue, rescue.promote)

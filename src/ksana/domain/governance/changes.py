@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.instant import format_instant
+from ksana.domain.dead_letters import NewLetter
 from ksana.domain.governance.records import GovernanceJob, GovernedObject
 from ksana.domain.lifecycle import COGNITION, EXPERIENCE, GOV_JOB, MEMORY, Lifecycle
 
@@ -16,6 +17,8 @@ OBJECT_LIFECYCLES: Final[Mapping[str, Lifecycle]] = {
     "experience": EXPERIENCE,
     "cognition": COGNITION,
 }
+
+DEAD: Final = "dead_letter"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,6 +73,16 @@ def check_job(change: GovernanceJobChange) -> None:
         status = (old or new).status  # type: ignore[union-attr]
         if status not in GOV_JOB.initial:
             raise GOV_JOB.refuse(status, "removed" if new is None else "made")
+
+
+def bury(job: GovernanceJob) -> NewLetter:
+    """The dead letter of a job that is given up."""
+    return NewLetter(
+        entity_id=job.job_id,
+        source=job.object_type,
+        status=job.status,
+        error=job.last_error or job.reason or job.status,
+    )
 
 
 def check_object(change: ObjectChange) -> None:

@@ -71,6 +71,12 @@ KINDS: Final = (
     ),
     EventKind(
         "GOV_JOB",
+        "GOV_JOB_DISMISSED",
+        "A dead letter was dismissed.",
+        ("reason", "actor"),
+    ),
+    EventKind(
+        "GOV_JOB",
         "GOV_JOB_MOVED",
         "The object's next action changed, and its follow-up with it.",
         ("reason", "run_at", "action"),

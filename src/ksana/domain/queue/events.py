@@ -90,6 +90,11 @@ KINDS: Final = (
         (*_END, "alert"),
         ("error",),
     ),
+    EventKind("JOB", "JOB_REPLAYED", "The job was submitted again as another.", ("as", "actor")),
+    EventKind("JOB", "JOB_REPLAYS", "The job does again what another failed at.", ("of", "actor")),
+    EventKind(
+        "JOB", "JOB_DISMISSED", "The dead letter of the job was dismissed.", ("reason", "actor")
+    ),
     EventKind(
         "LEASE",
         "CAPACITY_RECOUNTED",

@@ -29,6 +29,8 @@ FINAL_OF: Final[Mapping[str, str]] = {
 """The final status of a job by the state it ended in."""
 
 ENDED: Final = lifecycle.JOB.final
+DEAD: Final = frozenset({"FAILED", "TIMEOUT"})
+"""Ends that make a job a dead letter."""
 CLAIM_HELD: Final = frozenset({"CLAIMED", "PREPARING", "LEASE_PENDING"})
 """States in which a worker holds the claim and no lease."""
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.instant import Instant, format_instant
+from ksana.domain.dead_letters import NewLetter
 from ksana.domain.lifecycle import RUN
 from ksana.domain.retry import Backoff, delay_after
 from ksana.domain.tasks.records import RetryPolicy, Run
@@ -28,7 +29,10 @@ LAST_STATUS: Final[dict[str, str]] = {
 }
 """What a task's `last_status` says of the end of a run; an end that is not here is not noted."""
 
-ALERTING: Final = frozenset({"FAILED", "TIMEOUT", "FAILED_TIMEOUT"})
+DEAD: Final = frozenset({"FAILED", "TIMEOUT", "FAILED_TIMEOUT"})
+"""Ends that make a run a dead letter."""
+
+ALERTING: Final = DEAD
 """Ends whose event should raise an alert."""
 
 EVENT_OF: Final[dict[str, str]] = {state: f"RUN_{state}" for state in RUN.states}
@@ -129,6 +133,16 @@ def start(run: Run, instance_id: str, now: Instant, new_token: int) -> RunChange
         attempts=run.attempts,
         event="RUN_STARTED",
         data=f'{{"task_id":{run.task_id},"attempt":{attempt},"reason":"PLACE_FREE"}}',
+    )
+
+
+def bury(change: RunChange) -> NewLetter:
+    """The dead letter of a run that failed for good."""
+    return NewLetter(
+        entity_id=str(change.run_id),
+        source=str(change.task_id),
+        status=change.new,
+        error=change.error or change.reason or change.new,
     )
 
 

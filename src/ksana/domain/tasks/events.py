@@ -122,6 +122,15 @@ KINDS: Final = (
     ),
     EventKind(
         "RUN",
+        "RUN_REPLAYED",
+        "The failed run was run again as another.",
+        ("task_id", "as", "actor"),
+    ),
+    EventKind(
+        "RUN", "RUN_DISMISSED", "The dead letter of the run was dismissed.", ("reason", "actor")
+    ),
+    EventKind(
+        "RUN",
         "RUN_RESULT_REFUSED",
         "The result of an attempt came when the run was no longer its holder's.",
         ("task_id", "attempt", "reason", "kind", "response_code"),

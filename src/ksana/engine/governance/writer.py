@@ -10,8 +10,10 @@ import msgspec
 from ksana.domain.governance.acks import MADE_BY_ACK
 from ksana.domain.governance.audit import AuditEntry
 from ksana.domain.governance.changes import (
+    DEAD,
     GovernanceJobChange,
     ObjectChange,
+    bury,
     check_job,
     check_object,
     describe_job,
@@ -19,6 +21,9 @@ from ksana.domain.governance.changes import (
 )
 from ksana.domain.governance.records import GovernanceJob, GovernedObject, Who
 from ksana.ports.governance.tables import GovernanceTx, JobWrite
+
+SURFACE: Final = "governance"
+"""Under which name its dead letters are kept."""
 
 _COUNTED: Final = {
     "GOV_JOB_ENQUEUED": "enqueued",
@@ -54,6 +59,7 @@ def write_changes(
     if objects:
         _write_objects(tx, objects)
     tx.governance.write(_net_jobs(jobs))
+    _keep_letters(tx, jobs)
     record_changes(tx, who, jobs, objects)
 
 
@@ -72,6 +78,16 @@ def record_changes(
     tx.events.append_texts(events)
     for name, number in Counter(_counted(jobs)).items():
         tx.governance_figures.count(name, number)
+
+
+def _keep_letters(tx: GovernanceTx, jobs: Sequence[GovernanceJobChange]) -> None:
+    """A job that is given up becomes a dead letter; one that is queued again is none any more."""
+    dead = [bury(change.new) for change in jobs if change.new and change.new.status == DEAD]
+    if dead:
+        tx.dead_letters.add(SURFACE, dead)
+    back = [change.old.job_id for change in jobs if change.old and change.old.status == DEAD]
+    if back:
+        tx.dead_letters.settle(SURFACE, back)
 
 
 def _counted(jobs: Iterable[GovernanceJobChange]) -> Iterable[str]:

@@ -11,6 +11,7 @@ from ksana.domain.queue.effects import METRICS
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.retention import Retention
 from ksana.ports.queue.tables import QueueTx
+from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.store import Store
 
 SAMPLE_EVERY: Final[Micros] = 15 * SECOND
@@ -56,13 +57,18 @@ def pack(tx: QueueTx, owner: str, limit: int) -> int:
 
 def add_queue_rows(retention: Retention, keep_us: Micros) -> None:
     """Have finished jobs with their leases, and hours of counts, removed once they are old."""
-    retention.add("queue_jobs", keep_us, purge_jobs)
+    retention.add_walk("queue_jobs", keep_us, find_old_jobs, remove_jobs)
     retention.add("series", keep_us, purge_hours)
 
 
-def purge_jobs(tx: QueueTx, before: Instant, limit: int) -> int:
-    """Remove up to `limit` jobs that ended before, with their leases; say how many."""
-    return tx.jobs.purge(before, limit)
+def find_old_jobs(tx: QueueTx, before: Instant, after: WalkPlace, limit: int) -> OldRows:
+    """Find up to `limit` jobs that ended before; dead letters stay."""
+    return tx.jobs.find_old(before, after, limit)
+
+
+def remove_jobs(tx: QueueTx, seqs: list[int]) -> int:
+    """Remove jobs that ended, with their leases; say how many."""
+    return tx.jobs.remove(seqs)
 
 
 def purge_hours(tx: QueueTx, before: Instant, limit: int) -> int:

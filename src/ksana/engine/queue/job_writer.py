@@ -7,14 +7,19 @@ in the transaction it is called in.
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Final
 
+from ksana.domain.dead_letters import NewLetter
 from ksana.domain.histogram import bucket_counts
 from ksana.domain.lifecycle import JOB, LEASE
 from ksana.domain.queue import events
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.effects import ChangeCounts, count_changes, group_changes
-from ksana.domain.queue.jobs import CLAIM_HELD, Job
+from ksana.domain.queue.jobs import CLAIM_HELD, DEAD, Job
 from ksana.ports.queue.tables import QueueTx
+
+SURFACE: Final = "queue"
+"""Under which name its dead letters are kept."""
 
 _TALLIES = {
     "DONE": "queue.done",
@@ -58,12 +63,29 @@ def write_changes(tx: QueueTx, changes: Sequence[JobChange]) -> bool:
             return False
         if new == "RUNNING":
             tx.leases.insert(alike)
+        elif new in DEAD:
+            _bury(tx, alike)
         if move == "cancel" and old in CLAIM_HELD:
             for change in alike:
                 tx.capacity.drop_reserve(change.job_id)
     tx.events.append_texts(chain.from_iterable([change.events for change in changes]))
     _count(tx, count_changes(groups, tx.now))
     return True
+
+
+def _bury(tx: QueueTx, changes: Sequence[JobChange]) -> None:
+    """Jobs that failed for good become dead letters."""
+    addons = tx.jobs.find_addons([change.seq for change in changes])
+    letters = [
+        NewLetter(
+            entity_id=change.job_id,
+            source=addons[change.seq],
+            status=change.new,
+            error=change.error or change.new,
+        )
+        for change in changes
+    ]
+    tx.dead_letters.add(SURFACE, letters)
 
 
 def _check(old: str, new: str, lease_end: str | None) -> None:

@@ -2,10 +2,11 @@
 definitions never.
 
 By age: registered with the core's retention. By number: a task keeps its newest successes up to its
-`history_limit`. Which tasks have too many is not looked for in history: delivery notes each success
-in passing, and a task is looked at once it grew by a tenth of what it keeps. What was noted is lost
-at a restart, so a slow sweep goes over all tasks as the net. Looking is done on reading
-connections; the writer only deletes.
+`history_limit`, and as many dead letters; the runs of letters beyond are left to their age. Which
+tasks have too many is not looked for in history: delivery notes each end in passing, and a task is
+looked at once it grew by a tenth of what it keeps. What was noted is lost at a restart, so a slow
+sweep goes over all tasks as the net. Looking is done on reading connections; the writer only
+deletes.
 """
 
 from typing import Final
@@ -15,6 +16,8 @@ from ksana.base.instant import HOUR, MILLISECOND, MINUTE, SECOND, Instant, Micro
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.retention import Retention
 from ksana.engine.tasks.claimed_run import AttemptOver
+from ksana.engine.tasks.run_writer import SURFACE
+from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.store import Store
 from ksana.ports.tasks.history import HistoryTx
 
@@ -32,8 +35,13 @@ MAX_NOTED: Final = 50_000
 """Tasks whose growth is remembered; others are left to the sweep."""
 
 
+_ENDS: Final = frozenset({"SUCCESS", "CALLBACK_PENDING", "FAILED", "TIMEOUT"})
+"""Ends of attempts that add to what a task keeps."""
+
+
 class RunHistory:
-    """Keeps each task's successes within its limit. `removed` counts runs since the start."""
+    """Keeps each task's successes and dead letters within its limit. `removed` counts runs since
+    the start."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -49,12 +57,12 @@ class RunHistory:
     def recorded(self, over: AttemptOver, status: str) -> None:
         """An attempt is on disk. What a target accepted mostly succeeds by its callback, which may
         come to another instance: it is counted here."""
-        if status in ("SUCCESS", "CALLBACK_PENDING"):
+        if status in _ENDS:
             task = over.held.task
             self.note(task.id, task.definition.options.history_limit)
 
     def note(self, task_id: int, keep: int) -> None:
-        """A run of the task succeeded. Called for every one, so it is one look into a dict."""
+        """A run of the task ended. Called for every one, so it is one look into a dict."""
         grown = self._grown.get(task_id, 0) + 1
         if grown * 10 >= keep:
             self._long[task_id] = keep
@@ -73,7 +81,10 @@ class RunHistory:
         surplus = await self._store.read(find_surplus, looked_at, BATCH)
         if surplus:
             self.removed += await self._store.transact(remove_runs, surplus)
-        if len(surplus) < BATCH:
+        letters = await self._store.read(find_letter_surplus, looked_at, BATCH)
+        if letters:
+            await self._store.transact(settle_letters, letters)
+        if len(surplus) < BATCH and len(letters) < BATCH:
             for task_id in looked_at:
                 self._long.pop(task_id, None)
         return now + (PAUSE if self._long else EVERY)
@@ -88,13 +99,13 @@ class RunHistory:
 
 
 def add_run_history(retention: Retention, keep_us: Micros) -> None:
-    """Have finished runs removed by age."""
-    retention.add("runs", keep_us, purge_runs)
+    """Have finished runs removed by age; dead letters stay."""
+    retention.add_walk("runs", keep_us, find_old_runs, remove_runs)
 
 
-def purge_runs(tx: HistoryTx, before: Instant, limit: int) -> int:
-    """Remove up to `limit` runs that ended before."""
-    return tx.history.purge_runs(before, limit)
+def find_old_runs(tx: HistoryTx, before: Instant, after: WalkPlace, limit: int) -> OldRows:
+    """Find up to `limit` runs that ended before."""
+    return tx.history.find_old_runs(before, after, limit)
 
 
 def find_surplus(tx: HistoryTx, limits: dict[int, int], limit: int) -> list[int]:
@@ -110,6 +121,22 @@ def find_surplus(tx: HistoryTx, limits: dict[int, int], limit: int) -> list[int]
         if len(found) >= limit:
             break
     return found
+
+
+def find_letter_surplus(tx: HistoryTx, limits: dict[int, int], limit: int) -> list[str]:
+    """Runs whose dead letters are beyond what their tasks keep, up to `limit` in all."""
+    found: list[str] = []
+    for task_id in limits:
+        task = tx.tasks.find(task_id)
+        if task is not None and len(found) < limit:
+            keep = task.definition.options.history_limit
+            found += tx.dead_letters.list_surplus(SURFACE, str(task_id), keep, limit - len(found))
+    return found
+
+
+def settle_letters(tx: HistoryTx, run_ids: list[str]) -> int:
+    """Take out dead letters of which a task has too many."""
+    return tx.dead_letters.settle(SURFACE, run_ids)
 
 
 def remove_runs(tx: HistoryTx, run_ids: list[int]) -> int:

@@ -7,17 +7,20 @@ event, the counts, the task's last status, and the start of runs that wait for t
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ksana.base.instant import SECOND, format_instant
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks import changes as decide
-from ksana.domain.tasks.changes import RunChange
+from ksana.domain.tasks.changes import DEAD, RunChange
 from ksana.domain.tasks.firing import Firing
 from ksana.domain.tasks.records import NewRun, Task
 from ksana.ports.tasks.tables import TasksTx
+
+SURFACE: Final = "tasks"
+"""Under which name its dead letters are kept."""
 
 _show_slot = lru_cache(maxsize=1024)(format_instant)
 """Tasks that are due together have one slot."""
@@ -71,6 +74,10 @@ def write_changes(tx: TasksTx, changes: Sequence[RunChange], *, lock: bool = Tru
         for task_id in freed:
             tx.tasks.find(task_id, lock=True)
     written = _write(tx, changes)
+    pairs = zip(changes, written.done, strict=True)
+    dead = [decide.bury(change) for change, is_done in pairs if is_done and change.new in DEAD]
+    if dead:
+        tx.dead_letters.add(SURFACE, dead)
     if freed:
         written.ready_hosts |= promote_waiting(tx, freed)
     return written

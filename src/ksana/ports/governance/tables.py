@@ -9,7 +9,8 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.governance.audit import Anchor, AuditEntry, AuditRow, ChainHead
 from ksana.domain.governance.records import Gate, GovernanceJob, GovernedObject
-from ksana.ports.store import Tx
+from ksana.ports.dead_letters import DeadLetterTx
+from ksana.ports.retention import OldRows, WalkPlace
 
 Order = Literal["run_at", "priority"]
 
@@ -141,8 +142,13 @@ class GovernanceJobs(Protocol):
         """When the next queued job is due, and when the next lease ends."""
         ...
 
-    def purge(self, before: Instant, limit: int) -> int:
-        """Remove jobs that ended before; never dead letters."""
+    def find_old(self, before: Instant, after: WalkPlace, limit: int) -> OldRows:
+        """Find up to `limit` jobs that ended before. Dead letters are passed over; a bounded number
+        of jobs is looked at."""
+        ...
+
+    def remove(self, seqs: Sequence[int]) -> int:
+        """Remove those of these jobs that have ended and are no dead letters; answer how many."""
         ...
 
 
@@ -258,7 +264,7 @@ class AuditLog(Protocol):
         ...
 
 
-class GovernanceTx(Tx, Protocol):
+class GovernanceTx(DeadLetterTx, Protocol):
     """A transaction with the tables of governance."""
 
     @property

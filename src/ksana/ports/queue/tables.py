@@ -19,6 +19,8 @@ from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, Lease, LeaseWithJob, ReadyJob
 from ksana.domain.queue.turns import TurnNumbers
+from ksana.ports.dead_letters import DeadLetterTx
+from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.series import SeriesTx
 
 
@@ -90,8 +92,18 @@ class JobTable(Protocol):
         """When the first scheduled job, claim or lease is due: three ends of indexes."""
         ...
 
-    def purge(self, before: Instant, limit: int) -> int:
-        """Remove up to `limit` jobs that ended before, with their leases; answer how many."""
+    def find_old(self, before: Instant, after: WalkPlace, limit: int) -> OldRows:
+        """Find up to `limit` jobs that ended before. Dead letters are passed over; a bounded number
+        of jobs is looked at."""
+        ...
+
+    def remove(self, seqs: Sequence[int]) -> int:
+        """Remove those of these jobs that have ended and are no dead letters, with their leases;
+        answer how many."""
+        ...
+
+    def find_addons(self, seqs: Sequence[int]) -> dict[int, str]:
+        """Whose jobs these are, by their numbers."""
         ...
 
 
@@ -328,7 +340,7 @@ class GaugeTable(Protocol):
         ...
 
 
-class QueueTx(SeriesTx, Protocol):
+class QueueTx(SeriesTx, DeadLetterTx, Protocol):
     """A transaction with the queue's tables."""
 
     @property

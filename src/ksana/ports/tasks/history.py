@@ -7,6 +7,7 @@ from typing import Protocol
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
 from ksana.domain.tasks.records import Run
+from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.tasks.tables import TasksTx
 
 
@@ -54,12 +55,13 @@ class History(Protocol):
         ...
 
     def remove_runs(self, run_ids: Sequence[int]) -> int:
-        """Forget those of these runs that are finished, with their callbacks; answer how many."""
+        """Forget those of these runs that are finished and no dead letters, with their callbacks;
+        answer how many."""
         ...
 
-    def purge_runs(self, before: Instant, limit: int) -> int:
-        """Forget up to `limit` runs that ended before; unfinished ones are passed over. Answer how
-        many."""
+    def find_old_runs(self, before: Instant, after: WalkPlace, limit: int) -> OldRows:
+        """Find up to `limit` runs that ended before. Unfinished ones and dead letters are passed
+        over; a bounded number of runs is looked at."""
         ...
 
 

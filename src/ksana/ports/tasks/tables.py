@@ -8,7 +8,7 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.tasks.records import Definition, Task
-from ksana.ports.store import Tx
+from ksana.ports.dead_letters import DeadLetterTx
 from ksana.ports.tasks.runs import RunChanges, RunDue, Runs
 
 
@@ -116,7 +116,7 @@ class Tasks(Protocol):
         ...
 
 
-class TasksTx(Tx, Protocol):
+class TasksTx(DeadLetterTx, Protocol):
     """A transaction with the tables of tasks and runs."""
 
     @property

@@ -20,6 +20,8 @@ from ksana.base.instant import MINUTE, SECOND, Micros
 from ksana.ports.store import ApiKey, Store
 
 SURFACES: Final = ("tasks", "queue", "governance", "nodes")
+ANY: Final = "any"
+"""For routes that serve several surfaces and look themselves which of them a key may see."""
 LEVELS: Final = ("read", "write", "admin")
 REFRESH_US: Final = 2 * SECOND
 """Age of the copy at which it is renewed in the background."""
@@ -179,13 +181,13 @@ def check_scope(scope: str) -> str:
 
 def spell_out(scopes: Iterable[str]) -> frozenset[str]:
     """List everything that the scopes allow: levels include the lower ones, `*` includes every
-    surface and itself."""
+    surface and itself. `any` is held with whatever surface."""
     allowed: set[str] = set()
     for scope in scopes:
         surface, _, level = scope.partition(":")
         if level not in LEVELS:
             continue  # written by a newer program: what is not understood allows nothing
-        for surface_name in (*SURFACES, "*") if surface == "*" else (surface,):
+        for surface_name in (*SURFACES, "*", ANY) if surface == "*" else (surface, ANY):
             allowed.update(f"{surface_name}:{lower}" for lower in LEVELS[: LEVELS.index(level) + 1])
     return frozenset(allowed)
 

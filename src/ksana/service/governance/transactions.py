@@ -93,7 +93,7 @@ def requeue_job(tx: GovernanceTx, job_id: str, who: Who) -> GovernanceJob:
         raise not_found(job_id)
     if job.status != "dead_letter":
         raise GOV_JOB.refuse(job.status, "queued")
-    return _requeue(tx, [job], who)[0]
+    return requeue_dead(tx, [job], who)[0]
 
 
 def requeue_matching(
@@ -103,11 +103,12 @@ def requeue_matching(
     found = tx.governance.list_jobs(wanted, before, limit)
     locked = tx.governance.lock([job.job_id for job in found])
     dead = [job for job in locked.values() if job.status == "dead_letter"]
-    _requeue(tx, dead, who)
+    requeue_dead(tx, dead, who)
     return len(dead), found[-1].seq if len(found) == limit else None
 
 
-def _requeue(tx: GovernanceTx, jobs: Sequence[GovernanceJob], who: Who) -> list[GovernanceJob]:
+def requeue_dead(tx: GovernanceTx, jobs: Sequence[GovernanceJob], who: Who) -> list[GovernanceJob]:
+    """Queue dead letters again that this transaction holds."""
     if not jobs:
         return []
     taken = set(tx.governance.lock_follow_ups([job.key for job in jobs]))

@@ -8,7 +8,7 @@ from ksana.base.instant import Instant
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.changes import cancel
 from ksana.domain.tasks.records import Run, Task
-from ksana.engine.tasks.run_writer import write_changes
+from ksana.engine.tasks.run_writer import SURFACE, write_changes
 from ksana.ports.store import Store
 from ksana.ports.tasks.runs import Callback
 from ksana.ports.tasks.tables import TasksTx
@@ -135,6 +135,20 @@ def _cancel(tx: TasksTx, ref: RunRef) -> tuple[Run, set[str]]:
 
 def _retry(tx: TasksTx, ref: RunRef) -> Started:
     run = find_run(tx, ref)
+    started = run_again(tx, run)
+    if tx.dead_letters.settle(SURFACE, [str(run.id)]):
+        record_replay(tx, run, started, None)
+    return started
+
+
+def record_replay(tx: TasksTx, run: Run, started: Started, actor: str | None) -> None:
+    """A dead letter was run again."""
+    data = {"task_id": run.task_id, "as": started.run_id, "actor": actor}
+    tx.events.append("RUN", run.id, "RUN_REPLAYED", data)
+
+
+def run_again(tx: TasksTx, run: Run) -> Started:
+    """Make a new run of a finished one. Raise before anything is written."""
     if run.status not in RUN.final:
         raise ConflictError(
             f"the run is not finished: {run.status}; only a finished run can be run again",

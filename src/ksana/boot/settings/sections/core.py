@@ -101,6 +101,14 @@ class StoreSettings(msgspec.Struct, frozen=True):
             ("KSANA_RETENTION",),
         ),
     ] = 30 * DAY
+    dead_letter_retention_us: Annotated[
+        Micros,
+        About(
+            duration(0),
+            "How long dead letters are kept that nobody settles. 0s: for ever.",
+            ("KSANA_DEAD_LETTER_RETENTION",),
+        ),
+    ] = 0
     audit_retention_us: Annotated[
         Micros, About(duration(DAY), "How long audit records are kept.", ("KSANA_AUDIT_RETENTION",))
     ] = 365 * DAY

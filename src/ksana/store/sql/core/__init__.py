@@ -1,5 +1,6 @@
 """Connections, statements, group commit and the tables of the core."""
 
+from ksana.store.sql.core.dead_letters import SqlDeadLetters
 from ksana.store.sql.core.idempotency import SqlIdempotency
 from ksana.store.sql.core.series import SqlSeries
 from ksana.store.sql.core.tables import SqlInstances, SqlKeys, SqlLocks, SqlMarks
@@ -10,5 +11,6 @@ TABLES = {
     "keys": SqlKeys,
     "marks": SqlMarks,
     "idempotency": SqlIdempotency,
+    "dead_letters": SqlDeadLetters,
     "series": SqlSeries,
 }

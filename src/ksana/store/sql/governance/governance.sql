@@ -141,13 +141,17 @@ FROM governance_jobs WHERE seq > 0 {filters}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: list_finished
--- Jobs that ended before, the oldest first.
-SELECT seq, finished_at FROM governance_jobs {force_index governance_jobs_finished}
-WHERE finished_at < :before AND finished_at > :after ORDER BY finished_at LIMIT :limit
+-- Jobs that ended before, the oldest first, and which are dead letters.
+SELECT seq, finished_at,
+  CASE WHEN EXISTS (SELECT 1 FROM dead_letters WHERE surface = 'governance' AND entity_id = governance_jobs.job_id) THEN 1 ELSE 0 END
+FROM governance_jobs {force_index governance_jobs_finished}
+WHERE finished_at < :before AND finished_at >= :after_at AND (finished_at > :after_at OR seq > :after_seq)
+ORDER BY finished_at, seq LIMIT :limit
 
 -- name: delete_finished
--- Remove one. Guard: it is no dead letter.
-DELETE FROM governance_jobs WHERE seq = :seq AND status <> 'dead_letter'
+-- Remove one. Guard: it has ended, and is no dead letter.
+DELETE FROM governance_jobs WHERE seq = :seq AND finished_at IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE surface = 'governance' AND entity_id = governance_jobs.job_id)
 
 -- name: count_due
 -- Queued jobs that are due, up to a limit.

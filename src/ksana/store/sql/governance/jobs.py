@@ -16,7 +16,9 @@ from ksana.domain.governance.records import (
     class_of,
 )
 from ksana.ports.governance.tables import GovernanceJobFilter, JobWrite, LockedJob, PullFilter
+from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.core.walks import walk_ended
 
 _NEW: Final = (
     "job_id",
@@ -86,9 +88,6 @@ _CHANGE: Final = (
     "old_status",
     "old_token",
 )
-
-_PURGE_WINDOWS: Final = 20
-"""Windows of old rows one purge looks through: dead letters stay and must not stop it."""
 
 
 class SqlGovernanceJobs:
@@ -225,19 +224,12 @@ class SqlGovernanceJobs:
         lease = self._session.one("governance.next_lease")
         return (None if due is None else due[0], None if lease is None else lease[0])
 
-    def purge(self, before: Instant, limit: int) -> int:
-        after = 0
-        for _ in range(_PURGE_WINDOWS):
-            rows = self._session.all(
-                "governance.list_finished", before=before, after=after, limit=limit
-            )
-            removed = self._session.run_rows(
-                "governance.delete_finished", ("seq",), [(row[0],) for row in rows]
-            )
-            if removed or len(rows) < limit:
-                return removed
-            after = rows[-1][1]
-        return 0
+    def find_old(self, before: Instant, after: WalkPlace, limit: int) -> OldRows:
+        return walk_ended(self._session, "governance.list_finished", before, after, limit)
+
+    def remove(self, seqs: Sequence[int]) -> int:
+        keys = [(seq,) for seq in sorted(seqs)]
+        return self._session.run_rows("governance.delete_finished", ("seq",), keys)
 
 
 def _classes(wanted: PullFilter, urgency: int) -> list[int]:

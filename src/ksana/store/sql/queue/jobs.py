@@ -8,7 +8,9 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.queue.jobs import Job
 from ksana.ports.queue.tables import JobFilter, QueueDue
+from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.core.walks import walk_ended
 
 _COLUMNS: Final = (
     "job_id",
@@ -124,8 +126,14 @@ class SqlJobs:
         assert row is not None
         return QueueDue(*row)
 
-    def purge(self, before: Instant, limit: int) -> int:
-        rows = self.session.all("queue.list_finished", before=before, limit=limit)
-        seqs = [(row[0],) for row in rows]
-        self._raw.run_rows("queue.delete_leases", ("job_seq",), seqs)
-        return self._raw.run_rows("queue.delete_job", ("seq",), seqs)
+    def find_old(self, before: Instant, after: WalkPlace, limit: int) -> OldRows:
+        return walk_ended(self.session, "queue.list_finished", before, after, limit)
+
+    def remove(self, seqs: Sequence[int]) -> int:
+        keys = [(seq,) for seq in sorted(seqs)]
+        removed = self.session.run_rows("queue.delete_job", ("seq",), keys)
+        self._raw.run_rows("queue.delete_leases", ("job_seq",), keys)
+        return removed
+
+    def find_addons(self, seqs: Sequence[int]) -> dict[int, str]:
+        return dict(self.session.all("queue.list_addons", seqs=list(seqs)))

@@ -80,17 +80,27 @@ SELECT
   (SELECT MIN(expires_at) FROM scheduler_lease_runs WHERE state = 'ACTIVE')
 
 -- name: list_finished
--- Jobs that ended long ago.
-SELECT seq, job_id FROM scheduler_job_runs {force_index job_runs_finished}
-WHERE finished_at IS NOT NULL AND finished_at < :before ORDER BY finished_at LIMIT :limit
+-- Jobs that ended long ago, and which are dead letters.
+SELECT seq, finished_at,
+  CASE WHEN EXISTS (SELECT 1 FROM dead_letters WHERE surface = 'queue' AND entity_id = scheduler_job_runs.job_id) THEN 1 ELSE 0 END
+FROM scheduler_job_runs {force_index job_runs_finished}
+WHERE finished_at IS NOT NULL AND finished_at < :before
+  AND finished_at >= :after_at AND (finished_at > :after_at OR seq > :after_seq)
+ORDER BY finished_at, seq LIMIT :limit
 
 -- name: delete_job
--- Guard: ended.
+-- Guard: ended, and no dead letter.
 DELETE FROM scheduler_job_runs WHERE seq = :seq AND lane IS NULL
+  AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE surface = 'queue' AND entity_id = scheduler_job_runs.job_id)
 
 -- name: delete_leases
--- The leases of a job that is gone. Guard: none of them is active.
-DELETE FROM scheduler_lease_runs WHERE job_seq = :job_seq AND state <> 'ACTIVE'
+-- The leases of a job. Guard: it is gone.
+DELETE FROM scheduler_lease_runs WHERE job_seq = :job_seq
+  AND NOT EXISTS (SELECT 1 FROM scheduler_job_runs WHERE seq = :job_seq)
+
+-- name: list_addons
+-- Whose jobs these are.
+SELECT seq, addon_id FROM scheduler_job_runs WHERE seq {in seqs}
 
 -- name: enter_class
 -- A class seen for the first time.

@@ -9,14 +9,14 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
 from ksana.domain.tasks.records import Options, Run
+from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Row, Session
 
 LOOK_THROUGH: Final = 20_000
 """Runs of one task looked at for surplus beyond those it keeps."""
 
 _WINDOWS: Final = 20
-"""Windows of the oldest runs one purge looks through: unfinished ones may stand at the old end, and
-must not stop it."""
+"""Windows of the oldest runs that one look goes through for something to remove."""
 
 _decode_options = msgspec.json.Decoder(Options).decode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -104,22 +104,30 @@ class SqlHistory:
         self._session.run_rows("history.delete_callbacks", ("id",), ids)
         return removed
 
-    def purge_runs(self, before: Instant, limit: int) -> int:
-        old: list[int] = []
-        after = 0
+    def find_old_runs(self, before: Instant, after: WalkPlace, limit: int) -> OldRows:
+        last = after[1]
         for _ in range(_WINDOWS):
-            rows = self._session.all("history.oldest_runs", after=after, limit=limit)
-            old += [
-                row[0] for row in rows if row[3] is None and row[2] is not None and row[2] < before
-            ]
-            if len(old) >= limit or len(rows) < limit or all(row[1] >= before for row in rows):
-                break
-            after = rows[-1][0]
-        return self.remove_runs(old[:limit]) if old else 0
+            rows = self._session.all("history.oldest_runs", after=last, limit=limit)
+            if len(rows) < limit or all(row[1] >= before for row in rows):
+                # Among the youngest, and beyond them, nothing is passed over for good.
+                return OldRows(_ended(rows, before), (0, last), is_end=True)
+            last = rows[-1][0]
+            if old := _ended(rows, before):
+                return OldRows(old, (0, last), is_end=False)
+        return OldRows([], (0, last), is_end=False)
 
     def _count(self, statement: str, **params: Any) -> int:
         row = self._session.one(statement, **params)
         return 0 if row is None else int(row[0])
+
+
+def _ended(rows: Sequence[Row], before: Instant) -> list[int]:
+    """The runs among them that ended before and are no dead letters."""
+    return [
+        run_id
+        for run_id, _, end_time, open_task, is_dead in rows
+        if open_task is None and not is_dead and end_time is not None and end_time < before
+    ]
 
 
 def _fact(row: Row) -> Fact:

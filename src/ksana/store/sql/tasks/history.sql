@@ -36,8 +36,10 @@ SELECT lease_until FROM instances WHERE id = :id
 SELECT COUNT(*) FROM instances WHERE stopped_at IS NULL AND lease_until > {now}
 
 -- name: oldest_runs
--- The runs with the lowest ids after one. Ids grow with time, so this reads one end of the table.
-SELECT id, scheduled_time, end_time, open_task FROM task_runs WHERE id > :after ORDER BY id LIMIT :limit
+-- The runs with the lowest ids after one, and which are dead letters. Ids grow with time, so this reads one end of the table.
+SELECT id, scheduled_time, end_time, open_task,
+  CASE WHEN EXISTS (SELECT 1 FROM dead_letters WHERE surface = 'tasks' AND entity_id = {text task_runs.id}) THEN 1 ELSE 0 END
+FROM task_runs WHERE id > :after ORDER BY id LIMIT :limit
 
 -- name: newest_surplus
 -- The newest success of a task beyond those kept, looked for among so many of its newest runs.
@@ -54,8 +56,9 @@ WHERE status IN ('SUCCESS', 'CALLBACK_SUCCESS') ORDER BY id DESC LIMIT :limit
 SELECT id, options_json FROM tasks WHERE id > :after ORDER BY id LIMIT :limit
 
 -- name: delete_run
--- Forget a run. Guard: finished.
+-- Forget a run. Guard: finished, and no dead letter.
 DELETE FROM task_runs WHERE id = :id AND open_task IS NULL
+  AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE surface = 'tasks' AND entity_id = {text task_runs.id})
 
 -- name: delete_callbacks
 -- Forget a run's callbacks. Guard: the run is gone.

@@ -1,0 +1,45 @@
+"""How a database would run a statement, as text, and what must not stand in it."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ksana.store.sql.core.statements import read_statements
+from tests.conformance.store.ground import Database
+
+_TEXTS = {name: (text, filters) for name, text, filters in read_statements()}
+_WORDS = {
+    "sqlite": "EXPLAIN QUERY PLAN",
+    "postgresql": "EXPLAIN",
+    "mysql": "EXPLAIN FORMAT=JSON",
+}
+
+
+def analyze(database: Database, table: str) -> None:
+    """Have a server count the table's rows, as it does by itself now and then."""
+    if database.kind != "sqlite":
+        word = "ANALYZE" if database.kind == "postgresql" else "ANALYZE TABLE"
+        database.ask(f"{word} {table}")
+
+
+def explain(
+    tx: Any, name: str, kind: str, values: Mapping[str, Any], filters: Iterable[str] = ()
+) -> str:
+    """The plan of the very statement that runs."""
+    text, known = _TEXTS[name]
+    whole = " ".join((text, *(known[one] for one in filters)))
+    given = {key: value for key, value in values.items() if re.search(rf":{key}\b", whole)}
+    session = tx._session
+    sql, bind = session._statements[name].with_filters(tuple(filters))
+    session._cursor.execute(f"{_WORDS[kind]} {sql}", bind(given))
+    rows = session._cursor.fetchall()
+    return " ".join(str(column) for row in rows for column in row).replace("\n", " ")
+
+
+def assert_index_range(plan: str, index: str, table: str, name: str) -> None:
+    """The plan reads a range of this index, or its end, and neither scans nor sorts."""
+    assert index in plan or "Select tables optimized away" in plan, (name, plan)
+    assert not re.search(rf"\bSCAN {table}\b(?! USING)", plan), (name, plan)
+    assert not re.search(rf'"table_name": "{table}",\s*"access_type": "ALL"', plan), (name, plan)
+    for word in ("Seq Scan", "TEMP B-TREE", "filesort", "Sort Key"):
+        assert word not in plan, (name, plan)
