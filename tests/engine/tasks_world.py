@@ -18,7 +18,7 @@ from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.delivery import Delivery
 from ksana.engine.tasks.firing import FiringEngine
 from ksana.engine.tasks.rescue import RescueEngine
-from ksana.ports.caller import Reply, Request, Timing
+from ksana.ports.caller import NOT_OURS, MaySend, Reply, Request, Timing, always
 from ksana.ports.store import Event
 from ksana.service.tasks.callbacks import CallbackBody, CallbackService, Received
 from ksana.service.tasks.definitions import NewTask, TaskService
@@ -57,8 +57,20 @@ class ScriptedCaller:
         self.open = 0
         self._hanging: list[asyncio.Task[None]] = []
         self.most_open = 0
+        self.connects = True
+        self.connecting: list[Callable[[], object]] = []
+        """Calls that wait for a connection while there is none."""
 
-    def call(self, request: Request, done: Callable[[Reply], None]) -> _Call:
+    def call(
+        self, request: Request, done: Callable[[Reply], None], may_send: MaySend = always
+    ) -> _Call:
+        if not self.connects:
+            self.connecting.append(lambda: self.call(request, done, may_send))
+            return _Call(lambda reply: None)
+        if not may_send():
+            held_back = Reply("aborted", Timing(), error=NOT_OURS, sends=0)
+            asyncio.get_running_loop().call_soon(done, held_back)
+            return _Call(lambda reply: None)
         self.sent.append(Sent(self._clock.now(), request))
         self.open += 1
         self.most_open = max(self.most_open, self.open)
@@ -77,6 +89,12 @@ class ScriptedCaller:
         else:
             self._hanging.append(asyncio.ensure_future(self._time_out(request, end)))
         return _Call(end)
+
+    def connect(self) -> None:
+        """Let those in that wait for a connection."""
+        self.connects = True
+        for go_on in self.connecting:
+            go_on()
 
     async def _time_out(self, request: Request, end: Callable[[Reply], None]) -> None:
         await self._clock.sleep_until(self._clock.now() + request.timeout_us)
@@ -216,6 +234,9 @@ class World:
     def is_held(self) -> bool:
         """The lease, as delivery asks for it."""
         return self.is_alive
+
+    def covers(self, generation: int) -> bool:
+        return self.is_alive and generation == self.generation
 
     # the services' hints
     def due(self, at: Instant | None) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,10 +14,11 @@ from ksana.domain.governance.decay import FLOOR
 from ksana.domain.governance.objects import ObjectFields
 from ksana.domain.governance.records import GovernanceJob, GovernedObject
 from ksana.engine.governance.anchoring import EVERY, AuditAnchors
-from ksana.engine.governance.webhook import read_reply
-from ksana.engine.governance.worker import GovernanceWorker, Performed
+from ksana.engine.governance.webhook import perform_by_webhook, read_reply
+from ksana.engine.governance.worker import PERFORM_US, GovernanceWorker, Performed
 from ksana.ports.caller import Reply, Timing
 from ksana.store.sql import open_store
+from tests.engine.tasks_world import ScriptedCaller
 from tests.ground.governance import SECOND, Governing
 
 
@@ -113,6 +115,52 @@ async def test_the_built_in_worker_has_others_verify(
     for name, error in (("bad", "RuntimeError: no evidence"), ("slow", "not done within 60 s")):
         failed = await governing.job(jobs[name])
         assert (failed.status, failed.attempt, failed.last_error) == ("queued", 1, error)
+
+
+@pytest.mark.spec("G13")
+async def test_a_webhook_is_not_called_after_a_freeze_in_which_another_may_have_got_the_job(
+    governing: Governing, clock: VirtualClock
+) -> None:
+    caller = ScriptedCaller(clock)
+    caller.connects = False
+    perform = perform_by_webhook("http://hook/", lambda: caller, clock)
+    await governing.enqueue("m1", action="verify")
+    worker = GovernanceWorker(governing.store, clock, governing.service.rules, DAY, perform)
+    loop = asyncio.ensure_future(worker.pump.run())
+    await clock.settle()
+    assert len(caller.connecting) == 1
+    clock.suspend(PERFORM_US)
+    caller.connect()
+    await clock.settle()
+    assert caller.sent == []
+    loop.cancel()
+    await asyncio.gather(loop, return_exceptions=True)
+
+
+@pytest.mark.spec("G13")
+async def test_jobs_that_came_too_late_from_the_store_are_not_performed(
+    governing: Governing, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    performed: list[str] = []
+
+    async def perform(job: GovernanceJob, governed: GovernedObject | None) -> Performed:
+        performed.append(job.object_id)
+        return Performed()
+
+    read = governing.store.read
+
+    async def freeze_and_read(*args: Any) -> Any:
+        clock.suspend(PERFORM_US)
+        return await read(*args)
+
+    await governing.enqueue("m1", action="verify")
+    worker = GovernanceWorker(governing.store, clock, governing.service.rules, DAY, perform)
+    monkeypatch.setattr(governing.store, "read", freeze_and_read)
+    loop = asyncio.ensure_future(worker.pump.run())
+    await clock.settle()
+    assert performed == []
+    loop.cancel()
+    await asyncio.gather(loop, return_exceptions=True)
 
 
 @pytest.mark.spec("G13")

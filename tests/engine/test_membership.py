@@ -88,3 +88,21 @@ async def test_an_instance_that_drains_keeps_its_lease_and_gives_no_sign_of_life
     after = Membership(store, clock, "two", "host", "0")
     assert (await after.join()).outage_from == began_at
     await store.close()
+
+
+@pytest.mark.spec("X4", "C19")
+async def test_the_lease_runs_on_while_the_machine_is_suspended(
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/ksana.db", clock, inline=True)
+    monkeypatch.setattr(type(store), "sole", False)
+    membership = Membership(store, clock, "one", "host", "0")
+    await membership.join()
+    claimed_under = membership.generation
+    assert membership.covers(claimed_under)
+    clock.suspend(LEASE)  # monotonic time stands still meanwhile
+    assert not membership.covers(claimed_under)
+    await membership._renew()
+    assert membership.is_held()
+    assert not membership.covers(claimed_under), "another may have taken it over"
+    await store.close()

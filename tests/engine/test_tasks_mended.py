@@ -297,3 +297,28 @@ async def test_a_run_that_was_taken_over_while_we_were_frozen_is_not_sent_by_us(
     await world.check_events()
     await world.die()
     await world.store.close()
+
+
+@pytest.mark.spec("C19", "C23")
+async def test_a_call_that_waited_for_its_connection_while_we_were_frozen_is_not_sent_by_us(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    world = await open_world(tmp_path, clock)
+    world.caller.connects = False
+    options = Options(delivery="at_most_once")
+    task = await world.add(task_of(once(clock.now() + SECOND), options=options))
+    await clock.advance(2 * SECOND)
+    assert len(world.caller.connecting) == 1
+    world.generation += 1  # frozen, and the lease is held again
+    world.caller.connect()
+    await clock.settle()
+    await clock.advance(2 * SECOND)
+    # It was still ours, so it is given back, and begun under the lease of now.
+    assert len(world.caller.sent) == 1
+    [run] = await world.all_runs(task)
+    assert (run.status, run.attempt) == ("SUCCESS", 1)
+    [moved] = await world.events("RUN_RETRYING")
+    assert data_of(moved)["reason"] == "HELD_NEVER_BEGUN"
+    await world.check_events()
+    await world.die()
+    await world.store.close()

@@ -72,16 +72,17 @@ class Target:
 
 
 @pytest.mark.spec("C10")
+@pytest.mark.parametrize("body", [b"{}", b"x" * 300_000], ids=["short", "long"])
 @pytest.mark.parametrize("method", REPEATABLE)
 def test_a_repeatable_request_is_sent_again_once_on_a_new_connection_and_says_so(
-    run: Callable[..., None], method: str
+    run: Callable[..., None], method: str, body: bytes
 ) -> None:
     async def scenario(net: Any) -> None:
         async with Target(answers_new=True).listening() as target:
             caller = net.caller()
             await target.warm(net, caller)
-            body = b"{}" if method == "PUT" else None
-            reply = await net.ask(f"{target.url}/x", caller=caller, method=method, body=body)
+            sent = body if method == "PUT" else None
+            reply = await net.ask(f"{target.url}/x", caller=caller, method=method, body=sent)
             assert (reply.kind, reply.status, reply.sends) == ("answered", 200, 2)
             assert target.seen == [method] * 2
 
@@ -105,7 +106,11 @@ def test_a_repeatable_request_is_not_sent_a_third_time(
 
 
 @pytest.mark.spec("C10")
-@pytest.mark.parametrize("body", [b'{"amount":1}', None], ids=["with a body", "without"])
+@pytest.mark.parametrize(
+    "body",
+    [b'{"amount":1}', b"x" * 300_000, None],
+    ids=["with a body", "with a long one", "without"],
+)
 @pytest.mark.parametrize("method", ONCE)
 def test_a_request_that_is_not_repeatable_is_sent_once(
     run: Callable[..., None], method: str, body: bytes | None

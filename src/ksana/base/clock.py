@@ -9,6 +9,8 @@ import asyncio
 import heapq
 import itertools
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from ksana.base.instant import Instant, Micros
@@ -34,6 +36,11 @@ class Clock(Protocol):
         """Tell a time that never steps; only differences mean anything."""
         ...
 
+    def boottime(self) -> Micros:
+        """Tell a time like `monotonic` that also runs on while the machine is suspended, where the
+        system has one. For leases: others count that time."""
+        ...
+
     async def sleep_until(self, at: Instant) -> None:
         """Wait as long as it is until `at` by the wall clock as known now. A step of the clock
         meanwhile is not seen."""
@@ -49,6 +56,14 @@ class Clock(Protocol):
         ...
 
 
+# Linux stops CLOCK_MONOTONIC while it is suspended. macOS has a clock of that name which runs on;
+# on Windows time.monotonic does.
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+_boottime_ns: Callable[[], int] = (
+    time.monotonic_ns if _BOOTTIME is None else partial(time.clock_gettime_ns, _BOOTTIME)
+)
+
+
 class SystemClock:
     """Wall and monotonic time of the machine."""
 
@@ -57,6 +72,9 @@ class SystemClock:
 
     def monotonic(self) -> Micros:
         return time.monotonic_ns() // 1000
+
+    def boottime(self) -> Micros:
+        return _boottime_ns() // 1000
 
     async def sleep_until(self, at: Instant) -> None:
         await asyncio.sleep(max(0, at - self.now()) / 1e6)
@@ -91,6 +109,7 @@ class VirtualClock:
     def __init__(self, start: Instant = 1_767_225_600_000_000) -> None:
         self._now = start
         self._monotonic = 0
+        self._suspended = 0
         self._order = itertools.count()
         self._sleepers: list[tuple[Instant, int, asyncio.Future[None]]] = []
 
@@ -99,6 +118,9 @@ class VirtualClock:
 
     def monotonic(self) -> Micros:
         return self._monotonic
+
+    def boottime(self) -> Micros:
+        return self._monotonic + self._suspended
 
     async def sleep_until(self, at: Instant) -> None:
         end = self._monotonic + at - self._now
@@ -139,6 +161,11 @@ class VirtualClock:
         for _, _, sleeper in self._sleepers:  # let everybody look at the clock again
             if not sleeper.done():
                 sleeper.set_result(None)
+
+    def suspend(self, by: Micros) -> None:
+        """Suspend the machine for so long: nobody runs, and monotonic time stands still."""
+        self._suspended += by
+        self.step(by)
 
     async def advance(self, by: Micros) -> None:
         """Let `by` pass, waking sleepers one deadline at a time."""

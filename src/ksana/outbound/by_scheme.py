@@ -13,7 +13,7 @@ from ksana.outbound.curl.handle import HARD_CAP
 from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.plain.client import PlainHttpClient
 from ksana.outbound.resolver import LookUpFunction, Resolver, look_up_addresses
-from ksana.ports.caller import Call, Reply, Request
+from ksana.ports.caller import Call, MaySend, Reply, Request, always
 
 
 class HttpCaller:
@@ -49,13 +49,17 @@ class HttpCaller:
         """Count the calls that have not ended."""
         return self._plain.in_flight + (self._curl.in_flight if self._curl is not None else 0)
 
-    def call(self, request: Request, done: Callable[[Reply], None]) -> Call:
+    def call(
+        self, request: Request, done: Callable[[Reply], None], may_send: MaySend = always
+    ) -> Call:
         """Start an attempt; see the port."""
         if self._closed:
             return self._plain.refuse(request, done)
         if self._is_all_curl:
-            return self._find_curl().call(request, done)
-        return self._plain.start_if_plain(request, done) or self._find_curl().call(request, done)
+            return self._find_curl().call(request, done, may_send)
+        return self._plain.start_if_plain(request, done, may_send) or self._find_curl().call(
+            request, done, may_send
+        )
 
     def close(self) -> None:
         """Abort what is in flight, calling each `done` before this returns; free every socket."""
@@ -69,11 +73,12 @@ class HttpCaller:
         self,
         request: Request,
         done: Callable[[Reply], None],
+        may_send: MaySend,
         hops_left: int,
         spent_ms: float,
         sends: int,
     ) -> Call:
-        return self._find_curl().take_over(request, done, hops_left, spent_ms, sends)
+        return self._find_curl().take_over(request, done, may_send, hops_left, spent_ms, sends)
 
     def _find_curl(self) -> CurlCaller:
         if self._curl is None:

@@ -5,7 +5,7 @@ Callback style on purpose: a future and a task per call cost more than the call'
 """
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -69,6 +69,19 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     failure). 2: it was sent again, see `may_resend`. Of several hops the highest number counts."""
 
 
+MaySend = Callable[[], bool]
+"""Whether a request may be written at this moment. Asked right before each write, so it must be
+quick."""
+
+
+def always() -> bool:
+    """Nobody else could send it."""
+    return True
+
+
+NOT_OURS: Final = "not sent: the lease of this instance has run out, another may have taken over"
+
+
 class Call(Protocol):
     """A call in flight."""
 
@@ -81,9 +94,16 @@ class Call(Protocol):
 class Caller(Protocol):
     """Makes calls on the running event loop. Not thread-safe."""
 
-    def call(self, request: Request, done: Callable[[Reply], None]) -> Call:
+    def call(
+        self, request: Request, done: Callable[[Reply], None], may_send: MaySend = always
+    ) -> Call:
         """Start an attempt. `done` is called exactly once, on the loop, never from inside `call`
-        itself."""
+        itself.
+
+        `may_send` is asked when a connection is there, right before the request is written to it:
+        also before the rest of a long one, before it is sent again, and on each hop. Once it says
+        no nothing more is written, and the call ends aborted.
+        """
         ...
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ def _make_worker(
                 callers.append(HttpCaller(policy))
             return callers[0]
 
-        perform = perform_by_webhook(settings.worker.webhook, find_caller)
+        perform = perform_by_webhook(settings.worker.webhook, find_caller, core.clock)
     return GovernanceWorker(core.store, core.clock, rules, settings.worker.interval_us, perform)
 
 

@@ -1,8 +1,9 @@
 """This process among its peers: one row with one lease that covers everything it holds.
 
-The store's clock decides for others whether we are dead; our own monotonic clock decides for
-ourselves, and sooner: the lease counts from before the renewal was asked for, so we stop sending
-(`is_held`) before anybody may take over.
+The store's clock decides for others whether we are dead; our own clock decides for ourselves, and
+sooner: the lease counts from before the renewal was asked for, so we stop sending (`is_held`)
+before anybody may take over. That clock runs on while the process is frozen and while the machine
+is suspended.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from ksana.ports.store import Instance, Store, Tx
 
 LEASE: Final[Micros] = 15 * SECOND
 RENEW_EVERY: Final[Micros] = 5 * SECOND
+_FOR_GOOD: Final[Micros] = 1 << 62
 _RETRY_EVERY: Final[Micros] = SECOND
 
 _log = structlog.get_logger("ksana.membership")
@@ -48,7 +50,7 @@ class Membership:
         self._is_dead = is_dead
         self._on_peers = on_peers
         self._every_us = every_us
-        self._held_until_mono: Micros = 0
+        self._held_until: Micros = 0
         self._is_draining = False
         self.generation = 0
         """Rises whenever the lease was lost and is held again: what was claimed before may be
@@ -60,13 +62,20 @@ class Membership:
 
         On a store that admits one server nobody can, however long we were frozen.
         """
-        if self._store.sole:
-            return self._held_until_mono > 0
-        return self._clock.monotonic() < self._held_until_mono
+        until = self._held_until
+        return until == _FOR_GOOD or self._clock.boottime() < until
+
+    def covers(self, generation: int) -> bool:
+        """Whether what was claimed under this generation is certainly still ours. Asked right
+        before every call leaves, so it must cost far less than a microsecond."""
+        until = self._held_until
+        return generation == self.generation and (
+            until == _FOR_GOOD or self._clock.boottime() < until
+        )
 
     async def join(self) -> Instance:
         """Enter ourselves, or enter again after our row was removed."""
-        asked_mono = self._clock.monotonic()
+        asked_at = self._clock.boottime()
         instance, peers = await self._store.transact(
             _register,
             self.instance_id,
@@ -76,7 +85,7 @@ class Membership:
             self._store.sole,
             self._is_dead,
         )
-        self._hold_until(asked_mono + LEASE)
+        self._hold_until(asked_at + LEASE)
         self._on_peers(peers)
         return instance
 
@@ -95,14 +104,14 @@ class Membership:
 
     async def leave(self) -> None:
         """Record an orderly end, if the store can be reached."""
-        self._held_until_mono = 0
+        self._held_until = 0
         try:
             await self._store.transact(_stop, self.instance_id)
         except UnavailableError as error:
             _log.warning("the end of this instance could not be recorded", err=str(error))
 
     async def _renew(self) -> bool:
-        asked_mono = self._clock.monotonic()
+        asked_at = self._clock.boottime()
         was_held = self.is_held()
         try:
             is_known, peers = await self._store.transact(
@@ -113,7 +122,7 @@ class Membership:
                 _log.warning("lease lost: the store does not answer", err=str(error))
             return False
         if is_known:
-            self._hold_until(asked_mono + LEASE)
+            self._hold_until(asked_at + LEASE)
             self._on_peers(peers)
             if not was_held:
                 _log.info("lease held again")
@@ -122,11 +131,13 @@ class Membership:
             await self.join()
         return True
 
-    def _hold_until(self, until_mono: Micros) -> None:
+    def _hold_until(self, until: Micros) -> None:
         # Judged after the answer came: the old lease may have run out while the store was asked.
-        if not self._store.sole and self._clock.monotonic() >= self._held_until_mono:
+        if self._store.sole:
+            until = _FOR_GOOD
+        elif not self.is_held():
             self.generation += 1
-        self._held_until_mono = until_mono
+        self._held_until = until
 
 
 def _register(

@@ -8,10 +8,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Instant, Micros, format_instant, parse_instant
 from ksana.domain.governance.objects import ObjectFields
 from ksana.domain.governance.records import GovernanceJob, GovernedObject
-from ksana.engine.governance.worker import Perform, Performed
+from ksana.engine.governance.worker import PERFORM_US, Perform, Performed
 from ksana.ports.caller import Caller, Reply, Request
 
 TIMEOUT: Final[Micros] = 30 * SECOND
@@ -20,10 +21,12 @@ _CHANGED: Final = ("status", "epistemic_state", "unknown_type", "weight", "reinf
 _encode = msgspec.json.Encoder().encode
 
 
-def perform_by_webhook(url: str, find_caller: Callable[[], Caller]) -> Perform:
-    """An action as one POST to `url`. `find_caller` answers the Caller, on the loop."""
+def perform_by_webhook(url: str, find_caller: Callable[[], Caller], clock: Clock) -> Perform:
+    """An action as one POST to `url`. `find_caller` answers the Caller, on the loop. Nothing is
+    sent once the time to perform it is over: another worker may have the job by then."""
 
     async def perform(job: GovernanceJob, governed: GovernedObject | None) -> Performed:
+        until = clock.boottime() + PERFORM_US
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         request = Request(
             method="POST",
@@ -42,7 +45,7 @@ def perform_by_webhook(url: str, find_caller: Callable[[], Caller]) -> Perform:
             if not reply.done():
                 reply.set_result(got)
 
-        call = find_caller().call(request, done)
+        call = find_caller().call(request, done, lambda: clock.boottime() < until)
         try:
             return read_reply(await reply)
         finally:

@@ -5,7 +5,8 @@ another's target, and targets that hang do not take the slots of those that answ
 Nothing is sent before the watermark that covers it is on disk (`watermark`), and nothing while our
 lease is not certain, because another instance may be taking over. A run that was claimed under an
 older generation of the lease is not sent either: after a freeze it may be another's, although we
-hold our lease again.
+hold our lease again. Both are asked twice: here, and by the caller when it has a connection and
+writes the request to it, for looking up a name and connecting take time as well.
 """
 
 from collections.abc import Callable
@@ -18,11 +19,10 @@ from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue, SlotBudget
 from ksana.engine.tasks.requests import Built, build_request, shown_reply
 from ksana.engine.tasks.watermark import Watermark
-from ksana.ports.caller import Call, Caller, Reply, Timing
+from ksana.ports.caller import NOT_OURS, Call, Caller, Reply, Timing
 from ksana.ports.store import Store
 
 MAX_IDLE_HOSTS = 10_000
-_LEASE_LOST = "the lease of this instance has run out; another one takes over"
 
 
 class InstanceLease(Protocol):
@@ -35,6 +35,10 @@ class InstanceLease(Protocol):
     @property
     def generation(self) -> int:
         """Rises whenever the lease was lost and is held again."""
+        ...
+
+    def covers(self, generation: int) -> bool:
+        """Whether what was claimed under this generation is certainly still ours."""
         ...
 
 
@@ -194,9 +198,13 @@ class Dispatcher:
             self._send(queue, queue.waiting.popleft())
 
     def _send(self, queue: HostQueue, run: ClaimedRun) -> None:
-        now = self._clock.now()
-        if run.lease != self._lease.generation or not self._lease.is_held():
-            self._end(run, None, Reply("aborted", Timing(), error=_LEASE_LOST, sends=0), now)
+        now, lease = self._clock.now(), self._lease
+
+        def may_send() -> bool:
+            return lease.covers(run.lease)
+
+        if not may_send():
+            self._end(run, None, Reply("aborted", Timing(), error=NOT_OURS, sends=0), now)
             return
         try:
             built = build_request(run, now, self._callback_base, self._agent)
@@ -211,13 +219,14 @@ class Dispatcher:
         def done(reply: Reply) -> None:
             self.in_flight.pop(run.run_id, None)
             queue.ended(since_mono, self._clock.monotonic())
-            self._end(run, built, reply, now)
+            is_held_back = reply.kind == "aborted" and not reply.sends and not may_send()
+            self._end(run, None if is_held_back else built, reply, now)
             self._refill(queue)
 
         queue.began(since_mono)
         if not self.in_flight:
             self.on_first_call()
-        call = self._caller.call(built.request, done)
+        call = self._caller.call(built.request, done, may_send)
         self.in_flight[run.run_id] = CallInFlight(call, run.token, now, queue, since_mono)
 
     def _end(self, run: ClaimedRun, built: Built | None, reply: Reply, started_at: Instant) -> None:

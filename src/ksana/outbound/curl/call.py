@@ -13,7 +13,7 @@ from ksana.outbound.curl.handle import CurlHandle
 from ksana.outbound.errors import Failure, describe
 from ksana.outbound.redirects import MAX_HOPS, show_url
 from ksana.outbound.resolver import LookupResult
-from ksana.ports.caller import Reply, ReplyKind, Request, Timing
+from ksana.ports.caller import MaySend, Reply, ReplyKind, Request, Timing
 
 _ASKS_TO_WAIT: Final = 400
 """Retry-After is read from this status up; on a redirect nobody heeds it."""
@@ -40,6 +40,7 @@ class CurlCall:
         "is_resent",
         "lookup_began_s",
         "lookup_timer",
+        "may_send",
         "offset_ms",
         "request",
         "sends",
@@ -48,11 +49,16 @@ class CurlCall:
     )
 
     def __init__(
-        self, owner: CurlCallOwner, request: Request, done: Callable[[Reply], None]
+        self,
+        owner: CurlCallOwner,
+        request: Request,
+        done: Callable[[Reply], None],
+        may_send: MaySend,
     ) -> None:
         self._owner = owner
         self.request = request
         self.done = done
+        self.may_send = may_send
         self.target: Target | None = None
         self.handle: CurlHandle | None = None
         self.lookup_timer: asyncio.TimerHandle | None = None

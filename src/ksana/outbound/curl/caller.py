@@ -41,7 +41,7 @@ from ksana.outbound.resolver import (
     is_literal,
     look_up_addresses,
 )
-from ksana.ports.caller import Reply, Request
+from ksana.ports.caller import NOT_OURS, MaySend, Reply, Request, always
 
 MAX_IDLE: Final = 256
 """Connections kept open for the next call, and handles kept for it; not less than the calls made at
@@ -86,20 +86,23 @@ class CurlCaller:
         """Count the calls that have not ended."""
         return len(self._busy) + len(self._resolving)
 
-    def call(self, request: Request, done: Callable[[Reply], None]) -> CurlCall:
+    def call(
+        self, request: Request, done: Callable[[Reply], None], may_send: MaySend = always
+    ) -> CurlCall:
         """Start an attempt; see the port."""
-        return self._begin(CurlCall(self, request, done))
+        return self._begin(CurlCall(self, request, done, may_send))
 
     def take_over(
         self,
         request: Request,
         done: Callable[[Reply], None],
+        may_send: MaySend,
         hops_left: int,
         spent_ms: float,
         sends: int,
     ) -> CurlCall:
         """Take over a call that another client began and that was redirected here."""
-        call = CurlCall(self, request, done)
+        call = CurlCall(self, request, done, may_send)
         call.hops_left = hops_left
         call.offset_ms = spent_ms
         call.is_redirected = True
@@ -271,6 +274,11 @@ class CurlCaller:
         self._multi.remove_handle(handle.curl)
         status: int = handle.curl.getinfo(pycurl.RESPONSE_CODE)
         url = None
+        if handle.is_forbidden:
+            reply = call.fail("aborted", NOT_OURS)
+            self._release(handle, call)
+            self._notify(call, reply)
+            return
         if handle.is_stopped:
             # libcurl was about to send the request again by itself.
             if self._can_send_again(handle, call):

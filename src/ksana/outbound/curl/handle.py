@@ -22,6 +22,9 @@ USER_AGENT: Final = "ksana"
 
 BAD_HEADER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 METHOD = re.compile(r"[A-Z]{1,16}\Z", re.ASCII)
+IN_ONE_PIECE: Final = 16 * 1024
+"""A body up to this goes out with the head of its request, in one write. libcurl takes a longer one
+from us piece by piece, so that each can be held back."""
 NEEDS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
 """Servers expect `Content-Length: 0` from these when there is no body."""
 
@@ -34,12 +37,14 @@ class CurlHandle:
         "_is_fresh",
         "_opened",
         "_shape",
+        "_unread",
         "_url",
         "call",
         "chunks",
         "curl",
         "hard_cap",
         "is_capped",
+        "is_forbidden",
         "is_stopped",
         "policy",
         "received",
@@ -59,12 +64,13 @@ class CurlHandle:
         self.target: Target | None = None
         self.chunks: list[bytes] = []
         self.room = self.received = 0
-        self.is_capped = self.is_stopped = self._has_begun = False
+        self.is_capped = self.is_stopped = self.is_forbidden = self._has_begun = False
         self.refusal: str | None = None
         self.timeout_ms = (0, 0)
-        self._shape: tuple[str, bool] | None = None
+        self._shape: tuple[str, bool, bool] | None = None
         self._is_fresh = False
         self._url = ""
+        self._unread = memoryview(b"")
         self._opened = opened
         self._set_constants(ca_file)
 
@@ -87,6 +93,8 @@ class CurlHandle:
             (pycurl.WRITEFUNCTION, self._write),
             (pycurl.OPENSOCKETFUNCTION, self._open_socket),
             (pycurl.PREREQFUNCTION, self._before_request),
+            (pycurl.READFUNCTION, self._read_body),
+            (pycurl.SEEKFUNCTION, self._rewind_body),
         ):
             curl.setopt(option, value)
         if ca_file is not None:
@@ -115,13 +123,18 @@ class CurlHandle:
             # libcurl takes the list for one transfer; the plus lets the entry age like any other.
             listed = ",".join(f"[{each}]" if ":" in each else each for each in addresses)
             curl.setopt(pycurl.RESOLVE, [f"+{target.host}:{target.port}:{listed}"])
-        shape = (request.method, body is not None)
+        is_long = body is not None and len(body) > IN_ONE_PIECE and request.method != "HEAD"
+        shape = (request.method, body is not None, is_long)
         if shape != self._shape:
             self._set_method(*shape)
         if is_fresh != self._is_fresh:
             curl.setopt(pycurl.FRESH_CONNECT, int(is_fresh))
             self._is_fresh = is_fresh
-        if body is not None and request.method != "HEAD":
+        if is_long:
+            assert body is not None
+            self._unread = memoryview(body)
+            curl.setopt(pycurl.INFILESIZE_LARGE, len(body))
+        elif body is not None and request.method != "HEAD":
             curl.setopt(pycurl.POSTFIELDS, body)
         curl.setopt(pycurl.HTTPHEADER, header_lines(request.headers))
         if (timeout_ms, connect_ms) != self.timeout_ms:
@@ -132,10 +145,10 @@ class CurlHandle:
         self.chunks = []
         self.received = 0
         self.room = self.hard_cap if request.max_body is None else request.max_body
-        self.is_capped = self.is_stopped = self._has_begun = False
+        self.is_capped = self.is_stopped = self.is_forbidden = self._has_begun = False
         self.refusal = None
 
-    def _set_method(self, method: str, has_body: bool) -> None:
+    def _set_method(self, method: str, has_body: bool, is_long: bool) -> None:
         if not METHOD.match(method):
             raise ValueError(f"{method[:32]!r} is not a method")
         curl = self.curl
@@ -144,6 +157,9 @@ class CurlHandle:
         curl.unsetopt(pycurl.CUSTOMREQUEST)
         if method == "HEAD":
             curl.setopt(pycurl.NOBODY, 1)
+        elif is_long:
+            curl.setopt(pycurl.UPLOAD, 1)
+            curl.setopt(pycurl.CUSTOMREQUEST, method)
         elif has_body or method in NEEDS_LENGTH:
             curl.setopt(pycurl.POST, 1)
             if not has_body:
@@ -152,7 +168,20 @@ class CurlHandle:
                 curl.setopt(pycurl.CUSTOMREQUEST, method)
         elif method != "GET":
             curl.setopt(pycurl.CUSTOMREQUEST, method)
-        self._shape = (method, has_body)
+        self._shape = (method, has_body, is_long)
+
+    def _read_body(self, size: int) -> bytes | int:
+        """Give libcurl the next piece of a long body."""
+        if not self.call.may_send():
+            self.is_forbidden = True
+            return pycurl.READFUNC_ABORT  # type: ignore[no-any-return]
+        piece, self._unread = self._unread[:size], self._unread[size:]
+        return bytes(piece)
+
+    def _rewind_body(self, offset: int, origin: int) -> int:
+        """Allow libcurl to begin the body anew, so that it goes on to ask `_before_request`, which
+        stops it."""
+        return pycurl.SEEKFUNC_OK  # type: ignore[no-any-return]
 
     def _write(self, data: bytes) -> int | None:
         self.received += len(data)
@@ -171,6 +200,9 @@ class CurlHandle:
         asks again when it wants to repeat the request by itself."""
         if self._has_begun:
             self.is_stopped = True
+            return pycurl.PREREQFUNC_ABORT  # type: ignore[no-any-return]
+        if not self.call.may_send():
+            self.is_forbidden = True
             return pycurl.PREREQFUNC_ABORT  # type: ignore[no-any-return]
         self._has_begun = True
         return pycurl.PREREQFUNC_OK  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from ksana.outbound.plain.encode_request import PlainRoute
 from ksana.outbound.plain.response import ResponseParser
 from ksana.outbound.redirects import MAX_HOPS, show_url
 from ksana.outbound.resolver import LookupResult
-from ksana.ports.caller import Call, Reply, ReplyKind, Request, Timing
+from ksana.ports.caller import NOT_OURS, Call, MaySend, Reply, ReplyKind, Request, Timing
 
 _ASKS_TO_WAIT: Final = 400
 """Retry-After is read from this status up; on a redirect nobody heeds it."""
@@ -57,6 +57,7 @@ class PlainCall(Timed):
         "is_notified",
         "is_redirected",
         "is_resolving",
+        "may_send",
         "origin",
         "request",
         "resolved_s",
@@ -70,11 +71,16 @@ class PlainCall(Timed):
     encoded: bytes
 
     def __init__(
-        self, owner: PlainCallOwner, request: Request, done: Callable[[Reply], None]
+        self,
+        owner: PlainCallOwner,
+        request: Request,
+        done: Callable[[Reply], None],
+        may_send: MaySend,
     ) -> None:
         self._owner = owner
         self.request = request
         self.done = done
+        self.may_send = may_send
         self.slot = 0
         self.began_s = began_s = monotonic()
         self.due_s = began_s + request.timeout_us / SECOND
@@ -169,6 +175,10 @@ class PlainCall(Timed):
             error=clip_error(why),
             sends=self.count_sends(),
         )
+
+    def fail_not_ours(self) -> Reply:
+        """Make the reply of a call that may not be sent, or not any further."""
+        return self.fail("aborted", NOT_OURS)
 
     def fail_lookup(self) -> Reply:
         """Make the reply of a call whose name did not become known in time."""

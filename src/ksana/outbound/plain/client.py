@@ -28,11 +28,11 @@ from ksana.outbound.plain.response import ResponseError, ResponseParser, read_co
 from ksana.outbound.redirects import REDIRECTS, join_location, next_hop, show_url
 from ksana.outbound.resend import can_send_again
 from ksana.outbound.resolver import LookupResult, Resolver
-from ksana.ports.caller import Call, Reply, Request
+from ksana.ports.caller import Call, MaySend, Reply, Request, always
 
-HandOver = Callable[[Request, Callable[[Reply], None], int, float, int], Call]
-"""Takes a redirected call that is not for this client: its request, its listener, hops left,
-milliseconds spent, and how often the earlier hops were sent."""
+HandOver = Callable[[Request, Callable[[Reply], None], MaySend, int, float, int], Call]
+"""Takes a redirected call that is not for this client: its request, its listener, who says whether
+it may be sent, hops left, milliseconds spent, and how often the earlier hops were sent."""
 
 
 class PlainHttpClient:
@@ -61,9 +61,11 @@ class PlainHttpClient:
         """Count the calls that have not ended."""
         return len(self._deadlines)
 
-    def start_if_plain(self, request: Request, done: Callable[[Reply], None]) -> PlainCall | None:
+    def start_if_plain(
+        self, request: Request, done: Callable[[Reply], None], may_send: MaySend
+    ) -> PlainCall | None:
         """Start a call, or answer None if it is not for this client."""
-        call = PlainCall(self, request, done)
+        call = PlainCall(self, request, done, may_send)
         try:
             route = find_route(request.url)
             encoded = encode_request(route, request) if route is not None else None
@@ -79,7 +81,7 @@ class PlainHttpClient:
 
     def refuse(self, request: Request, done: Callable[[Reply], None]) -> PlainCall:
         """Refuse a call that comes after the end."""
-        call = PlainCall(self, request, done)
+        call = PlainCall(self, request, done, always)
         self._loop.call_soon(done, call.fail("aborted", "the caller is closed"))
         return call
 
@@ -145,6 +147,8 @@ class PlainHttpClient:
                 if wrong is not None:
                     return call.fail("refused", f"not called: {wrong}")
             origin.checked = addresses
+        if not call.may_send():
+            return call.fail_not_ours()
         if call.request.may_resend:
             while (kept := self._pool.take(origin, call.request, call.began_s)) is not None:
                 if self._send(call, kept):
@@ -164,6 +168,10 @@ class PlainHttpClient:
         """Send the request on the connection that has opened."""
         self._detach(call)
         call.connected_s = monotonic()
+        if not call.may_send():
+            sock.close()
+            self._notify(call, call.fail_not_ours())
+            return
         connection = PlainConnection(self, self._loop, sock, ip, call.origin)
         if not self._send(call, connection):
             self._notify(
@@ -188,6 +196,16 @@ class PlainHttpClient:
         call.connection = connection
         self._deadlines.add(call, call.due_s)
         return True
+
+    def may_write(self, connection: PlainConnection) -> bool:
+        """Tell whether the rest of a request may be written; if not, its call is ended."""
+        call: PlainCall | None = connection.call
+        if call is None or call.may_send():
+            return True
+        reply = call.fail_not_ours()
+        self._detach(call)
+        self._notify(call, reply)
+        return False
 
     def on_bytes(self, connection: PlainConnection, data: bytes) -> None:
         """Read on; what comes on an idle connection was not asked for, and ends it."""
@@ -293,7 +311,7 @@ class PlainHttpClient:
         spent_ms = call.go_on_with(request)
         if route is None or encoded is None:
             call.handed_over = self._hand_over(
-                request, call.done, call.hops_left, spent_ms, call.count_sends()
+                request, call.done, call.may_send, call.hops_left, spent_ms, call.count_sends()
             )
             return None
         return self._start(call, route, encoded)

@@ -29,6 +29,8 @@ class Origin:
 class ConnectionOwner(Protocol):
     """Who a connection reports to."""
 
+    def may_write(self, connection: "PlainConnection") -> bool: ...
+
     def on_bytes(self, connection: "PlainConnection", data: bytes) -> None: ...
 
     def on_end(self, connection: "PlainConnection", error: OSError | None) -> None: ...
@@ -131,6 +133,8 @@ class PlainConnection:
             self._owner.on_end(self, None)
 
     def _on_writable(self) -> None:
+        if not self._owner.may_write(self):
+            return
         try:
             sent = self._sock.send(self._unsent)
         except (BlockingIOError, InterruptedError):
