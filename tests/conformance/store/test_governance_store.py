@@ -79,6 +79,22 @@ async def test_a_pull_takes_only_the_kinds_it_names(governing: Governing) -> Non
     assert {job.object_id for job in await governing.pull(10)} == {"a", "b"}
 
 
+@pytest.mark.spec("G2")
+@pytest.mark.parametrize("order", ["run_at", "priority"])
+@pytest.mark.parametrize("before", [0, 100])
+async def test_a_job_due_later_in_this_second_hides_none_that_is_due(
+    governing: Governing, order: str, before: int
+) -> None:
+    """`before` jobs of another kind are in front, more than a pull with a filter looks at first."""
+    now = governing.clock.now() // SECOND * SECOND + SECOND // 2  # somewhere in a second
+    for number in range(before):
+        await governing.enqueue(f"a{number}", action="archive", run_at=now - 60 * SECOND)
+    await governing.enqueue("later", priority="high", run_at=now + 1)
+    due = await governing.enqueue("due", priority="low", run_at=now)
+    (job,) = await governing.pull(1, now=now, order=order, actions=("decay",))
+    assert job.job_id == due.job_id
+
+
 @pytest.mark.spec("G2", "X4")
 async def test_pullers_at_once_never_share_a_job(governing: Governing) -> None:
     for number in range(200):
@@ -272,6 +288,41 @@ async def test_a_new_next_action_moves_the_queued_follow_up_and_null_removes_it(
     await governing.service.patch_object("memory", "m1", ObjectFields(next_action_at=None), ME)
     assert (await governing.service.list_jobs(wanted, None, 10)).jobs == []
     assert (await governing.events("GOV_JOB", first.job_id))[-1] == "GOV_JOB_REMOVED"
+
+
+@pytest.mark.spec("G3", "G4", "G8")
+@pytest.mark.parametrize("way", ["fail", "illegal move", "ack"])
+async def test_an_object_whose_follow_up_has_ended_says_that_nothing_comes_next(
+    governing: Governing, way: str
+) -> None:
+    action = "archive" if way == "illegal move" else "decay"
+    at = governing.clock.now()
+    await governing.put("m1", status="active", next_action_at=at, next_action=action)
+    (job,) = await governing.pull()
+    if way == "fail":
+        assert (await governing.fail(job, is_final=True)).status == "failed"
+    else:
+        await governing.ack(job)
+    assert (await governing.object("m1")).next_action_at is None
+    # So the same time again is news, and is queued.
+    await governing.put("m1", next_action_at=at, next_action=action)
+    assert len(await governing.pull()) == 1
+
+
+@pytest.mark.spec("G3", "G8")
+async def test_the_end_of_another_job_does_not_take_the_next_action_away(
+    governing: Governing,
+) -> None:
+    at = governing.clock.now()
+    await governing.put("m1", status="active", next_action_at=at, next_action="decay")
+    await governing.enqueue("m1", action="verify", run_at=at - SECOND)
+    other, follow_up = await governing.pull(2)
+    await governing.ack(other)
+    assert (await governing.object("m1")).next_action_at == at
+    await governing.fail(follow_up)
+    await governing.put("m1")  # leaves the next action out: that is null
+    wanted = GovernanceJobFilter(object_id="m1", status="queued")
+    assert (await governing.service.list_jobs(wanted, None, 10)).jobs == []
 
 
 @pytest.mark.spec("G9")

@@ -23,7 +23,13 @@ from ksana.domain.governance.jobs import (
     refuse_limit,
     remove_follow_up,
 )
-from ksana.domain.governance.objects import NO_FIELDS, bump, change_object, new_object
+from ksana.domain.governance.objects import (
+    NO_FIELDS,
+    bump,
+    change_object,
+    forget_next_action,
+    new_object,
+)
 from ksana.domain.governance.records import (
     VERIFYING,
     GovernanceJob,
@@ -34,6 +40,7 @@ from ksana.domain.governance.records import (
 ENDS_BY_RULE: Final = frozenset({"archive", "reinstate-check"})
 """Actions whose illegal move ends the job: asked again it would be as illegal."""
 
+ILLEGAL_MOVE: Final = "ILLEGAL_MOVE"
 MADE_BY_ACK: Final = "MADE_BY_ACK"
 """Why an object was registered that nobody registered."""
 
@@ -44,6 +51,12 @@ class Acked(msgspec.Struct, frozen=True, gc=False):
     job: GovernanceJobChange
     governed: ObjectChange | None
     follow_up: GovernanceJobChange | None
+
+
+def is_over(job: GovernanceJob, queued: GovernanceJob | None) -> bool:
+    """Whether a held job that ends was what its object waited for: nothing else is queued for the
+    object's next action."""
+    return bool(job.is_follow_up) and queued is None
 
 
 def is_same_ack(job: GovernanceJob, ack: Ack) -> bool:
@@ -67,8 +80,11 @@ def decide_ack(
         refusal = OBJECT_LIFECYCLES[governed.object_type].refuse(governed.status, status)
         if job.action not in ENDS_BY_RULE:
             return refusal
-        ended = fail_by_rule(job, "ILLEGAL_MOVE", refusal.message, now)
-        return Acked(job=_signed(ended, ack), governed=None, follow_up=None)
+        ended = fail_by_rule(job, ILLEGAL_MOVE, refusal.message, now)
+        over = None
+        if is_over(job, queued):
+            over = forget_next_action(governed, job.job_id, ILLEGAL_MOVE, now)
+        return Acked(job=_signed(ended, ack), governed=over, follow_up=None)
     try:
         change = _write_object(job, governed, status, ack, rules, now)
     except KsanaError as error:
@@ -78,7 +94,7 @@ def decide_ack(
         ack.next_action_at not in (UNSET, None)
         and refuse_limit(new, new.next_action, rules) is not None
     )
-    if is_refused or (ack.next_action_at is UNSET and queued is None):
+    if is_refused or (ack.next_action_at is UNSET and is_over(job, queued)):
         # Nothing comes after this: what the object says of its next action is over.
         change = _without_next_action(change)
     follow_up = _follow(job, change.new, queued, ack, now, follow_up_id)

@@ -24,7 +24,7 @@ from ksana.domain.governance.gates import (
     is_gated,
     read_gates,
 )
-from ksana.domain.governance.objects import bump
+from ksana.domain.governance.objects import bump, forget_next_action
 from ksana.domain.governance.records import (
     DEFERRED_LANE,
     VERIFYING,
@@ -227,14 +227,15 @@ def _after_end(
     job: GovernanceJob, old: GovernedObject, status: str, reason: str, now: Instant
 ) -> ObjectChange | None:
     """The object after a job that a rule ended. If that was its follow-up nothing comes next."""
-    next_at = None if job.is_follow_up else old.next_action_at
-    if status == old.status and next_at == old.next_action_at:
-        return None
+    next_at = old.next_action_at if job.follow_key is None else None
+    if status == old.status:
+        is_over = next_at != old.next_action_at
+        return forget_next_action(old, job.job_id, reason, now) if is_over else None
     new = msgspec.structs.replace(old, status=status, next_action_at=next_at)
     return ObjectChange(
         old=old,
         new=bump(old, new, now),
-        event="OBJECT_MOVED" if status != old.status else "OBJECT_CHANGED",
+        event="OBJECT_MOVED",
         reason=reason,
         job_id=job.job_id,
     )

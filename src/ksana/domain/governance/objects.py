@@ -142,6 +142,16 @@ def bump(old: GovernedObject, new: GovernedObject, now: Instant) -> GovernedObje
     return msgspec.structs.replace(new, version=old.version + 1, updated_at=now)
 
 
+def forget_next_action(
+    old: GovernedObject, job_id: str, reason: str, now: Instant
+) -> ObjectChange | None:
+    """The object after a rule ended its follow-up: nothing comes next, and it says so."""
+    if old.next_action_at is None:
+        return None
+    new = bump(old, msgspec.structs.replace(old, next_action_at=None), now)
+    return ObjectChange(old=old, new=new, event="OBJECT_CHANGED", reason=reason, job_id=job_id)
+
+
 def _kept(old: GovernedObject) -> dict[str, Any]:
     return {name: getattr(old, name) for name in KEPT_BY_PUT}
 

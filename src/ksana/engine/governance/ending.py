@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ksana.base.errors import KsanaError, NotFoundError
 from ksana.base.ids import new_run_uids
 from ksana.base.instant import Micros
-from ksana.domain.governance.acks import decide_ack, is_same_ack
+from ksana.domain.governance.acks import decide_ack, is_over, is_same_ack
 from ksana.domain.governance.audit import SYSTEM
 from ksana.domain.governance.changes import GovernanceJobChange, ObjectChange
 from ksana.domain.governance.jobs import (
@@ -17,6 +17,7 @@ from ksana.domain.governance.jobs import (
     refuse_holder,
     renew,
 )
+from ksana.domain.governance.objects import forget_next_action
 from ksana.domain.governance.records import GovernanceJob, GovernedObject, Rules, Who
 from ksana.engine.governance.writer import write_changes
 from ksana.ports.governance.tables import GovernanceTx, LockedJob
@@ -38,11 +39,18 @@ def new_job_ids(at: int, count: int) -> list[str]:
 class _Ending:
     """What one transaction knows while it ends jobs: rows it holds, with the changes so far."""
 
-    def __init__(self, tx: GovernanceTx, jobs: Sequence[GovernanceJob], has_objects: bool) -> None:
-        keys = sorted({job.key for job in jobs})
+    def __init__(
+        self,
+        tx: GovernanceTx,
+        jobs: Sequence[GovernanceJob],
+        written: Sequence[GovernanceJob] = (),
+    ) -> None:
+        """`written` are the jobs whose objects change with them."""
         # The object first: who holds it is the only one to change its follow-up.
-        self.objects: dict[str, GovernedObject] = tx.objects.lock(keys) if has_objects else {}
-        self.queued = tx.governance.lock_follow_ups(keys)
+        self.objects: dict[str, GovernedObject] = tx.objects.lock(
+            sorted({job.key for job in written})
+        )
+        self.queued = tx.governance.lock_follow_ups(sorted({job.key for job in jobs}))
         self.jobs: list[GovernanceJobChange] = []
         self.changed: list[ObjectChange] = []
 
@@ -84,7 +92,7 @@ def _ack_part(tx: GovernanceTx, acks: Sequence[Ack], rules: Rules, who: Who) -> 
     judged = [_judge_ack(locked.get(ack.job_id), ack, rules) for ack in acks]
     held = [job for job, refusal in judged if job is not None and refusal is None]
     late = _late(job for job, _ in judged)
-    ending = _Ending(tx, [*held, *late], bool(held))
+    ending = _Ending(tx, [*held, *late], held)
     ids = iter(new_job_ids(now, len(acks)))
     results: list[Ended] = []
     for ack, (job, refusal) in zip(acks, judged, strict=True):
@@ -143,7 +151,12 @@ def fail_jobs(
     """End attempts that came to nothing; no job may come twice."""
     now = tx.now
     locked = tx.governance.lock([failure.job_id for failure in failures])
-    ending = _Ending(tx, list(locked.values()), False)
+    final = {failure.job_id for failure in failures if failure.is_final}
+    ending = _Ending(
+        tx,
+        list(locked.values()),
+        [job for job in locked.values() if job.job_id in final and job.is_follow_up],
+    )
     results: list[Ended] = []
     late: list[LockedJob] = []
     for failure in failures:
@@ -157,10 +170,14 @@ def fail_jobs(
             results.append(refusal)
             continue
         change = decide_failure(job, failure, now, job.key in ending.queued)
+        governed = ending.objects.get(job.key)
+        if failure.is_final and governed is not None and is_over(job, ending.queued.get(job.key)):
+            over = forget_next_action(governed, job.job_id, change.reason, now)
+            ending.changed += [] if over is None else [over]
         ending.note(change)
         results.append(change.job)
     _expire_late(ending, late, now)
-    write_changes(tx, who, ending.jobs)
+    write_changes(tx, who, ending.jobs, ending.changed)
     return results
 
 
@@ -175,7 +192,7 @@ def renew_job(
     if refusal is not None:
         late = _late([job])
         if late:
-            ending = _Ending(tx, late, False)
+            ending = _Ending(tx, late)
             _expire_late(ending, late, tx.now)
             write_changes(tx, Who(actor=SYSTEM), ending.jobs)
         return refusal
@@ -189,7 +206,7 @@ def expire_leases(tx: GovernanceTx, limit: int) -> list[GovernanceJob]:
     late = tx.governance.lock_expired(limit)
     if not late:
         return []
-    ending = _Ending(tx, late, False)
+    ending = _Ending(tx, late)
     _expire_late(ending, late, tx.now)
     write_changes(tx, Who(actor=SYSTEM), ending.jobs)
     return [change.job for change in ending.jobs]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from ksana.base.errors import ConflictError, KsanaError, NotFoundError
 from ksana.domain.governance.audit import AuditEntry
@@ -142,19 +143,26 @@ def put_object(
         change = register_object(object_type, object_id, fields, rules, tx.now)
     else:
         change = change_object(old, fields, rules, tx.now, is_replaced=is_replaced)
-    jobs = _follow(tx, change, rules)
+    is_named = is_replaced or fields.next_action_at is not UNSET
+    jobs = _follow(tx, change, rules) if is_named or _is_replanned(change) else []
     write_changes(tx, who, jobs, [change])
     return change.new, old is None
 
 
-def _follow(tx: GovernanceTx, change: ObjectChange, rules: Rules) -> list[GovernanceJobChange]:
-    """The change of the queued follow-up, where the next action changed."""
+def _is_replanned(change: ObjectChange) -> bool:
     old, new = change.old, change.new
-    if old is not None and (old.next_action_at, old.next_action) == (
+    return old is None or (old.next_action_at, old.next_action) != (
         new.next_action_at,
         new.next_action,
-    ):
-        return []
+    )
+
+
+def _follow(tx: GovernanceTx, change: ObjectChange, rules: Rules) -> list[GovernanceJobChange]:
+    """The change of the queued follow-up, where the next action changed, or is none: a follow-up
+    that failed may be queued again after its object was told that nothing comes next."""
+    new = change.new
+    if new.next_action_at is not None and not _is_replanned(change):
+        return []  # the same again is no news: its follow-up may be in a worker's hands
     queued = tx.governance.lock_follow_ups([new.key]).get(new.key)
     if new.next_action_at is not None and new.next_action is not None:
         limit = refuse_limit(new, new.next_action, rules)

@@ -59,10 +59,16 @@ WHERE lane = 0 AND class_no = :class_no AND due_sec <= :sec AND run_at <= :now_a
 ORDER BY due_sec, seq LIMIT :limit {skip_locked}
 
 -- name: peek_class
--- The first due places of one class, not held.
+-- The first due places of one class, not held. Of a whole second that is past all are due, without a look at the row.
 SELECT due_sec, seq FROM governance_jobs {force_index governance_jobs_class}
-WHERE lane = 0 AND class_no = :class_no AND due_sec <= :sec
+WHERE lane = 0 AND class_no = :class_no AND due_sec <= :sec AND (due_sec < :sec OR run_at <= :now_at)
 ORDER BY due_sec, seq LIMIT :limit
+
+-- name: peek_due
+-- The first due places of all classes, not held.
+SELECT class_no, due_sec, urgency, seq FROM governance_jobs {force_index governance_jobs_due}
+WHERE lane = 0 AND due_sec <= :sec AND run_at <= :now_at
+ORDER BY due_sec, urgency, seq LIMIT :limit
 
 -- name: next_due
 -- When the first queued job is due.
@@ -156,7 +162,7 @@ DELETE FROM governance_jobs WHERE seq = :seq AND finished_at IS NOT NULL
 -- name: count_due
 -- Queued jobs that are due, up to a limit.
 SELECT COUNT(*), MIN(run_at) FROM (SELECT run_at FROM governance_jobs {force_index governance_jobs_due}
-  WHERE lane = 0 AND due_sec <= :sec AND run_at <= :now_at LIMIT :limit) AS due
+  WHERE lane = 0 AND due_sec <= :sec AND run_at <= :now_at ORDER BY due_sec, urgency, seq LIMIT :limit) AS due
 
 -- name: count_status
 -- Jobs in a status, up to a limit.

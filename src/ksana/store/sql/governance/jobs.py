@@ -3,7 +3,7 @@ that take anything, by class for those that take only some kinds or ask for prio
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -90,6 +90,20 @@ _CHANGE: Final = (
 )
 
 
+LOOK: Final = 64
+"""Due jobs of any class that a pull with a filter looks at before it turns to the classes one by
+one."""
+
+
+class _Head(NamedTuple):
+    """A place in the order of a pull."""
+
+    class_no: int
+    due_sec: int
+    urgency: int
+    seq: int
+
+
 class SqlGovernanceJobs:
     """`governance_jobs`."""
 
@@ -143,21 +157,7 @@ class SqlGovernanceJobs:
 
     def _take_classes(self, wanted: PullFilter) -> list[GovernanceJob]:
         """Look at the first places of each class, then take as many of each as are in front."""
-        is_urgent_first = wanted.order == "priority"
-        heads: list[tuple[int, int, int, int]] = []
-        for urgency in range(len(PRIORITIES)):
-            for class_no in _classes(wanted, urgency):
-                rows = self._session.all(
-                    "governance.peek_class",
-                    class_no=class_no,
-                    sec=wanted.now // SECOND,
-                    limit=wanted.limit,
-                )
-                heads += [(due_sec, urgency, seq, class_no) for due_sec, seq in rows]
-            if is_urgent_first and len(heads) >= wanted.limit:
-                break
-        heads.sort(key=lambda head: (head[1], head[0], head[2]) if is_urgent_first else head)
-        counts = Counter(head[3] for head in heads[: wanted.limit])
+        counts = Counter(head.class_no for head in self._list_heads(wanted))
         jobs: list[GovernanceJob] = []
         for class_no, count in sorted(counts.items()):
             jobs += self._session.all_as(
@@ -168,12 +168,46 @@ class SqlGovernanceJobs:
                 now_at=wanted.now,
                 limit=count,
             )
-        by_time = [(job.run_at // SECOND, job.urgency, job.seq) for job in jobs]
-        order = sorted(
-            range(len(jobs)),
-            key=lambda at: (by_time[at][1], by_time[at]) if is_urgent_first else (0, by_time[at]),
+        place = _by_priority if wanted.order == "priority" else _by_time
+        return sorted(jobs, key=lambda job: place(job.run_at // SECOND, job.urgency, job.seq))
+
+    def _list_heads(self, wanted: PullFilter) -> list[_Head]:
+        """The first due places over the classes that are wanted, not held."""
+        is_urgent_first = wanted.order == "priority"
+        place = _by_priority if is_urgent_first else _by_time
+        heads: list[_Head] | None = None
+        if not self._session.is_embedded:  # where each statement is a way there and back
+            heads = self._look(wanted)
+        if heads is None:
+            heads = []
+            for urgency in range(len(PRIORITIES)):
+                for class_no in _classes(wanted, urgency):
+                    rows = self._peek("governance.peek_class", wanted, class_no=class_no)
+                    heads += [_Head(class_no, row[0], urgency, row[1]) for row in rows]
+                if is_urgent_first and len(heads) >= wanted.limit:
+                    break
+        heads.sort(key=lambda head: place(head.due_sec, head.urgency, head.seq))
+        return heads[: wanted.limit]
+
+    def _look(self, wanted: PullFilter) -> list[_Head] | None:
+        """Those among the first of all that are due; None if more may be wanted behind them."""
+        classes = {
+            class_no for urgency in range(len(PRIORITIES)) for class_no in _classes(wanted, urgency)
+        }
+        width = max(LOOK, 2 * wanted.limit)
+        rows = [_Head(*row) for row in self._peek("governance.peek_due", wanted, limit=width)]
+        heads = [head for head in rows if head.class_no in classes]
+        is_all = len(rows) < width
+        is_enough = wanted.order == "run_at" and len(heads) >= wanted.limit
+        return heads if is_all or is_enough else None
+
+    def _peek(self, statement: str, wanted: PullFilter, **more: int) -> list[Row]:
+        return self._session.all(
+            statement,
+            sec=wanted.now // SECOND,
+            now_at=wanted.now,
+            **{"limit": wanted.limit, **more},
         )
-        return [jobs[at] for at in order]
 
     def lock(self, job_ids: Sequence[str]) -> dict[str, LockedJob]:
         jobs = self._session.all_as(LockedJob, "governance.lock_jobs", ids=list(job_ids))
@@ -230,6 +264,14 @@ class SqlGovernanceJobs:
     def remove(self, seqs: Sequence[int]) -> int:
         keys = [(seq,) for seq in sorted(seqs)]
         return self._session.run_rows("governance.delete_finished", ("seq",), keys)
+
+
+def _by_time(due_sec: int, urgency: int, seq: int) -> tuple[int, int, int]:
+    return due_sec, urgency, seq
+
+
+def _by_priority(due_sec: int, urgency: int, seq: int) -> tuple[int, int, int]:
+    return urgency, due_sec, seq
 
 
 def _classes(wanted: PullFilter, urgency: int) -> list[int]:
