@@ -43,3 +43,18 @@ def assert_index_range(plan: str, index: str, table: str, name: str) -> None:
     assert not re.search(rf'"table_name": "{table}",\s*"access_type": "ALL"', plan), (name, plan)
     for word in ("Seq Scan", "TEMP B-TREE", "filesort", "Sort Key"):
         assert word not in plan, (name, plan)
+
+
+def assert_searched(plan: str, kind: str, index: str, column: str, name: str) -> None:
+    """The plan looks the column up in this index, and does not walk through it; with "" for the
+    column it reads the index's first entry."""
+    assert_index_range(plan, index, "no table", name)
+    if kind == "sqlite":
+        found = re.search(rf"{index} \((.*?)\)", plan)
+    elif kind == "mysql":
+        assert re.search(r'"access_type": "(range|ref)"', plan), (name, plan)
+        found = re.search(r'"used_key_parts": \[(.*?)\]', plan)
+    else:
+        assert "Bitmap" not in plan, (name, plan)
+        found = re.search(r"Index Cond: (.*)", plan)
+    assert column in (found[1] if found else ""), (name, plan)

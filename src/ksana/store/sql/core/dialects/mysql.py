@@ -43,6 +43,7 @@ class MysqlDialect:
             "in": "IN %({})s",
             "text": "CAST({} AS CHAR)",
             "widen": "ALTER TABLE {} MODIFY {} {} NOT NULL",
+            "postgres": "",  # a statement for PostgreSQL alone
         },
         parameter="%({})s",
         keeps_where=False,

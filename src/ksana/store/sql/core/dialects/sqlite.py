@@ -46,6 +46,7 @@ class SqliteDialect:
             "in": "IN (SELECT value FROM json_each(:{}))",
             "text": "CAST({} AS TEXT)",
             "widen": "",  # it does not enforce lengths
+            "postgres": "",  # a statement for PostgreSQL alone
         },
         parameter=":{}",
         keeps_where=True,
