@@ -37,7 +37,7 @@ from ksana.boot.settings.sections.tasks import TimerSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import Jobs, wait_for_store
 from ksana.boot.surface import CoreServices, Surface
-from ksana.boot.surfaces import find_surfaces
+from ksana.boot.surfaces import make_surfaces
 from ksana.boot.tracing import FLUSH_WITHIN, start_tracing
 from ksana.boot.unopened_store import UnopenedStore
 from ksana.domain.tasks.timer_document import TimerDefaults
@@ -114,7 +114,7 @@ class KsanaServer:
             keys=self._keys,
             spans=self._spans,
         )
-        self._surfaces: tuple[Surface, ...] = tuple(make(self._core) for make in find_surfaces())
+        self._surfaces: tuple[Surface, ...] = make_surfaces(self._core)
         self._dead_letters.add_retention(self._retention, settings.store.dead_letter_retention_us)
         self._http = self._make_http()
 

@@ -43,6 +43,9 @@ class CoreServices(msgspec.Struct, frozen=True):
     keys: KeyRing
     spans: Spans | None = None
     """If somebody traces."""
+    offers: dict[str, Any] = {}
+    """What a surface offers to those before it, by name; see `ports.handover`. Surfaces are made
+    last first."""
 
 
 class Surface(msgspec.Struct, frozen=True):

@@ -2,7 +2,8 @@
 
 A surface joins the server by being a module here; nothing in the core names one. The module has
 `make_surface(core)`, `ORDER` (loops start, and endpoints and figures are listed, by it), and
-`DOCTOR_CHECKS` if `ksana doctor` should look at something for it.
+`DOCTOR_CHECKS` if `ksana doctor` should look at something for it. They are made in the reverse
+order: one that comes first may build on what the later ones put into `core.offers`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,6 +22,12 @@ DoctorCheck = Callable[[Settings], Awaitable[str]]
 def find_surfaces() -> tuple[SurfaceFactory, ...]:
     """Every surface's factory, in order."""
     return tuple(module.make_surface for module in _find_modules())
+
+
+def make_surfaces(core: CoreServices) -> tuple[Surface, ...]:
+    """Make every surface, last first; answer them in order."""
+    made = [make(core) for make in reversed(find_surfaces())]
+    return tuple(reversed(made))
 
 
 def find_doctor_checks() -> Mapping[str, DoctorCheck]:

@@ -14,6 +14,7 @@ from ksana.engine.queue.chores import QueueChores, add_queue_rows
 from ksana.ports.queue.tables import QueueTx
 from ksana.service.queue.dead_letters import make_section as make_letter_section
 from ksana.service.queue.explain import QueueExplainer
+from ksana.service.queue.handover import QueueHandover
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats, Snapshot
 
@@ -27,6 +28,7 @@ def make_surface(core: CoreServices) -> Surface:
     claim_ttl_us = settings.section(QueueSettings).claim_ttl_us
     limits = Limits(capacity.total, capacity.shares, claim_ttl_us)
     service = QueueService(core.store, core.clock, limits)
+    core.offers["queue"] = QueueHandover(service)
     stats = QueueStats(core.store, limits)
     figures = Figures(stats)
     core.metrics.on_scrape(figures.collect)

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Final
 
 from ksana.domain.dead_letters import NewLetter
+from ksana.domain.handover import pick_handed_over
 from ksana.domain.histogram import bucket_counts
 from ksana.domain.lifecycle import JOB, LEASE
 from ksana.domain.queue import events
@@ -65,6 +66,8 @@ def write_changes(tx: QueueTx, changes: Sequence[JobChange]) -> bool:
             tx.leases.insert(alike)
         elif new in DEAD:
             _bury(tx, alike)
+        if new in JOB.final:
+            _note_handed_over(tx, alike)
         if move == "cancel" and old in CLAIM_HELD:
             for change in alike:
                 tx.capacity.drop_reserve(change.job_id)
@@ -74,7 +77,11 @@ def write_changes(tx: QueueTx, changes: Sequence[JobChange]) -> bool:
 
 
 def _bury(tx: QueueTx, changes: Sequence[JobChange]) -> None:
-    """Jobs that failed for good become dead letters."""
+    """Jobs that failed for good become dead letters. Not those that runs wait for: the run tries
+    again or becomes one."""
+    handed_over = pick_handed_over([change.job_id for change in changes])
+    if handed_over:
+        changes = [change for change in changes if change.job_id not in handed_over]
     addons = tx.jobs.find_addons([change.seq for change in changes])
     letters = [
         NewLetter(
@@ -86,6 +93,13 @@ def _bury(tx: QueueTx, changes: Sequence[JobChange]) -> None:
         for change in changes
     ]
     tx.dead_letters.add(SURFACE, letters)
+
+
+def _note_handed_over(tx: QueueTx, ended: Sequence[JobChange]) -> None:
+    """Note the ends that runs wait for. Most jobs are nobody's, and cost a glance at their id."""
+    waited_for = pick_handed_over([change.job_id for change in ended])
+    if waited_for:
+        tx.handover_ends.note(waited_for)
 
 
 def _check(old: str, new: str, lease_end: str | None) -> None:

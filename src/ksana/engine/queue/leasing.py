@@ -14,7 +14,7 @@ leaks nothing. Who takes units holds the capacity row from the start; who gives 
 touches it at the end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -124,11 +124,20 @@ def recount(tx: QueueTx, total: int) -> tuple[int, int]:
 class Leasing:
     """The loop that sweeps, on the pump."""
 
-    def __init__(self, store: Store, clock: Clock, total: int, poll: ClaimPoll) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        total: int,
+        poll: ClaimPoll,
+        on_changed: Callable[[Sequence[JobChange]], None] = lambda _: None,
+    ) -> None:
+        """`on_changed` is told of what was written."""
         self._store = store
         self._clock = clock
         self._total = total
         self._poll = poll
+        self._on_changed = on_changed
         self._next_at: Instant | None = None
         self._recounted_at: Micros | None = None
         self.pump = Pump("queue-leasing", clock, self._step, 10 * SECOND)
@@ -150,6 +159,7 @@ class Leasing:
         if soonest is not None and soonest <= now:
             swept = await self._store.transact(sweep, SWEEP)
             notify_of(self._poll, swept.wake)
+            self._on_changed(swept.changes)
             if swept.is_full:
                 return AGAIN
             soonest = swept.due.soonest()

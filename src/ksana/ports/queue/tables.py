@@ -20,6 +20,7 @@ from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, Lease, LeaseWithJob, ReadyJob
 from ksana.domain.queue.turns import TurnNumbers
 from ksana.ports.dead_letters import DeadLetterTx
+from ksana.ports.handover import HandoverTx
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.series import SeriesTx
 
@@ -68,6 +69,10 @@ class JobTable(Protocol):
 
     def find_job(self, job_id: str) -> Job | None:
         """The job as last committed, or as this transaction left it."""
+        ...
+
+    def find_jobs(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        """The same for many, by id. Ids that do not exist are missing."""
         ...
 
     def find_job_by_request(self, addon_id: str, client_request_id: str) -> Job | None:
@@ -340,7 +345,7 @@ class GaugeTable(Protocol):
         ...
 
 
-class QueueTx(SeriesTx, DeadLetterTx, Protocol):
+class QueueTx(SeriesTx, DeadLetterTx, HandoverTx, Protocol):
     """A transaction with the queue's tables."""
 
     @property

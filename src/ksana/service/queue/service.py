@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +11,7 @@ from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
 from ksana.base.ids import new_ordered_uuid, new_ordered_uuids
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
+from ksana.domain.handover import pick_handed_over
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
@@ -57,10 +58,12 @@ class QueueService:
         self._clock = clock
         self.limits = limits
         self.poll: ClaimPoll = LongPoll(clock, self._count_arrivals, lambda: not store.sole)
-        self.leasing = Leasing(store, clock, limits.total, self.poll)
+        self.leasing = Leasing(store, clock, limits.total, self.poll, self._notify_handed_over)
         self.classes = JobClassCache()
-        self._intake: Batcher[NewJob, Job] = Batcher(store, self._enter, self._notify_submitted)
+        self._intake: Batcher[NewJob, Job] = Batcher(store, self._enter, self.notify_submitted)
         self._semaphore = asyncio.Semaphore(AT_ONCE)
+        self.on_handed_over: Callable[[], None] = lambda: None
+        """A job that a run waits for may have ended."""
 
     # Jobs
 
@@ -99,20 +102,20 @@ class QueueService:
         """Enter one job under an Idempotency-Key. Raise ReplayedAnswer for a repeat."""
         self._check_costs([job])
         work = once_only(_submit_one, request)
-        made = await self._store.transact(work, job, self._new_classes([job]))
-        self._notify_submitted([job], [made])
+        made = await self._store.transact(work, job, self.new_classes([job]))
+        self.notify_submitted([job], [made])
         return made
 
     async def _submit(self, jobs: Sequence[NewJob], is_batch: bool) -> list[Job]:
         self._check_costs(jobs)
         made = await self._store.transact(
-            job_transactions.submit_jobs, jobs, self._new_classes(jobs), is_batch
+            job_transactions.submit_jobs, jobs, self.new_classes(jobs), is_batch
         )
-        self._notify_submitted(jobs, made)
+        self.notify_submitted(jobs, made)
         return made
 
     def _enter(self, tx: QueueTx, jobs: Sequence[NewJob]) -> list[Job]:
-        return job_transactions.submit_jobs(tx, jobs, self._new_classes(jobs), False)
+        return job_transactions.submit_jobs(tx, jobs, self.new_classes(jobs), False)
 
     def _check_costs(self, jobs: Sequence[NewJob]) -> None:
         total = self.limits.total
@@ -125,7 +128,8 @@ class QueueService:
                     field=field,
                 )
 
-    def _new_classes(self, jobs: Sequence[NewJob]) -> list[JobClass]:
+    def new_classes(self, jobs: Sequence[NewJob]) -> list[JobClass]:
+        """Their classes that are not known to be in the store."""
         known = self.classes.committed
         return list(
             {
@@ -133,7 +137,8 @@ class QueueService:
             }.values()
         )
 
-    def _notify_submitted(self, jobs: Sequence[NewJob], made: Sequence[Job]) -> None:
+    def notify_submitted(self, jobs: Sequence[NewJob], made: Sequence[Job] = ()) -> None:
+        """These are committed: wake who waits for them."""
         classes = {job.job_class.id: job.job_class for job in jobs}
         self.classes.committed.update(classes)
         waiting = [job.due_at for job in made if job.position == SCHEDULED]
@@ -205,7 +210,10 @@ class QueueService:
 
     async def cancel(self, job_id: str, reason: str | None) -> Job:
         """Cancel a job, or ask its worker to stop."""
-        return await self._store.transact(job_transactions.cancel_job, job_id, reason)
+        job = await self._store.transact(job_transactions.cancel_job, job_id, reason)
+        if pick_handed_over([job_id]):
+            self.on_handed_over()
+        return job
 
     async def list_events(self, job_id: str) -> list[Event]:
         """The job's events and its leases', in order."""
@@ -260,8 +268,13 @@ class QueueService:
     def _notify_changed(self, changes: Sequence[JobChange]) -> None:
         wake = wake_after(changes)
         notify_of(self.poll, wake)
+        self._notify_handed_over(changes)
         if wake.next_due is not None:
             self.leasing.note_due(wake.next_due)
+
+    def _notify_handed_over(self, changes: Sequence[JobChange]) -> None:
+        if pick_handed_over([change.job_id for change in changes]):
+            self.on_handed_over()
 
     async def get_lease(self, lease_id: str) -> Lease:
         """One lease."""

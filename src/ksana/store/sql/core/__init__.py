@@ -1,6 +1,7 @@
 """Connections, statements, group commit and the tables of the core."""
 
 from ksana.store.sql.core.dead_letters import SqlDeadLetters
+from ksana.store.sql.core.handover import SqlHandoverEnds
 from ksana.store.sql.core.idempotency import SqlIdempotency
 from ksana.store.sql.core.series import SqlSeries
 from ksana.store.sql.core.tables import SqlInstances, SqlKeys, SqlLocks, SqlMarks
@@ -13,4 +14,5 @@ TABLES = {
     "idempotency": SqlIdempotency,
     "dead_letters": SqlDeadLetters,
     "series": SqlSeries,
+    "handover_ends": SqlHandoverEnds,
 }

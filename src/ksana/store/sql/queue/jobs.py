@@ -102,6 +102,10 @@ class SqlJobs:
         row = self.session.one("queue.find_job", job_id=job_id)
         return None if row is None else Job(*row)
 
+    def find_jobs(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        rows = self.session.all("queue.find_jobs", ids=sorted(job_ids))
+        return {row[1]: Job(*row) for row in rows}
+
     def find_job_by_request(self, addon_id: str, client_request_id: str) -> Job | None:
         row = self.session.one(
             "queue.find_job_by_request", addon_id=addon_id, client_request_id=client_request_id

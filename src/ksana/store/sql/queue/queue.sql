@@ -50,6 +50,14 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, 
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json
 FROM scheduler_job_runs WHERE addon_id = :addon_id AND client_request_id = :client_request_id
 
+-- name: find_jobs
+-- Jobs by id.
+SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
+  created_at, updated_at, lane, urgency, line_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
+  claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
+  note, started_at, finished_at, final_status, error_text, result_json, metrics_json
+FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids}
+
 -- name: lock_jobs
 -- Jobs by id, held.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
