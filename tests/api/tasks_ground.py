@@ -13,9 +13,12 @@ from ksana.api.tasks import callbacks, definitions, runs, schedules, timers
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import Clock, VirtualClock
 from ksana.base.instant import HOUR, SECOND, Instant
+from ksana.domain.queue.admission import Limits
 from ksana.domain.tasks.records import Run
 from ksana.engine.tasks.claimer import claim_ready
 from ksana.ports.store import Store
+from ksana.service.queue.handover import QueueHandover
+from ksana.service.queue.service import QueueService
 from ksana.service.tasks.callbacks import CallbackService
 from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.runs import RunService
@@ -147,12 +150,14 @@ def task_routes(
 ) -> list[AnyRoute]:
     """Every route of timers and tasks."""
     hints = SilentHints()
+    jobs = QueueHandover(QueueService(core.store, clock, Limits()))
     surface = TaskSurface(
         TaskService(core.store, clock, hints, SECOND),
-        RunService(core.store, hints),
+        RunService(core.store, hints, jobs),
         CallbackService(core.store, clock, hints, HOUR, identity_mode),
         defaults or Defaults(),
         clock,
+        jobs,
     )
     return [
         route

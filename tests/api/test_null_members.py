@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ksana.api.tasks.task_shapes import TaskBody
+from ksana.api.tasks.task_bodies import TaskBody
 from tests.api.tasks_ground import URL, Ground, open_tasks
 
 pytestmark = pytest.mark.spec("T2", "C3")
@@ -83,7 +83,7 @@ async def expect(ground: Ground, absent: str) -> dict[str, Any]:
 
 
 def test_every_member_with_a_default_is_tried_here() -> None:
-    needed = {"name", "target_url", "cron_expr", "schedule", "version", "type"}
+    needed = {"name", "target_url", "cron_expr", "schedule", "version", "type", "queue", "node"}
     assert set(TaskBody.__struct_fields__) == {*SCHEDULE, *OTHERS, *needed}
 
 

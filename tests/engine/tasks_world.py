@@ -11,15 +11,19 @@ import msgspec
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND, Instant
+from ksana.domain.queue.admission import Limits
 from ksana.domain.schedule import Once, Schedule, make_cron, make_every
 from ksana.domain.tasks.events import KINDS
-from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Run, Task
+from ksana.domain.tasks.records import QUEUE_PLACE, Definition, Options, RetryPolicy, Run, Task
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.delivery import Delivery
 from ksana.engine.tasks.firing import FiringEngine
+from ksana.engine.tasks.queue_runs import QueueRuns
 from ksana.engine.tasks.rescue import RescueEngine
 from ksana.ports.caller import NOT_OURS, MaySend, Reply, Request, Timing, always
 from ksana.ports.store import Event
+from ksana.service.queue.handover import QueueHandover
+from ksana.service.queue.service import QueueService
 from ksana.service.tasks.callbacks import CallbackBody, CallbackService, Received
 from ksana.service.tasks.definitions import NewTask, TaskService
 from ksana.service.tasks.runs import RunService
@@ -180,10 +184,17 @@ class World:
             batch_limit=500,
             poll_us=5 * SECOND,
         )
-        self.rescue = RescueEngine(store, clock, me, self.delivery.ready, self.delivery.known_runs)
+        self.queue = QueueService(store, clock, Limits())
+        jobs = QueueHandover(self.queue)
+        delivery = self.delivery
+        self.queue_runs = QueueRuns(store, clock, jobs, me, (self.metrics,), delivery.on_handled)
+        delivery.on_places[QUEUE_PLACE] = self.queue_runs.ready
+        self.rescue = RescueEngine(
+            store, clock, me, delivery.ready, delivery.known_runs, self.queue_runs
+        )
         self.delivery.on_wakes = self.rescue.wakes.signal
         self.tasks = TaskService(store, clock, self, SECOND)
-        self.runs = RunService(store, self)
+        self.runs = RunService(store, self, jobs)
         self.callbacks = CallbackService(store, clock, self, 3600 * SECOND, True)
         self.is_alive = True
         pumps = (
@@ -191,6 +202,7 @@ class World:
             self.rescue.wakes,
             self.rescue.rescue,
             self.rescue.promote,
+            self.queue_runs.pump,
             self.firing.pump,
         )
         self._pumps = pumps

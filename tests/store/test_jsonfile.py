@@ -14,7 +14,7 @@ from ksana.base.clock import SystemClock, VirtualClock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.base.instant import HOUR, MINUTE, SECOND, format_instant
 from ksana.domain.schedule import Once
-from ksana.domain.tasks.records import Task
+from ksana.domain.tasks.records import Options, QueueSpec, Task
 from ksana.engine.tasks.firing import fire_due
 from ksana.engine.tasks.host_limits import SlotBudget
 from ksana.service.tasks.definitions import NewTask
@@ -137,6 +137,23 @@ async def test_a_task_that_timers_cannot_express_carries_it_in_one_more_member(
     }
     await store.close()
     assert await (await opened()).read(all_tasks) == [made]
+
+
+@pytest.mark.spec("T19", "B5")
+async def test_a_task_that_makes_no_call_keeps_its_job_in_the_file(
+    opened: Open, path: Path
+) -> None:
+    store = await opened()
+    options = Options(type="queue", queue=QueueSpec("etl", "nightly", cost_units=3))
+    made = await create(store, "C", name="n", target_url="", body='{"a":1}', options=options)
+    [job] = jobs_of(path)
+    assert (job["type"], job["http"]["url"], job["http"]["body"]) == ("queue", "", '{"a":1}')
+    spec = {"addon_id": "etl", "job_type": "nightly", "cost_units": 3}
+    assert job["task"]["options"] == {"queue": spec}
+    await store.close()
+    edit(path, lambda whole: whole["jobs"][0]["http"].update(body='{"a":2}'))
+    [read] = await (await opened()).read(all_tasks)
+    assert (read.definition.body, read.definition.options) == ('{"a":2}', made.definition.options)
 
 
 @pytest.mark.spec("T20")

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from ksana.base.errors import InvalidError
 from ksana.base.instant import HOUR, MINUTE, SECOND, parse_instant
 from ksana.domain.schedule import Cron, Every, Once, make_cron, make_every
-from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Task
+from ksana.domain.tasks.records import (
+    Definition,
+    NodeSpec,
+    Options,
+    QueueSpec,
+    RetryPolicy,
+    Task,
+)
 from ksana.domain.tasks.timer_document import (
     TimerDefaults,
     place,
@@ -131,6 +138,59 @@ definitions = st.builds(
         response_limit=st.none() | spans,
     ),
 )
+
+
+JOBS = [
+    Options(type="queue", queue=QueueSpec("etl", "nightly")),
+    Options(
+        type="queue",
+        queue=QueueSpec("etl", "x", 7, "URGENT", '{"gpu":true}', 3, "key"),
+        delivery="at_most_once",
+        max_runs=4,
+    ),
+    Options(type="node", node=NodeSpec("echo")),
+    Options(type="node", node=NodeSpec("echo", (("a", "1"), ("b", "2")), 9, 0, 5 * SECOND)),
+]
+
+
+@pytest.mark.spec("T19", "B5")
+@pytest.mark.parametrize("options", JOBS)
+@pytest.mark.parametrize("dialect", ["T", "C"])
+def test_a_task_that_makes_no_call_comes_back_as_it_was_written(
+    options: Options, dialect: Any
+) -> None:
+    body = '{"day":"{{scheduled_at}}","n":[1,2.5,null]}'
+    definition = Definition(
+        "n", "", Once(NOW + HOUR), body=body, timeout_us=20 * 24 * HOUR, options=options
+    )
+    stored = read_timer(text_of(task_of(definition, dialect=dialect)), NOW)
+    assert (stored.definition, stored.dialect) == (definition, dialect)
+
+
+QUEUE = {"options": {"queue": {"addon_id": "etl", "job_type": "x"}}}
+NO_CALL = {"url": "", "body": "{}"}
+
+
+@pytest.mark.spec("T19", "B5")
+@pytest.mark.parametrize(
+    ("members", "field"),
+    [
+        ({"type": "queue"}, "task.options.queue"),
+        ({"type": "node", "http": NO_CALL, "task": QUEUE}, "task.options.queue"),
+        ({"task": QUEUE}, "task.options.queue"),
+        ({"type": "queue", "task": QUEUE}, "http"),
+        ({"type": "queue", "http": {**NO_CALL, "body": "{x"}, "task": QUEUE}, "http.body"),
+        ({"http": NO_CALL}, "http.url"),
+    ],
+)
+def test_a_job_that_does_not_fit_its_type_is_refused_by_the_member(
+    members: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidError) as refused:
+        read_timer(job(**members), NOW)
+    assert refused.value.field == field
+    good = read_timer(job(type="queue", http=NO_CALL, task=QUEUE), NOW)
+    assert good.definition.options.queue == QueueSpec("etl", "x")
 
 
 @pytest.mark.spec("T19")

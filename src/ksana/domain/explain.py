@@ -47,6 +47,11 @@ RECORDED: Final[dict[str, str]] = {
     "TOKEN_VOID": (
         "the run was no longer the instance's to finish: it had been cancelled, ended or taken over"
     ),
+    # jobs that runs are handed over to
+    "JOB_SUBMITTED": "its job was submitted with its start, and the end of the job decides",
+    "JOB_DONE": "its job was done",
+    "JOB_CANCELED": "its job was cancelled",
+    "JOB_REFUSED": "its job cannot be made as the task describes it",
     # callbacks
     "CALLBACK_SAID_SUCCESS": "the callback said SUCCESS",
     "CALLBACK_SAID_FAILED": "the callback said FAILED",
@@ -112,6 +117,9 @@ PRESENT: Final[dict[str, str]] = {
     ),
     "WAITS_FOR_RETRY": "attempt {attempt} is over; the next is made at {at}, in {rest}",
     "WAITS_FOR_CALLBACK": "the target has until {deadline} to call back, another {rest}",
+    "WAITS_FOR_JOB": "its job {job_id} is {state}; it has until {deadline}, another {rest}",
+    "JOB_JUST_ENDED": "its job {job_id} is {state}, and the run is about to be told",
+    "JOB_GONE": "its job {job_id} is not there any more; the run ends at {deadline} at the latest",
     "OVERDUE": "{what} was due at {at} and is about to be looked at",
 }
 """Codes explain adds for what is so right now. Their words take the reason's data."""

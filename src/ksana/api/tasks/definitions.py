@@ -8,15 +8,11 @@ from msgspec import UnsetType as Unset
 from ksana.api.core.idempotency import answer_once, read_key
 from ksana.api.core.openapi import Error
 from ksana.api.core.routing import Answer, Call, Content, Headers, Route
+from ksana.api.tasks.job_shapes import check_payload
 from ksana.api.tasks.members import TaskSurface, given, read_if_match, trace_of
 from ksana.api.tasks.runs import Page, PageSize, RunShown, show_run
-from ksana.api.tasks.task_shapes import (
-    SERVER_OWNED,
-    TaskBody,
-    WholeTask,
-    change_task,
-    read_task,
-)
+from ksana.api.tasks.task_bodies import SERVER_OWNED, TaskBody, WholeTask
+from ksana.api.tasks.task_shapes import change_task, read_task
 from ksana.api.tasks.task_views import TaskView, show_task
 from ksana.base.errors import InvalidError, NotFoundError
 from ksana.domain.tasks.records import Definition, Task
@@ -87,11 +83,8 @@ class _TaskEdge:
         self._defaults = surface.defaults
 
     async def create_task(self, call: Call, body: WholeTask) -> Content:
-        new = NewTask(
-            "C",
-            read_task(body, self._defaults, self._surface.clock.now()),
-            given(body.status, "ENABLED"),
-        )
+        definition = read_task(body, self._defaults, self._surface.clock.now())
+        new = NewTask("C", self._checked(definition), given(body.status, "ENABLED"))
         return await answer_once(
             self._tasks.create(new, read_key(call, "tasks.create", body, _render)), _render, 201
         )
@@ -123,7 +116,9 @@ class _TaskEdge:
     async def replace_task(self, call: Call, body: WholeTask) -> Answer:
         task = await self._tasks.change(
             call.params["id"],
-            lambda old, now: read_task(body, self._defaults, now, dialect=old.dialect, old=old),
+            lambda old, now: self._checked(
+                read_task(body, self._defaults, now, dialect=old.dialect, old=old)
+            ),
             version=_read_version(call, body),
             status=given(body.status, "ENABLED"),
         )
@@ -133,7 +128,7 @@ class _TaskEdge:
         status = None if body.status is msgspec.UNSET else given(body.status, "ENABLED")
 
         def make(old: Task, now: int) -> Definition:
-            return change_task(body, self._defaults, now, old)
+            return self._checked(change_task(body, self._defaults, now, old))
 
         task = await self._tasks.change(
             call.params["id"], make, version=_read_version(call, body), status=status
@@ -168,8 +163,20 @@ class _TaskEdge:
             task = await self._tasks.get(task_id)
         except NotFoundError:
             return  # the trigger says so, unless it is a repeat from before
-        if task.dialect == "C" and task.definition.options.template:
+        options = task.definition.options
+        if options.type != "http":
+            check_payload(body, "override_body")
+        if task.dialect == "C" and options.template:
             check_template(body, "override_body")
+
+    def _checked(self, definition: Definition) -> Definition:
+        """Raise InvalidError for a queue job that could never run."""
+        spec = definition.options.queue
+        if spec is not None:
+            fault = self._surface.queue_jobs.find_fault(spec.addon_id, spec.cost_units)
+            if fault is not None:
+                raise InvalidError(f"queue.cost_units: {fault}", field="queue.cost_units")
+        return definition
 
 
 def routes(surface: TaskSurface) -> list[Route]:

@@ -15,6 +15,7 @@ from ksana.base.instant import DAY, MINUTE, SECOND, Instant, Micros, format_inst
 from ksana.domain.tasks.records import Definition, Delivery, OnOrphan
 from ksana.domain.tasks.template import check_template
 from ksana.domain.timetable import DstGap, DstOverlap
+from ksana.ports.handover import NO_QUEUE, QueueJobs
 from ksana.service.tasks.callbacks import CallbackService
 from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.runs import RunService
@@ -57,6 +58,7 @@ class TaskSurface(msgspec.Struct, frozen=True):
     callbacks: CallbackService
     defaults: Defaults
     clock: Clock
+    queue_jobs: QueueJobs = NO_QUEUE
 
 
 def given(value: T | msgspec.UnsetType | None, default: T) -> T:
@@ -129,10 +131,13 @@ def check_name(name: str, *, may_be_empty: bool) -> None:
         raise InvalidError("name is needed: 1 to 128 characters", field="name")
 
 
-def check_type(kind: str) -> None:
-    """Raise InvalidError for a delivery that does not exist yet."""
+def check_timer_type(kind: str) -> None:
+    """Raise InvalidError for a type that dialect T cannot express."""
     if kind != "http":
-        raise InvalidError(f"type {kind} is not available yet: only http is", field="type")
+        raise InvalidError(
+            f"a timer is of type http; tasks of type {kind} are made and changed at /api/v1/tasks",
+            field="type",
+        )
 
 
 def align_names(patch: dict[str, Any], stored: Mapping[str, str]) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from ksana.api.core.routing import MAX_ID, Answer, Call, Route, to_row_id
 from ksana.api.tasks.members import TaskSurface, read_time, show_time
 from ksana.api.tasks.secret_members import mask_headers
 from ksana.base.ids import is_uid
+from ksana.domain.handover import job_id_of
 from ksana.domain.secrets import MASK
-from ksana.domain.tasks.records import Run, Task
+from ksana.domain.tasks.records import QUEUE_PLACE, Run, Task, is_place
 from ksana.service.tasks.callbacks import final_status
 from ksana.service.tasks.runs import RunRef
 
@@ -49,6 +50,13 @@ class RunsQuery(TaskRunsQuery, frozen=True):
     task_id: Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)] | None = None
 
 
+class HandedTo(msgspec.Struct, frozen=True):
+    """The job that the present, or the last, attempt was handed over to."""
+
+    type: Literal["queue", "node"]
+    job_id: str
+
+
 class RunShown(msgspec.Struct, frozen=True, kw_only=True):
     """A run as it is answered. Tokens and secrets read `***`."""
 
@@ -78,6 +86,7 @@ class RunShown(msgspec.Struct, frozen=True, kw_only=True):
     callback_deadline: str | None
     callback_data: Any
     trace_id: str
+    handed_to: HandedTo | None
     attempts: list[Any]
     created_at: str
     updated_at: str
@@ -255,10 +264,18 @@ def show_run(run: Run, task: Task | None) -> RunShown:
         callback_deadline=show_time(run.callback_deadline),
         callback_data=_read_json(run.callback_data, run.callback_data),
         trace_id=run.trace_id,
+        handed_to=_handed_to(run),
         attempts=_read_json(run.attempts, []),
         created_at=show_time(run.created_at) or "",
         updated_at=show_time(run.updated_at) or "",
     )
+
+
+def _handed_to(run: Run) -> HandedTo | None:
+    if not is_place(run.host) or run.start_time is None:
+        return None
+    kind: Literal["queue", "node"] = "queue" if run.host == QUEUE_PLACE else "node"
+    return HandedTo(kind, job_id_of(run.uid, run.attempt))
 
 
 async def _list(surface: TaskSurface, query: TaskRunsQuery, task_id: int | None) -> RunList:

@@ -1,17 +1,23 @@
-"""Tasks as dialect C writes them: the body people send, and the way from it to the domain."""
+"""Tasks as dialect C writes them: the way from the body people send to the domain."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
-from msgspec import UnsetType as Unset
 
+from ksana.api.tasks.job_shapes import (
+    JobWork,
+    default_timeout,
+    drop_members_of,
+    read_timeout,
+    read_work,
+    refuse_foreign,
+)
 from ksana.api.tasks.members import (
     Defaults,
     align_names,
     check_name,
     check_placeholders,
-    check_type,
     given,
     merge,
     read_span,
@@ -20,12 +26,6 @@ from ksana.api.tasks.members import (
 from ksana.api.tasks.schedule_shapes import (
     SHORT_MEMBERS,
     Chosen,
-    Expr,
-    MaxRuns,
-    ScheduleBody,
-    Span,
-    Time,
-    ZoneName,
     base_of,
     merge_schedule,
     read_chosen,
@@ -37,6 +37,7 @@ from ksana.api.tasks.secret_members import (
     read_headers,
     read_signing_secret,
 )
+from ksana.api.tasks.task_bodies import RetryBody, TaskBody
 from ksana.api.tasks.task_views import view_task
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, HOUR, MILLISECOND, SECOND, Instant, Micros
@@ -53,105 +54,8 @@ from ksana.domain.tasks.records import (
     TaskType,
 )
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
-CallbackMethod = Literal["POST", "PUT", "PATCH", "GET"]
-Tag = Annotated[
-    str,
-    msgspec.Meta(
-        min_length=1,
-        max_length=64,
-        pattern=r"^[^,\x00-\x20\x7f](?:[^,\x00-\x1f\x7f]*[^,\x00-\x20\x7f])?$",
-    ),
-]
-Tags = Annotated[list[Tag], msgspec.Meta(max_length=32)]
-Name = Annotated[str, msgspec.Meta(max_length=128)]
-Url = Annotated[str, msgspec.Meta(max_length=header_rules.MAX_URL)]
-
 MAX_TAGS_TEXT: Final = 1000
 LONGEST_WAIT: Final[Micros] = 30 * DAY
-SERVER_OWNED: Final = frozenset(
-    {
-        "id",
-        "job_id",
-        "dialect",
-        "created_at",
-        "updated_at",
-        "next_run_at",
-        "last_run",
-        "last_run_at",
-        "last_status",
-        "last_error",
-        "runs_fired",
-        "updated",
-    }
-)
-
-
-class RetryBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a failed attempt is tried again; pauses in seconds or as durations."""
-
-    max_retries: Annotated[int, msgspec.Meta(ge=0, le=1000)] | Unset | None = UNSET
-    initial_delay: Span | Unset | None = UNSET
-    strategy: Literal["fixed", "exponential"] | Unset | None = UNSET
-    max_delay: Span | Unset | None = UNSET
-    jitter: Span | Unset | None = UNSET
-
-
-class TaskBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task, whole or in part. What is absent or null gets its default, or on PATCH, where absent,
-    stays."""
-
-    name: Name | Unset | None = UNSET
-    target_url: Url | Unset | None = UNSET
-    description: Annotated[str, msgspec.Meta(max_length=512)] | Unset | None = UNSET
-    type: Literal["http", "queue", "node"] | Unset | None = UNSET
-    cron_expr: Expr | Unset | None = UNSET
-    timezone: ZoneName | Unset | None = UNSET
-    schedule: ScheduleBody | Unset | None = UNSET
-    start_at: Time | Unset | None = UNSET
-    end_at: Time | Unset | None = UNSET
-    max_runs: MaxRuns | Unset | None = UNSET
-    jitter: Span | Unset | None = UNSET
-    dst_gap: Literal["next", "skip", "shift"] | Unset | None = UNSET
-    dst_overlap: Literal["first", "second", "both"] | Unset | None = UNSET
-    exec_type: Literal["SYNC", "ASYNC"] | Unset | None = UNSET
-    http_method: Method | Unset | None = UNSET
-    headers: dict[str, str | None] | Unset | None = UNSET
-    body_template: str | Unset | None = UNSET
-    template: bool | Unset | None = UNSET
-    timeout_seconds: Span | Unset | None = UNSET
-    connect_timeout: Span | Unset | None = UNSET
-    retry_policy: RetryBody | Unset | None = UNSET
-    max_concurrency: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | Unset | None = UNSET
-    concurrency_policy: Literal["QUEUE", "SKIP", "PARALLEL"] | Unset | None = UNSET
-    max_queued: Annotated[int, msgspec.Meta(ge=0, le=100_000)] | Unset | None = UNSET
-    misfire_policy: Literal["FIRE_NOW", "SKIP", "CATCH_UP_LIMITED"] | Unset | None = UNSET
-    misfire_grace: Span | Unset | None = UNSET
-    catchup_limit: Annotated[int, msgspec.Meta(ge=0, le=MAX_CATCHUP)] | Unset | None = UNSET
-    callback_method: CallbackMethod | Unset | None = UNSET
-    callback_timeout_sec: Span | Unset | None = UNSET
-    retry_on_callback_failure: bool | Unset | None = UNSET
-    on_orphan: Literal["retry", "fail"] | Unset | None = UNSET
-    delivery: Literal["at_least_once", "at_most_once"] | Unset | None = UNSET
-    follow_redirects: Annotated[int, msgspec.Meta(ge=0, le=5)] | Unset | None = UNSET
-    signing_secret: Annotated[str, msgspec.Meta(max_length=512)] | Unset | None = UNSET
-    secret_headers: (
-        Annotated[list[str], msgspec.Meta(max_length=header_rules.MAX_HEADERS)] | Unset | None
-    ) = UNSET
-    secret_body: bool | Unset | None = UNSET
-    tags: Tags | Unset | None = UNSET
-    history_limit: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] | Unset | None = UNSET
-    response_limit: Annotated[int, msgspec.Meta(ge=0, le=2**40)] | Unset | None = UNSET
-    status: Literal["ENABLED", "DISABLED"] | Unset | None = UNSET
-    version: Annotated[int, msgspec.Meta(ge=1)] | Unset | None = UNSET
-
-
-class WholeTask(TaskBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task to make, or to replace another: it needs a name, a target and a schedule."""
-
-    name: Name
-    target_url: Url
 
 
 def read_task(
@@ -163,15 +67,19 @@ def read_task(
     old: Task | None = None,
 ) -> Definition:
     """Read a whole task and check all of it. `old` lends its secrets and its interval's anchor."""
+    kind: TaskType = given(body.type, "http")
+    refuse_foreign(kind, body)
+    work = None
+    if kind != "http":
+        is_template = given(body.template, True) and dialect == "C"
+        work = read_work(
+            kind, given(body.queue, None), given(body.node, None), is_template=is_template
+        )
     chosen = _read_schedule(body, defaults, now, old)
-    name, url = given(body.name, ""), given(body.target_url, "")
+    name = given(body.name, "")
     check_name(name, may_be_empty=dialect == "T")
-    if not url:
-        raise InvalidError("target_url is needed", field="target_url")
-    header_rules.check_url(url, field="target_url")
-    stored = find_stored(None if old is None else old.definition, url, name)
-    options = _read_options(body, defaults, chosen.max_runs, stored)
-    headers = {key: value for key, value in given(body.headers, {}).items() if value is not None}
+    stored = find_stored(None if old is None else old.definition, given(body.target_url, ""), name)
+    options = _read_options(body, defaults, chosen.max_runs, stored, work)
     misfire_policy: MisfirePolicy = given(body.misfire_policy, "FIRE_NOW")
     catchup_limit = given(body.catchup_limit, 0)
     if misfire_policy == "CATCH_UP_LIMITED" and not catchup_limit:
@@ -180,6 +88,36 @@ def read_task(
             "where misfire_policy is CATCH_UP_LIMITED",
             field="catchup_limit",
         )
+    definition = Definition(
+        name=name,
+        description=given(body.description, ""),
+        schedule=chosen.schedule,
+        retry=_read_retry(given(body.retry_policy, None), defaults),
+        max_concurrency=given(body.max_concurrency, 1),
+        concurrency_policy=given(body.concurrency_policy, "QUEUE"),
+        misfire_policy=misfire_policy,
+        catchup_limit=catchup_limit,
+        tags=_read_tags(given(body.tags, [])),
+        options=options,
+    )
+    if work is not None:
+        timeout_us = read_timeout(given(body.timeout_seconds, None), work)
+        return msgspec.structs.replace(definition, body=work.payload, timeout_us=timeout_us)
+    definition = _read_call(body, defaults, definition, stored)
+    if options.template and dialect == "C":
+        check_placeholders(definition, "target_url", "headers", "body_template")
+    return definition
+
+
+def _read_call(
+    body: TaskBody, defaults: Defaults, definition: Definition, stored: Stored
+) -> Definition:
+    """The definition with the call that its runs make."""
+    url = given(body.target_url, "")
+    if not url:
+        raise InvalidError("target_url is needed", field="target_url")
+    header_rules.check_url(url, field="target_url")
+    headers = {name: value for name, value in given(body.headers, {}).items() if value is not None}
     timeout_us = defaults.request_timeout_us
     callback_timeout_us = 300 * SECOND
     if (callback_timeout := given(body.callback_timeout_sec, None)) is not None:
@@ -188,29 +126,22 @@ def read_task(
         )
     if (timeout := given(body.timeout_seconds, None)) is not None:
         timeout_us = read_span(timeout, "timeout_seconds", least=MILLISECOND)
-    definition = Definition(
-        name=name,
-        description=given(body.description, ""),
-        schedule=chosen.schedule,
+    return msgspec.structs.replace(
+        definition,
         exec_type=given(body.exec_type, "SYNC"),
         http_method=given(body.http_method, "GET"),
         target_url=url,
-        headers=read_headers(headers, options.secret_headers, stored, "headers"),
-        body=read_body(given(body.body_template, ""), options.secret_body, stored, "body_template"),
+        headers=read_headers(headers, definition.options.secret_headers, stored, "headers"),
+        body=read_body(
+            given(body.body_template, ""),
+            definition.options.secret_body,
+            stored,
+            "body_template",
+        ),
         timeout_us=timeout_us,
-        retry=_read_retry(given(body.retry_policy, None), defaults),
-        max_concurrency=given(body.max_concurrency, 1),
-        concurrency_policy=given(body.concurrency_policy, "QUEUE"),
-        misfire_policy=misfire_policy,
-        catchup_limit=catchup_limit,
         callback_method=given(body.callback_method, "POST"),
         callback_timeout_us=callback_timeout_us,
-        tags=_read_tags(given(body.tags, [])),
-        options=options,
     )
-    if options.template and dialect == "C":
-        check_placeholders(definition, "target_url", "headers", "body_template")
-    return definition
 
 
 def change_task(patch: TaskBody, defaults: Defaults, now: Instant, old: Task) -> Definition:
@@ -222,6 +153,7 @@ def change_task(patch: TaskBody, defaults: Defaults, now: Instant, old: Task) ->
         if name in _WRITABLE and value is not None
     }
     base |= {"schedule": base_of(old.definition.schedule, old.definition.options.max_runs)}
+    _follow_type(base, sent, old.definition)
     if isinstance(sent.get("headers"), dict):
         sent["headers"] = align_names(sent["headers"], old.definition.headers)
     merged = merge(base, {name: value for name, value in sent.items() if name != "schedule"})
@@ -244,6 +176,16 @@ def change_task(patch: TaskBody, defaults: Defaults, now: Instant, old: Task) ->
         if name not in sent and merged["schedule"].get("kind", "cron") != "cron":
             merged.pop(name, None)
     return read_task(msgspec.convert(merged, TaskBody), defaults, now, dialect=old.dialect, old=old)
+
+
+def _follow_type(base: dict[str, Any], sent: dict[str, Any], old: Definition) -> None:
+    """A changed type drops the members of the former one; a timeout nobody chose follows the job
+    it was worked out from."""
+    kind = old.options.type
+    if "type" in sent and (sent["type"] or "http") != kind:
+        drop_members_of(kind, base)
+    elif kind != "http" and old.timeout_us == default_timeout(old.options.node):
+        base.pop("timeout_seconds", None)
 
 
 _WRITABLE: Final = frozenset(TaskBody.__struct_fields__) - {"version"}
@@ -271,20 +213,21 @@ def _read_schedule(body: TaskBody, defaults: Defaults, now: Instant, old: Task |
 
 
 def _read_options(
-    body: TaskBody, defaults: Defaults, max_runs: int | None, stored: Stored
+    body: TaskBody,
+    defaults: Defaults,
+    max_runs: int | None,
+    stored: Stored,
+    work: JobWork | None,
 ) -> Options:
-    kind: TaskType = given(body.type, "http")
-    check_type(kind)
+    if work is not None:
+        return _read_job_options(body, defaults, max_runs, work)
     connect = given(body.connect_timeout, None)
-    grace = given(body.misfire_grace, None)
-    limit = given(body.response_limit, None)
     secret_headers = tuple(given(body.secret_headers, []))
     for name in secret_headers:
         fault = header_rules.find_header_fault(name, "")
         if fault is not None:
             raise InvalidError(fault, field="secret_headers")
     return Options(
-        type=kind,
         template=given(body.template, True),
         connect_timeout_us=None
         if connect is None
@@ -294,9 +237,7 @@ def _read_options(
         secret_headers=secret_headers,
         secret_body=given(body.secret_body, False),
         max_queued=given(body.max_queued, defaults.max_queued),
-        misfire_grace_us=defaults.misfire_grace_us
-        if grace is None
-        else read_span(grace, "misfire_grace", most=LONGEST_WAIT),
+        misfire_grace_us=_read_grace(body, defaults),
         retry_on_callback_failure=given(
             body.retry_on_callback_failure, defaults.retry_on_callback_failure
         ),
@@ -304,8 +245,52 @@ def _read_options(
         delivery=given(body.delivery, defaults.delivery),
         max_runs=max_runs,
         history_limit=given(body.history_limit, defaults.history_limit),
-        response_limit=defaults.response_limit if limit is None else limit or None,
+        response_limit=_read_limit(body, defaults),
     )
+
+
+def _read_job_options(
+    body: TaskBody, defaults: Defaults, max_runs: int | None, work: JobWork
+) -> Options:
+    delivery = given(body.delivery, defaults.delivery)
+    if delivery == "at_most_once" and work.queue is not None and work.queue.max_attempts > 1:
+        raise InvalidError(
+            "a task that is delivered at most once cannot have a job with several attempts",
+            field="queue.max_attempts",
+        )
+    if work.node is not None:
+        if given(body.delivery, "at_least_once") == "at_most_once":
+            raise InvalidError(
+                "a node job is tried on other nodes when one falls silent: "
+                "delivery must be at_least_once where type is node",
+                field="delivery",
+            )
+        delivery = "at_least_once"
+    return Options(
+        type="queue" if work.queue is not None else "node",
+        queue=work.queue,
+        node=work.node,
+        template=given(body.template, True),
+        max_queued=given(body.max_queued, defaults.max_queued),
+        misfire_grace_us=_read_grace(body, defaults),
+        on_orphan=given(body.on_orphan, defaults.on_orphan),
+        delivery=delivery,
+        max_runs=max_runs,
+        history_limit=given(body.history_limit, defaults.history_limit),
+        response_limit=_read_limit(body, defaults),
+    )
+
+
+def _read_grace(body: TaskBody, defaults: Defaults) -> Micros:
+    grace = given(body.misfire_grace, None)
+    if grace is None:
+        return defaults.misfire_grace_us
+    return read_span(grace, "misfire_grace", most=LONGEST_WAIT)
+
+
+def _read_limit(body: TaskBody, defaults: Defaults) -> int | None:
+    limit = given(body.response_limit, None)
+    return defaults.response_limit if limit is None else limit or None
 
 
 def _read_retry(body: RetryBody | None, defaults: Defaults) -> RetryPolicy:

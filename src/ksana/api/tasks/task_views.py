@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from ksana.api.tasks.job_shapes import NodeView, QueueView, show_node, show_queue
 from ksana.api.tasks.members import show_seconds, show_time
 from ksana.api.tasks.schedule_shapes import show_schedule
 from ksana.api.tasks.secret_members import mask_body, mask_headers
@@ -33,6 +34,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     type: str
+    queue: QueueView | None
+    node: NodeView | None
     cron_expr: str | None
     timezone: str
     schedule: dict[str, Any]
@@ -94,6 +97,8 @@ def view_task(task: Task) -> TaskView:
         name=definition.name,
         description=definition.description,
         type=options.type,
+        queue=show_queue(definition),
+        node=show_node(definition),
         cron_expr=cron.expr if cron else None,
         timezone=cron.timezone if cron else "UTC",
         schedule=show_schedule(schedule, options.max_runs),
@@ -103,7 +108,7 @@ def view_task(task: Task) -> TaskView:
         http_method=definition.http_method,
         target_url=definition.target_url,
         headers=mask_headers(definition.headers, options.secret_headers),
-        body_template=mask_body(definition),
+        body_template=mask_body(definition) if options.type == "http" else None,
         template=options.template,
         timeout_seconds=show_seconds(definition.timeout_us),
         connect_timeout=_show_span(options.connect_timeout_us),

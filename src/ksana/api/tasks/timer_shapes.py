@@ -13,7 +13,7 @@ from ksana.api.tasks.members import (
     align_names,
     check_name,
     check_placeholders,
-    check_type,
+    check_timer_type,
     given,
     merge,
     read_span,
@@ -123,7 +123,7 @@ def show_timer(task: Task) -> TimerView:
             definition.http_method,
             definition.target_url,
             mask_headers(definition.headers, definition.options.secret_headers),
-            mask_body(definition) or "",
+            (mask_body(definition) or "") if definition.options.type == "http" else "",
         ),
         schedule=schedule,
         timeout=format_duration(definition.timeout_us),
@@ -146,7 +146,9 @@ def read_timer(
     """Read a whole timer and check all of it. Of `old`, everything that T cannot express stays."""
     before = _fresh(defaults) if old is None else old.definition
     http = given(body.http, HttpBody())
-    check_type(given(body.type, "http"))
+    if before.options.type != "http":
+        return _read_other(body, defaults, now, before, old)
+    check_timer_type(given(body.type, "http"))
     name, url = given(body.name, ""), given(http.url, "")
     check_name(name, may_be_empty=old is None or old.dialect == "T")
     if not url:
@@ -168,20 +170,53 @@ def read_timer(
         timeout_us=defaults.timer_timeout_us
         if timeout is None
         else read_span(timeout, "timeout", least=MILLISECOND),
-        retry=msgspec.structs.replace(
-            before.retry,
-            max_retries=given(body.max_retries, defaults.timer_max_retries),
-            initial_delay_us=(
-                defaults.timer_retry_backoff_us
-                if backoff is None
-                else read_span(backoff, "retry_backoff", most=30 * DAY)
-            ),
-        ),
+        retry=_read_retry(body, defaults, before.retry, backoff),
         options=msgspec.structs.replace(before.options, max_runs=chosen.max_runs),
     )
     if old is not None and old.dialect == "C" and definition.options.template:
         check_placeholders(definition, "http.url", "http.headers", "http.body")
     return definition
+
+
+def _read_other(
+    body: TimerBody, defaults: Defaults, now: Instant, before: Definition, old: Task | None
+) -> Definition:
+    """A record that makes no call: T can change when it runs and how often it is tried, and what
+    it hands over stays."""
+    kind, http = before.options.type, given(body.http, HttpBody())
+    if given(body.type, kind) != kind:
+        check_timer_type(given(body.type, kind))
+        raise InvalidError(f"the type is changed from {kind} at /api/v1/tasks", field="type")
+    if given(http.url, "") or given(http.headers, {}) or given(http.body, ""):
+        raise InvalidError(f"a task of type {kind} makes no call", field="http")
+    name = given(body.name, "")
+    check_name(name, may_be_empty=old is None or old.dialect == "T")
+    chosen = _read_schedule(body, defaults, now, old)
+    timeout, backoff = given(body.timeout, None), given(body.retry_backoff, None)
+    return msgspec.structs.replace(
+        before,
+        name=name,
+        schedule=chosen.schedule,
+        timeout_us=before.timeout_us
+        if timeout is None
+        else read_span(timeout, "timeout", least=MILLISECOND, most=30 * DAY),
+        retry=_read_retry(body, defaults, before.retry, backoff),
+        options=msgspec.structs.replace(before.options, max_runs=chosen.max_runs),
+    )
+
+
+def _read_retry(
+    body: TimerBody, defaults: Defaults, before: RetryPolicy, backoff: float | str | None
+) -> RetryPolicy:
+    return msgspec.structs.replace(
+        before,
+        max_retries=given(body.max_retries, defaults.timer_max_retries),
+        initial_delay_us=(
+            defaults.timer_retry_backoff_us
+            if backoff is None
+            else read_span(backoff, "retry_backoff", most=30 * DAY)
+        ),
+    )
 
 
 @lru_cache(maxsize=8)

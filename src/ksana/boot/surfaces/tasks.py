@@ -19,17 +19,20 @@ from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings, TimerSettings
 from ksana.boot.surface import CoreServices, Surface
-from ksana.domain.tasks.records import Task
+from ksana.domain.tasks.records import QUEUE_PLACE, Task
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.delivery import Delivery
 from ksana.engine.tasks.firing import FiringEngine
+from ksana.engine.tasks.queue_runs import QueueRuns
+from ksana.engine.tasks.recorder import RunObserver
 from ksana.engine.tasks.rescue import RescueEngine
 from ksana.engine.tasks.run_history import RunHistory, add_run_history
 from ksana.engine.tasks.run_log import RunLog
 from ksana.outbound.by_scheme import HttpCaller
 from ksana.outbound.egress import EgressPolicy
+from ksana.ports.handover import NO_QUEUE, QueueJobs
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
 from ksana.service.tasks.callbacks import CallbackService
@@ -155,22 +158,10 @@ class _Hints:
 def make_surface(core: CoreServices) -> Surface:
     """Put the surface together."""
     settings, store, clock = core.settings, core.store, core.clock
-    limits, callback = settings.section(TaskSettings), settings.section(CallbackSettings)
-    me, metrics = core.membership.instance_id, TaskMetrics(core)
+    limits, me = settings.section(TaskSettings), core.membership.instance_id
     history, figures = RunHistory(store, clock), TaskFigures(store, clock)
-    delivery = Delivery(
-        store,
-        clock,
-        _caller_factory(core),
-        me,
-        core.membership,
-        metrics,
-        (RunLog(), history),
-        workers=limits.workers,
-        per_host=limits.per_host,
-        callback_base=_callback_base(core),
-        agent=f"ksana/{__version__}",
-    )
+    metrics, others = TaskMetrics(core), (RunLog(), history)
+    delivery = _make_delivery(core, metrics, others)
     firing = FiringEngine(
         store,
         clock,
@@ -181,21 +172,17 @@ def make_surface(core: CoreServices) -> Surface:
         batch_limit=limits.batch_limit,
         poll_us=limits.poll_interval_us,
     )
-    rescue = RescueEngine(store, clock, me, delivery.ready, delivery.known_runs)
+    jobs: QueueJobs = core.offers.get("queue", NO_QUEUE)
+    queue_runs = QueueRuns(store, clock, jobs, me, (metrics, *others), delivery.on_handled)
+    delivery.on_places[QUEUE_PLACE] = queue_runs.ready
+    rescue = RescueEngine(store, clock, me, delivery.ready, delivery.known_runs, queue_runs)
     delivery.on_wakes = rescue.wakes.signal
     hints = _Hints(firing, delivery)
-    surface = TaskSurface(
-        tasks=TaskService(store, clock, hints, settings.section(TimerSettings).once_grace_us),
-        runs=RunService(store, hints),
-        callbacks=CallbackService(
-            store, clock, hints, callback.token_ttl_us, callback.identity_mode
-        ),
-        defaults=_defaults(core),
-        clock=clock,
-    )
+    surface = _make_services(core, hints, jobs)
 
     async def drain() -> None:
         firing.stop()
+        queue_runs.stop()
         try:
             await delivery.drain()
         finally:
@@ -205,14 +192,55 @@ def make_surface(core: CoreServices) -> Surface:
     add_run_history(core.retention, settings.store.retention_us)
     core.metrics.on_scrape(figures.collect)
     rescues = (rescue.wakes, rescue.rescue, rescue.promote)
-    pumps = (*delivery.pumps, *rescues, firing.pump, history.pump, figures.pump)
+    pumps = (
+        *delivery.pumps,
+        *rescues,
+        queue_runs.pump,
+        firing.pump,
+        history.pump,
+        figures.pump,
+    )
     return Surface(
         name="tasks",
-        routes=(*_list_routes(surface), *explain_api.routes(ExplainService(store))),
+        routes=(*_list_routes(surface), *explain_api.routes(ExplainService(store, jobs))),
         loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,
         stats=lambda: store.read(_stats),
         drain=drain,
+    )
+
+
+def _make_delivery(
+    core: CoreServices, metrics: TaskMetrics, others: tuple[RunObserver, ...]
+) -> Delivery:
+    limits = core.settings.section(TaskSettings)
+    return Delivery(
+        core.store,
+        core.clock,
+        _caller_factory(core),
+        core.membership.instance_id,
+        core.membership,
+        metrics,
+        others,
+        workers=limits.workers,
+        per_host=limits.per_host,
+        callback_base=_callback_base(core),
+        agent=f"ksana/{__version__}",
+    )
+
+
+def _make_services(core: CoreServices, hints: _Hints, jobs: QueueJobs) -> TaskSurface:
+    settings, store, clock = core.settings, core.store, core.clock
+    callback, timers = settings.section(CallbackSettings), settings.section(TimerSettings)
+    return TaskSurface(
+        tasks=TaskService(store, clock, hints, timers.once_grace_us),
+        runs=RunService(store, hints, jobs),
+        callbacks=CallbackService(
+            store, clock, hints, callback.token_ttl_us, callback.identity_mode
+        ),
+        defaults=_defaults(core),
+        clock=clock,
+        queue_jobs=jobs,
     )
 
 

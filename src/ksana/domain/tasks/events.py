@@ -57,10 +57,10 @@ KINDS: Final = (
     EventKind(
         "RUN",
         "RUN_STARTED",
-        "An instance took the run. A run that starts as soon as it is made has `slot` and"
-        " `trigger`, one that was made before has `attempt`.",
+        "An instance took the run, or its job was submitted (`job_id`). A run that starts as soon"
+        " as it is made has `slot` and `trigger`, one that was made before has `attempt`.",
         ("task_id", "reason"),
-        ("slot", "trigger", "attempt"),
+        ("slot", "trigger", "attempt", "job_id"),
     ),
     EventKind(
         "RUN",
@@ -72,8 +72,9 @@ KINDS: Final = (
     EventKind(
         "RUN",
         "RUN_SUCCESS",
-        "The target answered with success.",
-        ("task_id", "attempt", "reason", "response_code"),
+        "The target answered with success, or the job it waited for was done.",
+        ("task_id", "attempt", "reason"),
+        ("response_code", "job_id"),
     ),
     EventKind(
         "RUN",
@@ -87,20 +88,21 @@ KINDS: Final = (
         "The run is tried again. `attempt` is there if an attempt ended, `from` if the run was"
         " moved without its holder.",
         ("task_id", "reason", "next_retry_time"),
-        ("attempt", "response_code", "error", "from", "instance"),
+        ("attempt", "response_code", "error", "from", "instance", "job_id"),
     ),
     EventKind(
         "RUN",
         "RUN_FAILED",
         "The run failed for good.",
         ("task_id", "reason", "alert"),
-        ("attempt", "response_code", "error", "from", "instance"),
+        ("attempt", "response_code", "error", "from", "instance", "job_id"),
     ),
     EventKind(
         "RUN",
         "RUN_TIMEOUT",
         "The last attempt got no answer in time.",
         ("task_id", "attempt", "reason", "error", "alert"),
+        ("job_id",),
     ),
     EventKind(
         "RUN",
@@ -117,8 +119,9 @@ KINDS: Final = (
     EventKind(
         "RUN",
         "RUN_CANCELED",
-        "The run was cancelled, or its task was deleted.",
-        ("task_id", "from", "reason"),
+        "The run was cancelled, or the job it waited for, or its task was deleted.",
+        ("task_id", "reason"),
+        ("from", "attempt", "error", "job_id"),
     ),
     EventKind(
         "RUN",

@@ -7,8 +7,10 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact, Reason, reason, recorded, show, span_words, tell
+from ksana.domain.handover import HandedJob, job_id_of
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.firing import Counts
+from ksana.domain.tasks.job_runs import is_waiting_for_job
 from ksana.domain.tasks.records import Run, Task
 
 MASK = "***"
@@ -30,13 +32,17 @@ class RunFacts(msgspec.Struct, frozen=True):
     """Whether there are more than were counted."""
     holder_lease_until: Instant | None
     """Until when its holder's lease lasts; None: no such instance is known."""
+    job: HandedJob | None = None
+    """The queue job it waits for, if it is there."""
 
 
 class Waiting(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an unfinished run waits for, and who or what can end it."""
 
-    what: Literal["place", "turn", "answer", "retry", "callback"]
+    what: Literal["place", "turn", "answer", "retry", "callback", "job"]
     until: str | None = None
+    job_id: str | None = None
+    state: str | None = None
     host: str | None = None
     position: int | None = None
     instance: str | None = None
@@ -110,6 +116,8 @@ def _explain_state(facts: RunFacts) -> list[Reason]:
 
 def _explain_waiting(facts: RunFacts) -> tuple[Waiting, Reason]:
     run, now = facts.run, facts.now
+    if is_waiting_for_job(run):
+        return _explain_job(facts)
     if run.status == "RUNNING":
         return _explain_held(facts)
     if run.status == "CALLBACK_PENDING":
@@ -154,6 +162,22 @@ def _explain_held(facts: RunFacts) -> tuple[Waiting, Reason]:
     return waits_for, reason("HELD", instance=holder, attempt=run.attempt, **data)
 
 
+def _explain_job(facts: RunFacts) -> tuple[Waiting, Reason]:
+    run, job, until = facts.run, facts.job, facts.run.wake_at or facts.now
+    job_id = job_id_of(run.uid, run.attempt)
+    waits_for = Waiting(
+        "job", until=show(until), job_id=job_id, state=None if job is None else job.state
+    )
+    if until <= facts.now:
+        return waits_for, reason("OVERDUE", what="the end of its job", at=show(until))
+    if job is None:
+        return waits_for, reason("JOB_GONE", job_id=job_id, deadline=show(until))
+    data = {"deadline": show(until), "rest": span_words(until - facts.now)}
+    if job.end is not None:
+        return waits_for, reason("JOB_JUST_ENDED", job_id=job_id, state=job.state, **data)
+    return waits_for, reason("WAITS_FOR_JOB", job_id=job_id, state=job.state, **data)
+
+
 def _moment(fact: Fact) -> Moment:
     code = fact.data.get("reason")
     return Moment(
@@ -173,7 +197,16 @@ def _sum_up(facts: RunFacts) -> dict[str, Any]:
         _hide(run.attempts, run.callback_token) or "[]"
     )
     allowed = None if facts.task is None else facts.task.definition.retry.max_retries + 1
-    kept = ("attempt", "started_at", "ended_at", "status", "response_code", "error", "instance")
+    kept = (
+        "attempt",
+        "started_at",
+        "ended_at",
+        "status",
+        "response_code",
+        "error",
+        "instance",
+        "job_id",
+    )
     ended = [{name: one[name] for name in kept if name in one} for one in made]
     tries = f"{len(made)} of {allowed}" if allowed is not None else str(len(made))
     words = f"{tries} attempts are over"

@@ -20,7 +20,7 @@ from ksana.domain.tasks.changes import (
 from ksana.domain.tasks.classify import ReplyKind, Verdict
 from ksana.domain.tasks.records import ClaimedRun, RetryPolicy
 
-EndStatus = Literal["SUCCESS", "FAILED", "TIMEOUT", "RETRYING", "CALLBACK_PENDING"]
+EndStatus = Literal["SUCCESS", "FAILED", "TIMEOUT", "RETRYING", "CALLBACK_PENDING", "CANCELED"]
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -33,7 +33,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 _DONE: Final = Outcome("SUCCESS", "ANSWERED_2XX")
-_UNKNOWN: Final = Outcome("FAILED", "OUTCOME_UNKNOWN_AT_MOST_ONCE")
+UNKNOWN: Final = Outcome("FAILED", "OUTCOME_UNKNOWN_AT_MOST_ONCE")
 _FINAL: Final = RUN.final
 _encode = msgspec.json.Encoder().encode
 
@@ -86,7 +86,7 @@ def decide_attempt(
         and kind != "answered"
         and sends > 0
     ):
-        return _UNKNOWN
+        return UNKNOWN
     return decided
 
 

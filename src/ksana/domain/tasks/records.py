@@ -12,6 +12,7 @@ from ksana.domain.schedule import Schedule
 Dialect = Literal["T", "C"]
 ExecType = Literal["SYNC", "ASYNC"]
 TaskType = Literal["http", "queue", "node"]
+QueuePriority = Literal["LOW", "NORMAL", "HIGH", "URGENT"]
 ConcurrencyPolicy = Literal["QUEUE", "SKIP", "PARALLEL"]
 MisfirePolicy = Literal["FIRE_NOW", "SKIP", "CATCH_UP_LIMITED"]
 Strategy = Literal["fixed", "exponential"]
@@ -21,6 +22,10 @@ Status = Literal["ENABLED", "DISABLED"]
 Trigger = Literal["schedule", "manual", "catchup", "retry"]
 
 MAX_CATCHUP: Final = 1000
+
+QUEUE_PLACE: Final = "@queue"
+NODE_PLACE: Final = "@node"
+"""Where runs are about to start that no host is called for. No host's name has an @."""
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, gc=False):
@@ -33,10 +38,36 @@ class RetryPolicy(msgspec.Struct, frozen=True, gc=False):
     jitter_us: Micros = 0
 
 
+class QueueSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The queue job that a run of type `queue` submits. Its payload is the definition's body."""
+
+    addon_id: str
+    job_type: str
+    cost_units: int = 1
+    priority: QueuePriority = "NORMAL"
+    constraints: str = "{}"
+    """A JSON object, as text: what holds it must be hashable."""
+    max_attempts: int = 1
+    fairness_key: str | None = None
+
+
+class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The node job that a run of type `node` submits. Its payload is the definition's body."""
+
+    model: str
+    labels: tuple[tuple[str, str], ...] = ()
+    priority: int = 5
+    wait_us: Micros = MINUTE
+    timeout_us: Micros | None = None
+
+
 class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the contract knows of a task beyond the seed's columns."""
 
     type: TaskType = "http"
+    queue: QueueSpec | None = None
+    """Given where the type is `queue`, and only there."""
+    node: NodeSpec | None = None
     template: bool = True
     connect_timeout_us: Micros | None = None
     follow_redirects: int = 0
@@ -193,3 +224,14 @@ def host_of(url: str) -> str:
     for mark in "/?#":
         rest = rest.partition(mark)[0]
     return rest.rpartition("@")[2].lower()[:255]
+
+
+def is_place(host: str) -> bool:
+    """Tell whether runs that start there are done by a job, and no host is called."""
+    return host[:1] == "@"
+
+
+def place_of(definition: Definition) -> str:
+    """Where runs of a task start: the key of its target's host, or of what else does them."""
+    url = definition.target_url
+    return host_of(url) if url else f"@{definition.options.type}"

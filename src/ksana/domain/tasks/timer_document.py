@@ -7,7 +7,8 @@ back without loss.
 
 What T cannot express goes into `task`, by the names of `domain.tasks.Definition`, and only that:
 the members of T stay the ones to edit. Everything but `http.url` and `schedule` may be left out; an
-unknown member is refused by its name.
+unknown member is refused by its name. A task of type `queue` or `node` has an empty `http.url`, its
+payload in `http.body`, and its job in `task.options`.
 """
 
 from typing import Any, Final
@@ -30,6 +31,7 @@ from ksana.domain import schedule as schedules
 from ksana.domain.schedule import Cron, Once
 from ksana.domain.schedule_json import read_schedule, write_schedule
 from ksana.domain.tasks.headers import check_headers, check_method, check_url
+from ksana.domain.tasks.job_runs import check_job
 from ksana.domain.tasks.records import Definition, Dialect, Options, RetryPolicy, Task, TaskType
 
 MAX_TASK_ID: Final = 2**53 - 1
@@ -62,7 +64,7 @@ DEFAULTS: Final = TimerDefaults()
 
 
 class _Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    url: str
+    url: str = ""
     method: str = "GET"
     headers: dict[str, str] = {}
     body: str | None = None
@@ -276,9 +278,10 @@ def _read_definition(job: _Job, now: Instant, defaults: TimerDefaults) -> Defini
     for name in beyond:
         if name not in _PLAIN and name not in _OTHER:
             raise InvalidError(f"task.{name} is not known", field=f"task.{name}")
-    check_method(job.http.method, field="http.method")
-    check_url(job.http.url, field="http.url")
-    check_headers(job.http.headers, field="http.headers")
+    if job.type == "http":
+        check_method(job.http.method, field="http.method")
+        check_url(job.http.url, field="http.url")
+        check_headers(job.http.headers, field="http.headers")
     schedule = read_schedule(
         job.schedule,
         now,
@@ -296,6 +299,7 @@ def _read_definition(job: _Job, now: Instant, defaults: TimerDefaults) -> Defini
     backoff_us = _read_span(
         job.retry_backoff, "retry_backoff", defaults.retry_backoff_us, 0, 30 * DAY
     )
+    longest = DAY if job.type == "http" else 30 * DAY
     definition = Definition(
         name=job.name,
         description="",
@@ -304,13 +308,15 @@ def _read_definition(job: _Job, now: Instant, defaults: TimerDefaults) -> Defini
         target_url=job.http.url,
         headers=job.http.headers,
         body=job.http.body or None,
-        timeout_us=_read_span(job.timeout, "timeout", defaults.timeout_us, MILLISECOND, DAY),
+        timeout_us=_read_span(job.timeout, "timeout", defaults.timeout_us, MILLISECOND, longest),
         retry=RetryPolicy(retries, backoff_us),
         concurrency_policy="SKIP",
         misfire_policy="SKIP",
         options=Options(type=job.type, max_runs=job.schedule.get("max_runs")),
     )
-    return _read_beyond(beyond, definition) if beyond else definition
+    definition = _read_beyond(beyond, definition) if beyond else definition
+    check_job(definition)
+    return definition
 
 
 def _read_beyond(beyond: dict[str, Any], definition: Definition) -> Definition:

@@ -40,3 +40,23 @@ def claimed_run_of(
         attempts=run.attempts,
         lease=lease,
     )
+
+
+def waiting_run_of(run: Run, task: Task, instance_id: str) -> ClaimedRun:
+    """A run that waits for its job, in the form in which ends of attempts are decided.
+    `instance_id` is who looks at it."""
+    return ClaimedRun(
+        run_id=run.id,
+        uid=run.uid,
+        task=task,
+        token=run.token,
+        attempt=run.attempt,
+        scheduled_time=run.scheduled_time,
+        exec_type=run.exec_type,
+        trace_id=run.trace_id,
+        host=run.host,
+        is_counted=run.is_counted,
+        held_by=instance_id,
+        override_body=run.override_body,
+        attempts=run.attempts,
+    )

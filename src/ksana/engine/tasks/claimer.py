@@ -1,12 +1,12 @@
 """The claimer: takes ready runs from the store for hosts that have free slots."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ksana.base.clock import Clock
 from ksana.base.ids import new_tokens
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.tasks.changes import start
-from ksana.domain.tasks.records import ClaimedRun
+from ksana.domain.tasks.records import ClaimedRun, is_place
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.claimed_run import claimed_run_of
 from ksana.engine.tasks.dispatcher import Dispatcher
@@ -28,11 +28,13 @@ class Claimer:
         self._dispatcher = dispatcher
         self._ready: dict[str, None] = {}
         self._stopped = False
+        self.on_place: Callable[[str], None] = lambda place: None
+        """A run is about to start that no host is called for."""
         self.pump = Pump("claims", clock, self._claim, poll_us=5 * SECOND)
 
     def add(self, hosts: Iterable[str]) -> None:
         """These hosts have runs about to start."""
-        self._ready.update(dict.fromkeys(hosts))
+        self._note(hosts)
         self.pump.signal()
 
     def look_again(self) -> None:
@@ -44,11 +46,18 @@ class Claimer:
         """Take nothing more."""
         self._stopped = True
 
+    def _note(self, hosts: Iterable[str]) -> None:
+        for host in hosts:
+            if is_place(host):
+                self.on_place(host)
+            else:
+                self._ready[host] = None
+
     async def _claim(self) -> Instant | None:
         if self._stopped or not self._dispatcher.is_lease_held:
             return None
         if not self._ready:
-            self._ready.update(dict.fromkeys(await self._store.read(_list_ready_hosts)))
+            self._note(await self._store.read(_list_ready_hosts))
         left = False
         for host in list(self._ready):
             room, soon = self._dispatcher.room_at(host)

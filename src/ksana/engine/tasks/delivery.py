@@ -60,6 +60,8 @@ class Delivery:
         self._stopped = False
         self._quiet = asyncio.Event()
         self.on_wakes: Callable[[], None] = lambda: None
+        self.on_places: dict[str, Callable[[], None]] = {}
+        """Who starts the runs that no host is called for, by their place."""
         self.dispatcher = Dispatcher(
             store,
             clock,
@@ -81,6 +83,7 @@ class Delivery:
         )
         self.claimer = Claimer(store, clock, instance_id, self.dispatcher)
         self.cancel_watch = CancelWatch(store, clock, self.dispatcher, self.claimer)
+        self.claimer.on_place = self._on_place
         self.dispatcher.on_blocked = self.recorder.pump.signal
         self.dispatcher.on_first_call = self.cancel_watch.pump.signal
         self.dispatcher.on_ended = self._on_ended
@@ -106,6 +109,14 @@ class Delivery:
     def ready(self, host: str) -> None:
         """A run of this host is about to start."""
         self.claimer.add((host,))
+
+    def on_handled(self, ready_hosts: Iterable[str], wakes: bool) -> None:
+        """Runs were moved elsewhere: these hosts have runs about to start, and some must be looked
+        at later."""
+        if ready_hosts:
+            self.claimer.add(ready_hosts)
+        if wakes:
+            self.on_wakes()
 
     def abort(self, run_id: int) -> None:
         """End a call in flight; its result will find the token void."""
@@ -145,10 +156,12 @@ class Delivery:
         if not self.dispatcher.in_flight:
             self._quiet.set()
 
+    def _on_place(self, place: str) -> None:
+        start = self.on_places.get(place)
+        if start is not None:
+            start()
+
     def _on_recorded(self, recorded: Recorded) -> None:
         self.dispatcher.move_watermark(recorded.watermark)
-        if recorded.ready_hosts:
-            self.claimer.add(recorded.ready_hosts)
-        if recorded.wakes:
-            self.on_wakes()
+        self.on_handled(recorded.ready_hosts, recorded.wakes)
         self._quiet.set()

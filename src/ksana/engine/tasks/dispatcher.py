@@ -10,11 +10,11 @@ writes the request to it, for looking up a name and connecting take time as well
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ksana.base.clock import Clock
 from ksana.base.instant import Instant, Micros
-from ksana.domain.tasks.records import ClaimedRun
+from ksana.domain.tasks.records import NODE_PLACE, QUEUE_PLACE, ClaimedRun
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue, SlotBudget
 from ksana.engine.tasks.requests import Built, build_request, shown_reply
@@ -23,6 +23,8 @@ from ksana.ports.caller import NOT_OURS, Call, Caller, Reply, Timing
 from ksana.ports.store import Store
 
 MAX_IDLE_HOSTS = 10_000
+_NO_CALLS: Final = {QUEUE_PLACE: 0, NODE_PLACE: 0}
+"""Runs that start there are done by jobs: none is claimed for a call."""
 
 
 class InstanceLease(Protocol):
@@ -107,6 +109,7 @@ class Dispatcher:
             return SlotBudget({}, 0, 0)
         mono, prefetch = self._clock.monotonic(), ALONE if self._store.sole else SHARED
         by_host = {host: queue.room(mono) for host, queue in self._queues.items()}
+        by_host |= _NO_CALLS
         soon = {host: queue.soon(mono) - len(queue.waiting) for host, queue in self._queues.items()}
         total = max(self._workers * 64, prefetch.limit) - self.watermark.count_waiting()
         return SlotBudget(

@@ -20,7 +20,7 @@ from ksana.base.ids import new_run_uids, new_tokens, new_uid
 from ksana.base.instant import MILLISECOND, Instant
 from ksana.domain.tasks import firing as rules
 from ksana.domain.tasks.firing import Counts, Firing, PlannedRun
-from ksana.domain.tasks.records import ClaimedRun, NewRun, Task, host_of
+from ksana.domain.tasks.records import ClaimedRun, NewRun, Task, place_of
 from ksana.engine.core.clock_watch import proven_skew
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.host_limits import SlotBudget
@@ -219,7 +219,7 @@ def plan_runs(
         planned, new_run_uids(now, count), new_tokens(count), strict=True
     ):
         definition = task.definition
-        host, exec_type, start = host_of(definition.target_url), definition.exec_type, plan.start
+        host, exec_type, start = place_of(definition), definition.exec_type, plan.start
         is_held = start == "start" and budget.take(host)
         # By position, in the order of the fields: there is one for every firing.
         runs.append(

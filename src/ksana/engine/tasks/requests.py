@@ -88,7 +88,7 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
     scheduled = _show_slot(held.scheduled_time)
     url, headers = definition.target_url, list(plan.headers)
     if has_holes or (is_async and body is None):
-        values = _values(held, now, scheduled, callback_base)
+        values = values_of(held, now, scheduled, callback_base)
         if has_holes:
             url = template.fill_url(url, values)
             headers = [(name, template.fill_header(value, values)) for name, value in headers]
@@ -151,6 +151,8 @@ def _request_of(
 ) -> Request:
     # In the order of the fields: there is one for every call.
     options, timeout_us = definition.options, definition.timeout_us
+    if not url:
+        raise ValueError(f"the task is of type {options.type} since this run was made")
     return Request(
         definition.http_method,
         url,
@@ -198,7 +200,8 @@ def shown_reply(request: Request, reply: Reply) -> Reply:
     return msgspec.structs.replace(reply, body=body, error=error)
 
 
-def _values(held: ClaimedRun, now: Instant, scheduled: str, callback_base: str) -> dict[str, str]:
+def values_of(held: ClaimedRun, now: Instant, scheduled: str, callback_base: str) -> dict[str, str]:
+    """What stands for each placeholder."""
     task = held.task
     token = held.callback_token or ""
     return {

@@ -1,12 +1,14 @@
 """Rescue: runs that must be looked at later. A retry's pause ends, a callback's deadline passes, a
-holder dies.
+holder dies, a job takes too long.
 
-Every unfinished state has somebody who comes back to it: RETRYING and CALLBACK_PENDING by
-`wake_at`, RUNNING by its holder's lease, ready ones by the claim pump's poll, waiting ones by the
-promotion net. Each pass is idempotent and runs on a timer, not only at the start.
+Every unfinished state has somebody who comes back to it: RETRYING, CALLBACK_PENDING and RUNNING
+ones that wait for a job by `wake_at`, other RUNNING ones by their holder's lease, ready ones by the
+claim pump's poll, waiting ones by the promotion net. Each pass is idempotent and runs on a timer,
+not only at the start.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -16,8 +18,11 @@ from ksana.base.instant import SECOND, Instant
 from ksana.domain.tasks import rescue as decide
 from ksana.domain.tasks.callbacks import expire_callback
 from ksana.domain.tasks.changes import RunChange, make_ready
+from ksana.domain.tasks.job_runs import is_waiting_for_job, refuse_job
+from ksana.domain.tasks.records import Run, Task
 from ksana.engine.core.clock_watch import proven_skew
 from ksana.engine.core.pump import AGAIN, Pump
+from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.run_writer import promote_waiting, write_changes
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
@@ -37,6 +42,20 @@ class Woken(msgspec.Struct):
     next_at: Instant | None
     is_full: bool
     now: Instant
+    overs: list[tuple[AttemptOver, str]] = []
+    """Attempts that ended because their time was over, each with the status of its run."""
+
+
+class OverdueJobs(Protocol):
+    """Who knows the jobs that runs wait for."""
+
+    def expire(self, tx: TasksTx, run: Run, task: Task) -> tuple[RunChange, AttemptOver]:
+        """The time of such a run is over."""
+        ...
+
+    def tell(self, overs: list[tuple[AttemptOver, str]]) -> None:
+        """These attempts ended, and it is committed."""
+        ...
 
 
 class RescueEngine:
@@ -49,6 +68,7 @@ class RescueEngine:
         instance_id: str,
         ready: Callable[[str], None],
         known: Callable[[], set[int]],
+        jobs: OverdueJobs,
     ) -> None:
         """`known` tells the runs that this instance works on."""
         self._store = store
@@ -56,14 +76,16 @@ class RescueEngine:
         self._instance_id = instance_id
         self._ready = ready
         self._known = known
+        self._jobs = jobs
         self.wakes = Pump("wakes", clock, self._wake, poll_us=5 * SECOND)
         self.rescue = Pump("rescue", clock, self._rescue, poll_us=10 * SECOND)
         self.promote = Pump("promote", clock, self._promote, poll_us=PROMOTE_EVERY)
 
     async def _wake(self) -> Instant | None:
         began_at = self._clock.now()
-        woken = await self._store.transact(wake_due)
+        woken = await self._store.transact(wake_due, self._jobs)
         self._announce(woken.ready_hosts)
+        self._jobs.tell(woken.overs)
         if woken.is_full or woken.next_at is None:
             return AGAIN if woken.is_full else None
         return woken.next_at - proven_skew(woken.now, began_at, self._clock.now())
@@ -94,18 +116,31 @@ class RescueEngine:
             self._ready(host)
 
 
-def wake_due(tx: TasksTx) -> Woken:
-    """Make due retries ready; end runs whose callback did not come."""
+def wake_due(tx: TasksTx, jobs: OverdueJobs) -> Woken:
+    """Make due retries ready; end runs whose callback did not come, or whose job did not end."""
     due = tx.run_due.list_wakes(tx.now, BATCH)
     changes: list[RunChange] = []
+    expired: dict[int, AttemptOver] = {}
     for run in due:
         if run.status == "RETRYING":
             changes.append(make_ready(run))
         elif run.status == "CALLBACK_PENDING":
             task = tx.tasks.find(run.task_id)
             changes.append(expire_callback(run, task, tx.now, new_token()))
+        elif is_waiting_for_job(run):
+            task = tx.tasks.find(run.task_id)
+            if task is None:
+                changes.append(refuse_job(run, "its task is gone", tx.now, new_token()))
+                continue
+            change, expired[run.id] = jobs.expire(tx, run, task)
+            changes.append(change)
     written = write_changes(tx, changes)
     woken = Woken(written.ready_hosts, None, len(due) == BATCH, tx.now)
+    woken.overs = [
+        (expired[change.run_id], change.new)
+        for change, is_done in zip(changes, written.done, strict=True)
+        if is_done and change.run_id in expired
+    ]
     if not woken.is_full:
         woken.next_at = tx.run_due.next_wake_at()
     return woken

@@ -77,11 +77,13 @@ class Tasks(Protocol):
         name: str | None = None,
         tag: str | None = None,
         exec_type: str | None = None,
+        makes_calls: bool = False,
         after: int = 0,
         limit: int = 100,
         skip: int = 0,
     ) -> list[Task]:
-        """Living tasks, oldest first; `name` and `tag` match a part and a whole tag."""
+        """Living tasks, oldest first; `name` and `tag` match a part and a whole tag.
+        `makes_calls` asks for those that call a target."""
         ...
 
     def count_by_status(
@@ -91,6 +93,7 @@ class Tasks(Protocol):
         name: str | None = None,
         tag: str | None = None,
         exec_type: str | None = None,
+        makes_calls: bool = False,
     ) -> dict[str, int]:
         """How many living tasks meet the same conditions, by status."""
         ...

@@ -106,7 +106,7 @@ class TaskService:
         return await self._store.read(_list_page, status, name, tag, page, page_size)
 
     async def list_timers(self, after: int, limit: int) -> list[Task]:
-        """Living SYNC tasks, oldest first, after an id."""
+        """Living SYNC tasks that call a target, oldest first, after an id."""
         return await self._store.read(_list_timers, after, limit)
 
     async def change(
@@ -191,7 +191,7 @@ def _list_page(
 
 
 def _list_timers(tx: TasksTx, after: int, limit: int) -> list[Task]:
-    return tx.tasks.list_tasks(exec_type="SYNC", after=after, limit=limit)
+    return tx.tasks.list_tasks(exec_type="SYNC", makes_calls=True, after=after, limit=limit)
 
 
 def _create(tx: TasksTx, new: NewTask, once_grace_us: Micros) -> Task:

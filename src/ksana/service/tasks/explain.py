@@ -11,13 +11,16 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
+from ksana.domain.handover import HandedJob, job_id_of
 from ksana.domain.schedule import Schedule
 from ksana.domain.tasks import explain_runs, explain_tasks
 from ksana.domain.tasks.explain_runs import RunExplanation, RunFacts
 from ksana.domain.tasks.explain_tasks import SlotRun, TaskExplanation, TaskFacts
 from ksana.domain.tasks.firing import Counts
+from ksana.domain.tasks.job_runs import is_waiting_for_job
 from ksana.domain.tasks.past_schedule import schedule_in_force
 from ksana.domain.tasks.records import Run, Task
+from ksana.ports.handover import NO_QUEUE, QueueJobs
 from ksana.ports.store import Store
 from ksana.ports.tasks.history import HistoryTx
 from ksana.service.tasks.runs import RunRef, find_run
@@ -59,8 +62,9 @@ class RunInsight(msgspec.Struct, frozen=True):
 class ExplainService:
     """Answers why."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, jobs: QueueJobs = NO_QUEUE) -> None:
         self._store = store
+        self._jobs = jobs
 
     async def explain_task(self, ref: TaskRef, at: Instant | None = None) -> TaskInsight:
         """Explain a task as of an instant, now if none is given. A deleted one is found by its
@@ -69,7 +73,7 @@ class ExplainService:
 
     async def explain_run(self, ref: RunRef) -> RunInsight:
         """Explain a run as of now."""
-        return await self._store.read(explain_run, ref)
+        return await self._store.read(explain_run, ref, self._jobs)
 
 
 def explain_task(tx: HistoryTx, ref: TaskRef, asked_at: Instant | None) -> TaskInsight:
@@ -123,7 +127,7 @@ def _find_schedule(
     return schedule_in_force(facts, after)
 
 
-def explain_run(tx: HistoryTx, ref: RunRef) -> RunInsight:
+def explain_run(tx: HistoryTx, ref: RunRef, jobs: QueueJobs) -> RunInsight:
     """Gather the facts about a run and say what they mean."""
     run = find_run(tx, ref)
     history = tx.history
@@ -139,11 +143,20 @@ def explain_run(tx: HistoryTx, ref: RunRef) -> RunInsight:
         ahead=ahead,
         is_ahead_cut=ahead >= COUNT_TO,
         holder_lease_until=None if run.held_by is None else history.find_lease_until(run.held_by),
+        job=_find_job(tx, run, jobs),
     )
     return RunInsight(run, tx.now, explain_runs.explain_run(facts))
 
 
 _NEWEST: Final = 2**62
+
+
+def _find_job(tx: HistoryTx, run: Run, jobs: QueueJobs) -> HandedJob | None:
+    """The queue job that a run waits for."""
+    if not is_waiting_for_job(run):
+        return None
+    job_id = job_id_of(run.uid, run.attempt)
+    return jobs.find_jobs(tx, [job_id]).get(job_id)
 
 
 def _count_open(tx: HistoryTx, task_id: int) -> Counts:

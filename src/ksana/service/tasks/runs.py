@@ -5,10 +5,13 @@ import msgspec
 from ksana.base.errors import ConflictError, NotFoundError
 from ksana.base.ids import new_token, new_uid
 from ksana.base.instant import Instant
+from ksana.domain.handover import job_id_of
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.changes import cancel
+from ksana.domain.tasks.job_runs import is_waiting_for_job
 from ksana.domain.tasks.records import Run, Task
 from ksana.engine.tasks.run_writer import SURFACE, write_changes
+from ksana.ports.handover import NO_QUEUE, QueueJobs
 from ksana.ports.store import Store
 from ksana.ports.tasks.runs import Callback
 from ksana.ports.tasks.tables import TasksTx
@@ -40,9 +43,10 @@ class RunView(msgspec.Struct, frozen=True):
 class RunService:
     """Read, list, cancel, retry."""
 
-    def __init__(self, store: Store, hints: Hints) -> None:
+    def __init__(self, store: Store, hints: Hints, jobs: QueueJobs = NO_QUEUE) -> None:
         self._store = store
         self._hints = hints
+        self._jobs = jobs
 
     async def get(self, ref: RunRef) -> RunView:
         """Read one run."""
@@ -62,8 +66,9 @@ class RunService:
         return await self._store.read(_list_page, task_id, status, since, until, page, page_size)
 
     async def cancel(self, ref: RunRef) -> Run:
-        """Cancel an unfinished run; a call in flight is aborted, on whichever instance holds it."""
-        run, hosts = await self._store.transact(_cancel, ref)
+        """Cancel an unfinished run; a call in flight is aborted, on whichever instance holds it,
+        and a job that it waits for is cancelled."""
+        run, hosts = await self._store.transact(_cancel, ref, self._jobs)
         self._hints.canceled(run.id)
         for host in hosts:
             self._hints.ready(host)
@@ -118,7 +123,7 @@ def _list_page(
     return RunPage(runs, total, tasks)
 
 
-def _cancel(tx: TasksTx, ref: RunRef) -> tuple[Run, set[str]]:
+def _cancel(tx: TasksTx, ref: RunRef, jobs: QueueJobs) -> tuple[Run, set[str]]:
     tx.tasks.find(find_run(tx, ref).task_id, lock=True)
     run = find_run(tx, ref, lock=True)
     if run.status in RUN.final:
@@ -130,6 +135,8 @@ def _cancel(tx: TasksTx, ref: RunRef) -> tuple[Run, set[str]]:
     written = write_changes(tx, [cancel(run, "CANCELED_BY_CALLER", tx.now, new_token())])
     if not written.done[0]:
         raise ConflictError("the run changed meanwhile: try again", current={"status": run.status})
+    if is_waiting_for_job(run):
+        jobs.cancel(tx, job_id_of(run.uid, run.attempt), f"run {run.id} was cancelled")
     return find_run(tx, run.id), written.ready_hosts
 
 

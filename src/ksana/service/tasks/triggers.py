@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from ksana.base.errors import ConflictError, NotFoundError
+from ksana.base.errors import ConflictError, InvalidError, NotFoundError
 from ksana.base.ids import new_run_uid, new_token, new_uid
 from ksana.domain.tasks import firing
 from ksana.domain.tasks.firing import Counts
-from ksana.domain.tasks.records import ExecType, NewRun, Task, Trigger, host_of
+from ksana.domain.tasks.records import ExecType, NewRun, Task, Trigger, place_of
 from ksana.engine.tasks.run_writer import write_runs
 from ksana.ports.tasks.tables import TasksTx
 
@@ -77,6 +77,10 @@ def trigger_task(
     written."""
     task = find_task(tx, ref, lock=True)
     definition = task.definition
+    if force_async and definition.options.type != "http":
+        raise InvalidError(
+            f"a task of type {definition.options.type} takes no callback", field="force_async"
+        )
     counts = tx.runs.count_open([task.id]).get(task.id, Counts())
     start, reason = firing.admit(
         definition.concurrency_policy,
@@ -128,7 +132,7 @@ def start_run(
     retry_of: int | None = None,
 ) -> Started:
     """Write a run that is not of a slot: about to start, or waiting for its turn."""
-    uid, host = new_run_uid(tx.now), host_of(task.definition.target_url)
+    uid, host = new_run_uid(tx.now), place_of(task.definition)
     run = NewRun(
         uid=uid,
         task_id=task.id,

@@ -147,11 +147,12 @@ class SqlTasks:
         name: str | None = None,
         tag: str | None = None,
         exec_type: str | None = None,
+        makes_calls: bool = False,
         after: int = 0,
         limit: int = 100,
         skip: int = 0,
     ) -> list[Task]:
-        filters = _filters(status, name, tag, exec_type)
+        filters = _filters(status, name, tag, exec_type, makes_calls)
         rows = self._session.filtered(
             "tasks.list_tasks", filters, after=after, limit=limit, skip=skip
         )
@@ -164,8 +165,9 @@ class SqlTasks:
         name: str | None = None,
         tag: str | None = None,
         exec_type: str | None = None,
+        makes_calls: bool = False,
     ) -> dict[str, int]:
-        filters = _filters(status, name, tag, exec_type)
+        filters = _filters(status, name, tag, exec_type, makes_calls)
         rows = self._session.filtered("tasks.count_by_status", filters)
         return {str(row[0]): int(row[1]) for row in rows}
 
@@ -260,13 +262,18 @@ def _new_row(task: Task) -> Row:
 
 
 def _filters(
-    status: str | None, name: str | None, tag: str | None, exec_type: str | None
+    status: str | None,
+    name: str | None,
+    tag: str | None,
+    exec_type: str | None,
+    makes_calls: bool,
 ) -> dict[str, str | None]:
     return {
         "status": status,
         "name": None if name is None else f"%{_like(name)}%",
         "tag": None if tag is None else f"%,{_like(tag)},%",
         "exec_type": exec_type,
+        "no_url": "" if makes_calls else None,
     }
 
 

@@ -62,6 +62,7 @@ FROM tasks WHERE id = :id {for_update}
 -- filter name: AND name LIKE :name ESCAPE '!'
 -- filter tag: AND tags LIKE :tag ESCAPE '!'
 -- filter exec_type: AND exec_type = :exec_type
+-- filter no_url: AND target_url <> :no_url
 SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
   body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
   callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
@@ -106,6 +107,7 @@ SELECT id FROM tasks WHERE id > 0 {filters}
 -- filter name: AND name LIKE :name ESCAPE '!'
 -- filter tag: AND tags LIKE :tag ESCAPE '!'
 -- filter exec_type: AND exec_type = :exec_type
+-- filter no_url: AND target_url <> :no_url
 SELECT status, COUNT(*) FROM tasks WHERE deleted = 0 {filters} GROUP BY status
 
 -- name: list_of
