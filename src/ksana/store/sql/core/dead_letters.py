@@ -47,7 +47,7 @@ class SqlDeadLetters:
             )
             for letter in letters
         ]
-        self._session.run_rows("dead_letters.insert_letter", _COLUMNS, rows)
+        self._session.run_rows_later("dead_letters.insert_letter", _COLUMNS, rows)
 
     def settle(self, surface: str, entity_ids: Sequence[str]) -> int:
         rows = [(surface, entity_id) for entity_id in sorted(entity_ids)]

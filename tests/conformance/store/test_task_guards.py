@@ -1,0 +1,117 @@
+"""Every guard of the writes to tasks and runs, one at a time, on every SQL store: a row that
+differs from what a write expects in one thing alone is left as it is."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ksana.base.instant import HOUR, SECOND
+from ksana.domain.schedule import Every
+from ksana.domain.tasks.records import Definition, Task
+from ksana.ports.tasks.tables import Advance
+from ksana.store.sql import SqlStore
+from tests.conformance.store.ground import Database
+from tests.conformance.store.test_batches import add_runs
+from tests.conformance.store.test_queue_guards import set_row
+from tests.ground.task_rows import a_finish, a_task
+
+Write = Callable[[Any], bool]
+
+TOKEN = 7
+RUN_FITTING = {"status": "RUNNING", "token": TOKEN}
+RUN_UNFIT: list[dict[str, Any]] = [
+    {"status": "RETRYING"},
+    {"status": "CANCELED"},
+    {"token": TOKEN + 1},
+]
+"""A run that was moved, ended, or taken by another holder."""
+
+RUN_WRITES: dict[str, Callable[[Any, int, int], list[bool]]] = {
+    "the end of an attempt": lambda tx, run_id, task_id: tx.run_changes.finish(
+        [a_finish(run_id, TOKEN, task_id, new="FAILED", error="no")]
+    ),
+    "a plain end": lambda tx, run_id, task_id: tx.run_changes.finish(
+        [a_finish(run_id, TOKEN, task_id)]
+    ),
+    "a move without its holder": lambda tx, run_id, task_id: tx.run_changes.move(
+        [a_finish(run_id, TOKEN, task_id, new="CANCELED")]
+    ),
+}
+
+
+def add_task(tx: Any) -> Task:
+    definition = Definition("t", "", Every(HOUR, tx.now, False), target_url="http://h/")
+    [task_id] = tx.tasks.insert([a_task("j", definition, tx.now, tx.now)])
+    found: Task = tx.tasks.find(task_id)
+    return found
+
+
+@pytest.mark.spec("X12", "C19")
+@pytest.mark.parametrize("write", RUN_WRITES)
+async def test_a_run_is_changed_only_as_it_was_seen(
+    store: SqlStore, database: Database, write: str
+) -> None:
+    task = await store.transact(add_task)
+    [(run_id, _)] = await store.transact(add_runs, task.id, 1)
+    columns = "status, token, end_time, reason"
+    for unfit in RUN_UNFIT:
+        set_row(database, "task_runs", f"id = {run_id}", **{**RUN_FITTING, **unfit})
+        before = database.ask(f"SELECT {columns} FROM task_runs")
+        assert await store.transact(RUN_WRITES[write], run_id, task.id) == [False], unfit
+        assert database.ask(f"SELECT {columns} FROM task_runs") == before, unfit
+    set_row(database, "task_runs", f"id = {run_id}", **RUN_FITTING)
+    assert await store.transact(RUN_WRITES[write], run_id, task.id) == [True]
+    assert database.ask(f"SELECT {columns} FROM task_runs") != before
+
+
+def change(task: Task) -> Write:
+    return lambda tx: bool(
+        tx.tasks.change_if_version(task, task.definition, "DISABLED", None, None, 0, "")
+    )
+
+
+def delete(task: Task) -> Write:
+    return lambda tx: bool(tx.tasks.delete_if_living(task))
+
+
+def advance(task: Task) -> Write:
+    step = Advance(task, task.next_slot_at, task.fire_at, 1, "success")  # type: ignore[arg-type]
+    return lambda tx: bool(tx.tasks.advance_unchanged([step])[0])
+
+
+TASK_UNFIT: dict[str, tuple[Callable[[Task], Write], list[dict[str, Any]]]] = {
+    "change": (change, [{"version": 2}, {"deleted": 1}]),
+    "delete": (delete, [{"deleted": 1}]),
+    "advance": (advance, [{"version": 2}, {"next_slot_at": SECOND}, {"fire_at": None}]),
+}
+"""What a write must not happen to: a task that was changed or deleted since, a claimed slot,
+a task that is disarmed."""
+
+
+@pytest.mark.spec("X4", "X12", "C3")
+@pytest.mark.parametrize("name", TASK_UNFIT)
+async def test_a_task_is_changed_only_as_it_was_seen(
+    store: SqlStore, database: Database, name: str
+) -> None:
+    task = await store.transact(add_task)
+    make, rows = TASK_UNFIT[name]
+    fitting = {
+        "version": 1,
+        "deleted": 0,
+        "next_slot_at": task.next_slot_at,
+        "fire_at": task.fire_at,
+    }
+    columns = "status, version, deleted, runs_fired, last_status"
+    for unfit in rows:
+        wanted = {**fitting, **unfit}
+        nulls = {key for key, value in wanted.items() if value is None}
+        set_row(database, "tasks", "1 = 1", **{k: v for k, v in wanted.items() if k not in nulls})
+        for key in nulls:
+            database.ask(f"UPDATE tasks SET {key} = NULL")
+        before = database.ask(f"SELECT {columns} FROM tasks")
+        assert await store.transact(make(task)) is False, unfit
+        assert database.ask(f"SELECT {columns} FROM tasks") == before, unfit
+    set_row(database, "tasks", "1 = 1", **fitting)
+    assert await store.transact(make(task)) is True
+    assert database.ask(f"SELECT {columns} FROM tasks") != before
