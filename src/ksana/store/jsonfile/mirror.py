@@ -120,6 +120,8 @@ class Mirror:
         self._file_lock = threading.Lock()
         self._marked = threading.Event()
         self._signed_at = -1e9
+        self._alive_at: Instant | None = None
+        """When this server last gave a sign of life: what the file's reader will believe."""
         self._broken = False
         self._connection.executescript(_MARKS)
 
@@ -233,6 +235,7 @@ class Mirror:
     def _take_soon(self, pieces: dict[int, _Piece]) -> tuple[dict[int, _Piece], dict[str, bytes]]:
         """The pieces with what firings changed. Takes the marks away; in a transaction that fails
         they come back."""
+        self._read_life()
         pieces = dict(pieces)
         for task_id, last_run_at, next_run_at, status, error, fired in self._connection.execute(
             _SOON
@@ -262,9 +265,8 @@ class Mirror:
         """Write the file; the caller holds the lock."""
         self._writes += 1
         jobs = [piece.whole for piece in pieces.values()] + self._bad
-        now = self._clock.now()
         try:
-            replace_file(self.path, assemble(now, jobs, more))
+            replace_file(self.path, assemble(self._clock.now(), jobs, more))
         except NotSyncedError as error:
             # Nobody knows which of the two files a power cut would leave. Show the old one again
             # and stop acknowledging.
@@ -278,17 +280,27 @@ class Mirror:
             self.problem = f"{self.path} could not be written: {_line(error)}"
             self._marked.set()  # the flusher tries again until it succeeds
             raise
-        if self._signs_life:
-            sign_life(self.path, now)
+        if self._signs_life and self._alive_at is not None:
+            sign_life(self.path, self._alive_at)
         if not self._broken:
             self.problem = None
 
     def _sign_life(self) -> None:
-        """Set the lock file's time to now: after a kill it shows since when nobody was there."""
+        """Set the lock file's time to the last sign of life: after a kill it shows since when
+        nobody was there. A server that drains gives none, however much it still writes."""
         here = time.monotonic()
         if self._signs_life and here - self._signed_at > SIGN_OF_LIFE_EVERY:
             self._signed_at = here
-            sign_life(self.path, self._clock.now())
+            self._read_life()
+            if self._alive_at is not None:
+                sign_life(self.path, self._alive_at)
+
+    def _read_life(self) -> None:
+        """Read the last sign of life of who came last: us, or the life before while we start."""
+        row = self._connection.execute(
+            "SELECT alive_at FROM instances ORDER BY rowid DESC LIMIT 1"
+        ).fetchone()
+        self._alive_at = None if row is None else row[0]
 
 
 class Copy(msgspec.Struct, frozen=True):

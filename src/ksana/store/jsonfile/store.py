@@ -45,6 +45,7 @@ class JsonStore(SqlStore):
 
     def __init__(self, opened: "OpenedDocument", clock: Clock, *, inline: bool) -> None:
         dialect = self.dialect = opened.dialect
+        self.sole = True
         self._memory = dialect
         self._url = f"json:///{opened.mirror.path}"
         self._lock = opened.lock
