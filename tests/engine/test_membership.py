@@ -95,7 +95,7 @@ async def test_the_lease_runs_on_while_the_machine_is_suspended(
     tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await open_store(f"sqlite:///{tmp_path}/ksana.db", clock, inline=True)
-    monkeypatch.setattr(type(store), "sole", False)
+    monkeypatch.setattr(store, "sole", False)
     membership = Membership(store, clock, "one", "host", "0")
     await membership.join()
     claimed_under = membership.generation
