@@ -12,7 +12,8 @@ pytestmark = pytest.mark.spec("C21", "X17")
 
 async def test_tasks_by_status_and_pending_callbacks_are_shown_from_memory(world: World) -> None:
     metrics = Metrics(world.clock, "1")
-    figures = TaskFigures(world.store, world.clock)
+    known: list[int] = []
+    figures = TaskFigures(world.store, world.clock, known.extend)
     metrics.on_scrape(figures.collect)
     assert b"cronjob_task_total" not in metrics.render(), "nothing is known before the first look"
     await world.add(task_of(every(world, 3600)))

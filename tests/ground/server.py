@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, NoReturn, Protocol, TypeVar
 
 import pytest
 
@@ -90,15 +90,27 @@ def is_ci() -> bool:
     return os.environ.get("CI", "").lower() in {"true", "1"}
 
 
+def skip_missing(missing: MissingServerError) -> NoReturn:
+    """Skip on a laptop, fail in CI, so that nothing goes untested in silence."""
+    if is_ci():
+        pytest.fail(f"MISSING SERVER: {missing}, and CI=true forbids to skip", pytrace=False)
+    pytest.skip(f"MISSING SERVER: {missing} (scripts/servers installs it)")
+
+
+def need_program(name: str) -> str:
+    """The path of a program that a test runs. Missing: skipped or failed like a server."""
+    try:
+        return find_program(name)
+    except MissingServerError as missing:
+        skip_missing(missing)
+
+
 def obtain(make: Callable[[], S]) -> S:
-    """Make and start a server. Missing: skip on a laptop, fail in CI, so that nothing goes untested
-    in silence."""
+    """Make and start a server, or skip what needs it."""
     try:
         server = make()
     except MissingServerError as missing:
-        if is_ci():
-            pytest.fail(f"MISSING SERVER: {missing}, and CI=true forbids to skip", pytrace=False)
-        pytest.skip(f"MISSING SERVER: {missing} (scripts/servers installs it)")
+        skip_missing(missing)
     sweep()
     server.start()
     return server

@@ -83,6 +83,12 @@ class Capped(Generic[Child]):
         child = self._known.get(labels)
         return child if child is not None else self._look_up(labels)
 
+    def begin(self, *labels: str | int) -> None:
+        """Show the series of these labels at 0, so that its first step is one to whoever computes
+        increases. Not for one that would be folded together with others."""
+        if len(self.children) < self._cap:
+            self.child(*labels)
+
     def _look_up(self, labels: tuple[str | int, ...]) -> Child:
         if self._folded is not None:  # full: who is not known yet never will be
             return self._folded
@@ -122,9 +128,7 @@ class Metrics:
             buckets=_LAG_BUCKETS,
             registry=self.registry,
         )
-        steps = self.counter(
-            "ksana_clock_steps_total", "CoroutineDriver of the wall clock.", ("direction",)
-        )
+        steps = self.counter("ksana_clock_steps_total", "Steps of the wall clock.", ("direction",))
         self._step_children = (steps.child("back"), steps.child("forward"))
         self._skew = Gauge(
             "ksana_clock_skew_seconds", "The store's clock minus ours.", registry=self.registry
@@ -205,6 +209,10 @@ class Metrics:
     def clock_skewed(self, skew_us: Micros) -> None:
         """Note how far the store's clock is ahead of ours."""
         self._skew.set(skew_us / SECOND)
+
+    def loop_started(self, name: str) -> None:
+        """Begin to count the restarts of a loop."""
+        self._restarts.begin(name)
 
     def loop_restarted(self, name: str) -> None:
         """Note the restart of a loop."""

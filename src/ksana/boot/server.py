@@ -29,6 +29,7 @@ from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND, Micros
 from ksana.boot import banner, instance_identity
+from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.coordination import CoordinationNotes
 from ksana.boot.listening import describe_address, is_loopback, listen
 from ksana.boot.metrics import Metrics
@@ -40,6 +41,7 @@ from ksana.boot.surface import CoreServices, Surface
 from ksana.boot.surfaces import make_surfaces
 from ksana.boot.tracing import FLUSH_WITHIN, start_tracing
 from ksana.boot.unopened_store import UnopenedStore
+from ksana.domain import events as core_events
 from ksana.domain.tasks.timer_document import TimerDefaults
 from ksana.domain.zones import rules_version
 from ksana.engine.core.clock_watch import ClockWatch, watch_loop_lag
@@ -89,6 +91,8 @@ class KsanaServer:
         self._store = UnopenedStore(mask_url(settings.store.url))
         self._metrics = metrics = Metrics(clock, __version__)
         metrics.watch_store(lambda: self._store.health())
+        self._commits = CommitWatch()
+        metrics.on_scrape(self._commits.collect_alerts)
         self._supervisor = Supervisor(clock, random, metrics.loop_restarted)
         self._events = EventLog(self._store, clock)
         self._keys = KeyRing(self._store, clock)
@@ -107,6 +111,7 @@ class KsanaServer:
             random=random,
             store=self._store,
             metrics=metrics,
+            commits=self._commits,
             membership=self._membership,
             retention=self._retention,
             events=self._events,
@@ -220,6 +225,8 @@ class KsanaServer:
             jobs=_jobs(settings),
             durability=settings.store.durability,
         )
+        kinds = [kind for surface in self._surfaces for kind in surface.events]
+        self._commits.start(store, [*core_events.KINDS, *kinds])
         self._store.attach(store)
         await self._keys.refresh()
         if not self._is_local and not self._keys.any_made and not settings.server.insecure:
@@ -230,7 +237,7 @@ class KsanaServer:
             )
         found = await banner.take_stock(store, self._surfaces)
         await self._membership.join()
-        start = self._supervisor.start
+        start = self._start_loop
         start(Loop("membership", self._membership.run))
         watch = ClockWatch(
             clock,
@@ -246,6 +253,10 @@ class KsanaServer:
                 start(loop)
         _calm_collector()
         banner.announce(address, store.url, found)
+
+    def _start_loop(self, loop: Loop) -> None:
+        self._metrics.loop_started(loop.name)
+        self._supervisor.start(loop)
 
     @property
     def _renew_every(self) -> Micros:

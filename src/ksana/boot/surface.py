@@ -13,9 +13,11 @@ import msgspec
 from ksana.api.core.routing import AnyRoute
 from ksana.api.core.services import ApiSettings, Check
 from ksana.base.clock import Clock
+from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.metrics import Metrics
 from ksana.boot.settings.table import Settings
 from ksana.boot.tracing import Spans
+from ksana.domain.events import EventKind
 from ksana.engine.core.membership import Membership
 from ksana.engine.core.retention import Retention
 from ksana.engine.core.supervisor import Loop
@@ -34,6 +36,8 @@ class CoreServices(msgspec.Struct, frozen=True):
     random: Random
     store: Store
     metrics: Metrics
+    commits: CommitWatch
+    """What was committed here, counted."""
     membership: Membership
     retention: Retention
     """Add what grows old; its loop is the core's."""
@@ -54,6 +58,8 @@ class Surface(msgspec.Struct, frozen=True):
 
     name: str
     routes: tuple[AnyRoute, ...] = ()
+    events: tuple[EventKind, ...] = ()
+    """The events it records."""
     loops: tuple[Loop, ...] = ()
     """Started in this order once the store is open, stopped in the reverse order."""
     found: Callable[[Any], dict[str, int]] | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ksana.base.errors import StoreDownError
-from ksana.ports.store import Store, StoreHealth
+from ksana.ports.store import CommitListener, Store, StoreHealth
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,6 +21,7 @@ class UnopenedStore:
     def __init__(self, shown_url: str) -> None:
         self._url = shown_url
         self._real: Store | None = None
+        self._watch: tuple[CommitListener, frozenset[str]] | None = None
         self.problem = "the store is not open yet"
         self.sole = False
 
@@ -33,6 +34,8 @@ class UnopenedStore:
         self.transact = real.transact  # type: ignore[method-assign]
         self.read = real.read  # type: ignore[method-assign]
         self.health = real.health  # type: ignore[method-assign]
+        if self._watch is not None:
+            real.watch_commits(*self._watch)
 
     @property
     def is_open(self) -> bool:
@@ -55,6 +58,13 @@ class UnopenedStore:
 
     def health(self) -> StoreHealth:
         return StoreHealth(False, self.problem, 0, 0, 0)
+
+    def watch_commits(self, listener: CommitListener, event_types: frozenset[str]) -> None:
+        """Pass it on, now or when the store is open."""
+        if self._real is None:
+            self._watch = listener, event_types
+        else:
+            self._real.watch_commits(listener, event_types)
 
     async def close(self) -> None:
         if self._real is not None:

@@ -22,6 +22,23 @@ class EventKind(msgspec.Struct, frozen=True):
     """Members that are always in its data."""
     optional: tuple[str, ...] = ()
     """Members that are there where they apply."""
+    log: str = ""
+    """The level at which it is a line of the log: "info" or "warning"; empty for none."""
+    log_if: str = ""
+    """Text that its data must hold to be logged."""
+    log_unless: str = ""
+    """Text that its data must not hold: such an event is logged by who knows more of it."""
+
+    @property
+    def may_alert(self) -> bool:
+        """Whether events of this kind may carry `"alert":true`."""
+        return "alert" in self.members or "alert" in self.optional
+
+    def is_logged(self, data: str) -> bool:
+        """Whether an event with this data, as JSON, is a line of the log."""
+        if not self.log or self.log_if not in data:
+            return False
+        return not self.log_unless or self.log_unless not in data
 
     def allows(self, names: Iterable[str]) -> bool:
         """Whether data with these members is as declared."""
@@ -36,6 +53,7 @@ KINDS: Final = (
         meaning="An API key was made, or taken over from a JSON file.",
         members=("name", "scopes"),
         optional=("from",),
+        log="info",
     ),
-    EventKind(entity="KEY", name="KEY_REVOKED", meaning="An API key was revoked."),
+    EventKind(entity="KEY", name="KEY_REVOKED", meaning="An API key was revoked.", log="info"),
 )

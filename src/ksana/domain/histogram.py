@@ -40,6 +40,11 @@ def bucket_counts(now: Instant, since: Mapping[Instant, int]) -> Counter[int]:
     return spans
 
 
+def sum_seconds(now: Instant, since: Mapping[Instant, int]) -> float:
+    """The sum of the spans from these instants till now; none of them counts less than nothing."""
+    return sum([max(0, now - at) * count for at, count in since.items()]) / SECOND
+
+
 def bucket_seconds(bucket: int) -> float:
     """The upper end of a bucket."""
     return float(_LEAST_SECONDS * 2 ** (bucket / _PER_DOUBLING))

@@ -16,8 +16,9 @@ class SeriesTable(Protocol):
         """Count something in this minute. For a gauge: by how much it went up or down."""
         ...
 
-    def observe(self, metric: str, spans: Mapping[int, int]) -> None:
-        """Add counts by bucket (see `domain.histogram`) to the minute's histogram."""
+    def observe(self, metric: str, spans: Mapping[int, int], total: float = 0.0) -> None:
+        """Add counts by bucket (see `domain.histogram`) to the minute's histogram. `total` is the
+        sum of the spans in seconds, for who listens to commits."""
         ...
 
     def sum_stretches(

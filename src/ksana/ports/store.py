@@ -24,7 +24,7 @@ writes. When the store cannot be reached or cannot write, both raise StoreDownEr
 nothing took effect.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -288,6 +288,22 @@ class Tx(Protocol):
     def idempotency(self) -> Idempotency: ...
 
 
+EventRow = tuple[Instant, str, str, str, str]
+"""(ts, entity_type, entity_id, event_type, data as JSON)."""
+
+
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    """What one commit counted and recorded."""
+
+    counts: Mapping[tuple[str, str], tuple[int, float]]
+    """By metric and key the (count, total) that were added to `rollups`."""
+    events: Sequence[EventRow]
+    """Its events of the types asked for."""
+
+
+CommitListener = Callable[[Committed], None]
+
+
 class StoreHealth(msgspec.Struct, frozen=True):
     """How the store fares, for /readyz and /metrics."""
 
@@ -327,6 +343,12 @@ class Store(Protocol):
 
     def health(self) -> StoreHealth:
         """Its state, without touching the database."""
+        ...
+
+    def watch_commits(self, listener: CommitListener, event_types: frozenset[str]) -> None:
+        """Tell `listener` of every commit made here from now on, once it is durable and exactly
+        once, with its events of these types. It is called on a writer's thread: it must be brief,
+        and must not raise."""
         ...
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from ksana.boot.settings.sections.governance import GovernanceSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import open_store
 from ksana.boot.surface import CoreServices, Surface
+from ksana.domain.governance.events import KINDS
 from ksana.domain.governance.records import Rules
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
@@ -72,6 +73,7 @@ def make_surface(core: CoreServices) -> Surface:
 
     return Surface(
         name="governance",
+        events=KINDS,
         routes=endpoints.routes(),
         loops=tuple(loops),
         found=find_jobs,

@@ -15,6 +15,7 @@ from ksana.boot.fabrics import make_fabric
 from ksana.boot.instance_identity import find_host
 from ksana.boot.settings.sections.nodes import NodeSettings
 from ksana.boot.surface import CoreServices, Surface
+from ksana.domain.nodes.events import KINDS
 from ksana.domain.nodes.records import InstanceInfo
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
@@ -59,6 +60,7 @@ def make_surface(core: CoreServices) -> Surface:
 
     return Surface(
         name="nodes",
+        events=KINDS,
         routes=tuple(routes(engine, service, keys)),
         loops=(
             Loop("node-fabric", lambda: keep_open(fabric)),

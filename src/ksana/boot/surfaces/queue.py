@@ -3,14 +3,17 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ksana.api.queue.routes import Queue
+from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.settings.sections.queue import CapacitySettings, QueueSettings
 from ksana.boot.surface import CoreServices, Surface
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.events import KINDS
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.queue.chores import QueueChores, add_queue_rows
+from ksana.engine.queue.job_writer import TALLIES
 from ksana.ports.queue.tables import QueueTx
 from ksana.service.queue.dead_letters import make_section as make_letter_section
 from ksana.service.queue.explain import QueueExplainer
@@ -30,7 +33,7 @@ def make_surface(core: CoreServices) -> Surface:
     service = QueueService(core.store, core.clock, limits)
     core.offers["queue"] = QueueHandover(service)
     stats = QueueStats(core.store, limits)
-    figures = Figures(stats)
+    figures = Figures(stats, core.commits)
     core.metrics.on_scrape(figures.collect)
     chores = QueueChores(core.store, core.clock, core.membership.instance_id, figures.sample)
     core.dead_letters.add(make_letter_section(service))
@@ -41,6 +44,7 @@ def make_surface(core: CoreServices) -> Surface:
 
     return Surface(
         name="queue",
+        events=KINDS,
         routes=Queue(service, stats, QueueExplainer(core.store, limits, service.classes)).routes(),
         loops=(
             Loop("queue-leasing", service.leasing.pump.run),
@@ -60,18 +64,48 @@ def find_jobs(tx: QueueTx) -> dict[str, int]:
 
 
 class Figures:
-    """The latest snapshot, for /metrics."""
+    """The latest snapshot, and what this instance committed, for /metrics."""
 
-    def __init__(self, stats: QueueStats) -> None:
+    def __init__(self, stats: QueueStats, commits: CommitWatch) -> None:
         self._stats = stats
+        self._commits = commits
         self._latest: Snapshot | None = None
+        self._ready = 0
 
     async def sample(self) -> None:
         """Read the snapshot."""
+        self._ready = await self._stats.count_ready()
         self._latest = await self._stats.snapshot()
 
     def collect(self) -> Iterable[Any]:
-        """Show it."""
+        """Show both."""
+        return [*self._collect_counts(), *self._collect_snapshot()]
+
+    def _collect_counts(self) -> Iterable[Any]:
+        commits = self._commits
+        ended = CounterMetricFamily(
+            "ksana_queue_jobs_ended_total", "Jobs that ended, by state.", labels=("state",)
+        )
+        for state, metric in sorted(TALLIES.items()):
+            ended.add_metric((state,), commits.count(metric))
+        submitted, expired = commits.count("queue.submitted"), commits.count("queue.expired")
+        return [
+            CounterMetricFamily(
+                "ksana_queue_jobs_submitted_total", "Jobs submitted.", value=submitted
+            ),
+            ended,
+            CounterMetricFamily(
+                "ksana_queue_leases_expired_total", "Leases that ran out.", value=expired
+            ),
+            commits.histogram(
+                "queue.wait", "ksana_queue_wait_seconds", "From when a job was due to its start."
+            ),
+            commits.histogram(
+                "queue.run", "ksana_queue_run_seconds", "From the start of a job to its end."
+            ),
+        ]
+
+    def _collect_snapshot(self) -> Iterable[Any]:
         latest = self._latest
         if latest is None:
             return []
@@ -86,6 +120,11 @@ class Figures:
         return [
             units,
             jobs,
+            GaugeMetricFamily(
+                "ksana_queue_jobs_ready",
+                "Jobs that a worker could claim now, counted up to 10,000.",
+                value=self._ready,
+            ),
             GaugeMetricFamily(
                 "ksana_queue_leases_active", "Active leases.", value=latest.leases["active"]
             ),

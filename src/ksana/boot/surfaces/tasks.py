@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from prometheus_client import Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ksana import __version__
 from ksana.api.core.routing import AnyRoute
@@ -17,8 +17,12 @@ from ksana.api.tasks import timers as timers_api
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
+from ksana.boot.metrics import LABEL_CAP
 from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings, TimerSettings
 from ksana.boot.surface import CoreServices, Surface
+from ksana.domain.lifecycle import RUN
+from ksana.domain.tasks.changes import METRIC_OF
+from ksana.domain.tasks.events import KINDS
 from ksana.domain.tasks.records import QUEUE_PLACE, Task
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
@@ -43,6 +47,10 @@ from ksana.service.tasks.runs import RunService
 
 ORDER: Final = 10
 _DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_LATENESS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
 _SCANS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 FIGURES_EVERY: Final[Micros] = 10 * SECOND
 FIGURES_SHARE: Final = 500
@@ -54,7 +62,8 @@ class TaskMetrics:
 
     def __init__(self, core: CoreServices) -> None:
         metrics = core.metrics
-        self._runs = metrics.counter("cronjob_run_total", "Runs by final status.", ("status",))
+        self._commits = core.commits
+        metrics.on_scrape(self._collect_ends)
         self._durations = metrics.histogram(
             "cronjob_run_duration_seconds", "Length of attempts.", ("task_id",), _DURATIONS
         )
@@ -72,7 +81,29 @@ class TaskMetrics:
             registry=metrics.registry,
         )
         self._fired = metrics.plain_counter("ksana_tasks_fired_total", "Tasks fired.")
+        self._lateness = metrics.histogram(
+            "ksana_run_lateness_seconds", "From a slot's time to its first call.", (), _LATENESS
+        ).child()
         self._spans = core.spans
+
+    def _collect_ends(self) -> Iterable[Any]:
+        """Every end of a run, whoever made it; each is there at 0 from the start."""
+        ends = CounterMetricFamily("cronjob_run_total", "Runs by final status.", labels=("status",))
+        for status in sorted(RUN.final):
+            ends.add_metric((status,), self._commits.count(METRIC_OF[status]))
+        misfires = self._commits.count("misfires")
+        return [
+            ends,
+            CounterMetricFamily(
+                "ksana_misfires_total", "Slots that nobody was there for.", value=misfires
+            ),
+        ]
+
+    def know_tasks(self, task_ids: Iterable[int]) -> None:
+        """Begin the series of these tasks at 0, while there is room for more."""
+        for task_id in task_ids:
+            self._misfires.begin(task_id)
+            self._retries.begin(task_id)
 
     def scanned(self, seconds: float, fired: int) -> None:
         self._scan.observe(seconds)
@@ -84,7 +115,10 @@ class TaskMetrics:
 
     def called(self, over: AttemptOver) -> None:
         code = over.reply.status if over.reply.status is not None else over.reply.kind
-        self._requests.child(over.held.task.definition.http_method, code).inc()
+        held = over.held
+        self._requests.child(held.task.definition.http_method, code).inc()
+        if held.due_at is not None:
+            self._lateness.observe((over.started_at - held.due_at) / SECOND)
         if self._spans is not None:
             self._spans.called(over)
 
@@ -93,17 +127,19 @@ class TaskMetrics:
         self._durations.child(task_id).observe((over.ended_at - over.started_at) / SECOND)
         if status == "RETRYING":
             self._retries.child(task_id).inc()
-        elif status != "CALLBACK_PENDING":
-            self._runs.child(status).inc()
 
 
 class TaskFigures:
     """The gauges of seed 004, read now and then and shown from memory: a scrape never waits for the
     store."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, know_tasks: Callable[[Iterable[int]], None]
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._know_tasks = know_tasks
+        self._known = 0
         self._latest: tuple[dict[str, int], int] | None = None
         self.pump = Pump(
             "task-figures", clock, self.sample, HOUR
@@ -113,6 +149,10 @@ class TaskFigures:
         """Read both; tell when to read again."""
         began = self._clock.monotonic()
         self._latest = await self._store.read(_figures)
+        count = sum(self._latest[0].values())
+        if self._known < count <= LABEL_CAP:
+            self._know_tasks(await self._store.read(_list_ids, LABEL_CAP))
+            self._known = count
         return self._clock.now() + max(
             FIGURES_EVERY, (self._clock.monotonic() - began) * FIGURES_SHARE
         )
@@ -159,8 +199,9 @@ def make_surface(core: CoreServices) -> Surface:
     """Put the surface together."""
     settings, store, clock = core.settings, core.store, core.clock
     limits, me = settings.section(TaskSettings), core.membership.instance_id
-    history, figures = RunHistory(store, clock), TaskFigures(store, clock)
-    metrics, others = TaskMetrics(core), (RunLog(), history)
+    metrics, history = TaskMetrics(core), RunHistory(store, clock)
+    figures = TaskFigures(store, clock, metrics.know_tasks)
+    others = (RunLog(), history)
     delivery = _make_delivery(core, metrics, others)
     firing = FiringEngine(
         store,
@@ -191,6 +232,7 @@ def make_surface(core: CoreServices) -> Surface:
     core.dead_letters.add(make_letter_section(hints))
     add_run_history(core.retention, settings.store.retention_us)
     core.metrics.on_scrape(figures.collect)
+    core.metrics.on_scrape(lambda: _call_families(delivery, limits.workers))
     rescues = (rescue.wakes, rescue.rescue, rescue.promote)
     pumps = (
         *delivery.pumps,
@@ -202,6 +244,7 @@ def make_surface(core: CoreServices) -> Surface:
     )
     return Surface(
         name="tasks",
+        events=KINDS,
         routes=(*_list_routes(surface), *explain_api.routes(ExplainService(store, jobs))),
         loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,
@@ -244,6 +287,13 @@ def _make_services(core: CoreServices, hints: _Hints, jobs: QueueJobs) -> TaskSu
     )
 
 
+def _call_families(delivery: Delivery, workers: int) -> Iterable[Any]:
+    return [
+        GaugeMetricFamily("ksana_calls_in_flight", "Calls under way.", value=delivery.in_flight),
+        GaugeMetricFamily("ksana_call_workers", "Calls that may be under way.", value=workers),
+    ]
+
+
 def _list_routes(surface: TaskSurface) -> list[AnyRoute]:
     modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
     return [route for module in modules for route in module.routes(surface)]
@@ -277,6 +327,10 @@ def _found(tx: TasksTx) -> dict[str, int]:
 
 def _figures(tx: TasksTx) -> tuple[dict[str, int], int]:
     return tx.tasks.count_by_status(), tx.runs.count_pending_callbacks()
+
+
+def _list_ids(tx: TasksTx, limit: int) -> list[int]:
+    return [task.id for task in tx.tasks.list_tasks(limit=limit)]
 
 
 def _stats(tx: TasksTx) -> dict[str, object]:

@@ -31,6 +31,7 @@ KINDS: Final = (
         "GATE_DEFERRED_LONG",
         "A job was deferred ten times.",
         ("reason", "gate", "scope", "deferrals", "alert"),
+        log="warning",
     ),
     EventKind(
         "GOV_JOB",
@@ -50,18 +51,21 @@ KINDS: Final = (
         "GOV_JOB_RETRYING",
         "An attempt failed or its lease ran out, and the job is queued again.",
         (*_ATTEMPT, "max_attempts", "error", "worker_id", "cause", "run_at"),
+        log="warning",
     ),
     EventKind(
         "GOV_JOB",
         "GOV_JOB_DEAD_LETTER",
         "The last attempt failed, or its lease ran out.",
         (*_ATTEMPT, "max_attempts", "error", "worker_id", "cause", "alert"),
+        log="warning",
     ),
     EventKind(
         "GOV_JOB",
         "GOV_JOB_FAILED",
         "A rule ended the job; another attempt would not help.",
         (*_ATTEMPT, "error"),
+        log="warning",
     ),
     EventKind(
         "GOV_JOB",

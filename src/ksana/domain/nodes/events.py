@@ -11,13 +11,17 @@ KINDS: Final = (
         "A node registered.",
         ("instance", "slots", "models"),
         ("replaced",),
+        log="info",
     ),
-    EventKind("NODE", "NODE_DISCONNECTED", "A node's socket ended.", ("instance", "reason")),
+    EventKind(
+        "NODE", "NODE_DISCONNECTED", "A node's socket ended.", ("instance", "reason"), log="info"
+    ),
     EventKind(
         "NODE",
         "NODE_ID_CONFLICT",
         "A second node came with the id of one that lives, and was refused.",
         ("instance", "holder"),
+        log="warning",
     ),
     EventKind("NODE", "NODE_DRAINING", "A node gets no more jobs."),
     EventKind("NODE", "NODE_UNDRAINED", "A node gets jobs again."),
@@ -27,7 +31,13 @@ KINDS: Final = (
         "A node said that it does not have a model at the moment; it is not asked for a while.",
         ("model", "until"),
     ),
-    EventKind("NODE", "NODE_ERROR", "A node reported a problem of its own.", ("code", "message")),
+    EventKind(
+        "NODE",
+        "NODE_ERROR",
+        "A node reported a problem of its own.",
+        ("code", "message"),
+        log="warning",
+    ),
     EventKind("SESSION", "SESSION_CONNECTED", "A session began.", ("instance",), ("resumed",)),
     EventKind("SESSION", "SESSION_DISCONNECTED", "A session ended.", ("instance", "reason")),
     EventKind(
@@ -57,6 +67,7 @@ KINDS: Final = (
         "An attempt failed, and another node is tried.",
         ("attempt", "node_id", "reason"),
         ("error",),
+        log="warning",
     ),
     EventKind(
         "NODE_JOB",
@@ -64,6 +75,8 @@ KINDS: Final = (
         "The job has its outcome.",
         ("attempt", "success"),
         ("node_id", "error", "alert"),
+        log="warning",
+        log_if='"success":false',
     ),
     EventKind("NODE_JOB", "NODE_JOB_RELEASED", "Its slot is free again.", ("attempt",)),
     EventKind(

@@ -73,15 +73,19 @@ KINDS: Final = (
         "The job is queued again.",
         ("reason", "attempts"),
         ("max_attempts", "delay_ms", "error"),
+        log="warning",
     ),
     EventKind("JOB", "JOB_DONE", "The job succeeded.", _END, ("error",)),
-    EventKind("JOB", "JOB_FAILED", "The job failed for good.", (*_END, "alert"), ("error",)),
+    EventKind(
+        "JOB", "JOB_FAILED", "The job failed for good.", (*_END, "alert"), ("error",), log="warning"
+    ),
     EventKind(
         "JOB",
         "JOB_CANCELED",
         "The job was cancelled.",
         ("reason",),
         ("from", "lease_id", "attempts", "error"),
+        log="info",
     ),
     EventKind(
         "JOB",
@@ -89,6 +93,7 @@ KINDS: Final = (
         "The job's last lease ran out, or its worker said it took too long.",
         (*_END, "alert"),
         ("error",),
+        log="warning",
     ),
     EventKind("JOB", "JOB_REPLAYED", "The job was submitted again as another.", ("as", "actor")),
     EventKind("JOB", "JOB_REPLAYS", "The job does again what another failed at.", ("of", "actor")),
@@ -100,6 +105,7 @@ KINDS: Final = (
         "CAPACITY_RECOUNTED",
         "The used units differed from the active leases and were put right.",
         ("used", "counted", "leases", "alert"),
+        log="warning",
     ),
 )
 

@@ -40,6 +40,7 @@ KINDS: Final = (
         "TASK_MISSED",
         "The only slot of a one-time task passed and is not made up.",
         ("slot", "reason", "alert"),
+        log="warning",
     ),
     EventKind(
         "TASK",
@@ -67,6 +68,7 @@ KINDS: Final = (
         "RUN_SKIPPED",
         "The slot was recorded as a skipped run.",
         ("task_id", "slot", "trigger", "reason", *_LIMITS),
+        log="info",
     ),
     EventKind("RUN", "RUN_PROMOTED", "The turn of a waiting run has come.", ("task_id", "reason")),
     EventKind(
@@ -89,6 +91,8 @@ KINDS: Final = (
         " moved without its holder.",
         ("task_id", "reason", "next_retry_time"),
         ("attempt", "response_code", "error", "from", "instance", "job_id"),
+        log="warning",
+        log_unless='"attempt":',
     ),
     EventKind(
         "RUN",
@@ -96,6 +100,8 @@ KINDS: Final = (
         "The run failed for good.",
         ("task_id", "reason", "alert"),
         ("attempt", "response_code", "error", "from", "instance", "job_id"),
+        log="warning",
+        log_unless='"attempt":',
     ),
     EventKind(
         "RUN",
@@ -115,6 +121,7 @@ KINDS: Final = (
         "RUN_FAILED_TIMEOUT",
         "No callback came by the deadline.",
         ("task_id", "from", "reason", "error", "alert"),
+        log="warning",
     ),
     EventKind(
         "RUN",
@@ -122,6 +129,8 @@ KINDS: Final = (
         "The run was cancelled, or the job it waited for, or its task was deleted.",
         ("task_id", "reason"),
         ("from", "attempt", "error", "job_id"),
+        log="info",
+        log_unless='"attempt":',
     ),
     EventKind(
         "RUN",

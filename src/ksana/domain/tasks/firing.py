@@ -17,6 +17,9 @@ from ksana.domain.tasks.records import MAX_CATCHUP, Definition, Task, Trigger
 SLOTS_PER_PASS: Final = 100
 """Late slots of one task decided in one transaction at most; the rest follow in the next pass."""
 
+_PROMPT: Final = frozenset({"BELOW_LIMIT", "PARALLEL"})
+"""Reasons of runs that may start as soon as they are due."""
+
 Outage = tuple[Instant, Instant]
 Start = Literal["start", "wait", "skip"]
 
@@ -182,6 +185,16 @@ def _plan(
     fire_at = None if next_slot is None else due_at
     is_missed = misfire is not None and not runs and isinstance(definition.schedule, Once)
     return Firing(tuple(runs), next_slot, fire_at, started, misfire, is_missed)
+
+
+def prompt_due_at(
+    task: Task, slot_at: Instant | None, trigger: str, reason: str | None
+) -> Instant | None:
+    """When a run should have started, jitter included, if nothing but us stood in its way: not one
+    that was missed, made by hand, or had to wait for its turn."""
+    if slot_at is None or trigger != "schedule" or reason not in _PROMPT:
+        return None
+    return schedules.fire_at(task.definition.schedule, task.job_id, slot_at)
 
 
 def drop_due(task: Task, now: Instant, outages: list[Outage], reason: str) -> list[Firing]:

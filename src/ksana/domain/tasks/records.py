@@ -190,6 +190,8 @@ class ClaimedRun(msgspec.Struct, frozen=True, gc=False):
     attempts: str = "[]"
     lease: int = 0
     """The generation of the instance's lease under which it was claimed."""
+    due_at: Instant | None = None
+    """When it should have started, for a first attempt whose lateness says something of us."""
 
 
 class NewRun(msgspec.Struct, frozen=True, gc=False):

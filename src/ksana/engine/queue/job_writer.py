@@ -11,7 +11,7 @@ from typing import Final
 
 from ksana.domain.dead_letters import NewLetter
 from ksana.domain.handover import pick_handed_over
-from ksana.domain.histogram import bucket_counts
+from ksana.domain.histogram import bucket_counts, sum_seconds
 from ksana.domain.lifecycle import JOB, LEASE
 from ksana.domain.queue import events
 from ksana.domain.queue.changes import JobChange
@@ -22,12 +22,13 @@ from ksana.ports.queue.tables import QueueTx
 SURFACE: Final = "queue"
 """Under which name its dead letters are kept."""
 
-_TALLIES = {
+TALLIES = {
     "DONE": "queue.done",
     "FAILED": "queue.failed",
     "CANCELED": "queue.canceled",
     "TIMEOUT": "queue.timeout",
 }
+"""The series in which an end is counted."""
 
 
 def enter_jobs(tx: QueueTx, jobs: Sequence[Job], *, once: bool) -> bool:
@@ -123,10 +124,12 @@ def _count(tx: QueueTx, counts: ChangeCounts) -> None:
     ):
         series.add(metric, count)
     for state, count in counts.ended.items():
-        series.add(_TALLIES[state], count)
+        series.add(TALLIES[state], count)
     if counts.waited_since:
-        series.observe("queue.wait", bucket_counts(now, counts.waited_since))
+        waited = counts.waited_since
+        series.observe("queue.wait", bucket_counts(now, waited), sum_seconds(now, waited))
     if counts.ran_since:
-        series.observe("queue.run", bucket_counts(now, counts.ran_since))
+        ran = counts.ran_since
+        series.observe("queue.run", bucket_counts(now, ran), sum_seconds(now, ran))
     if counts.ended_leases:
         tx.capacity.free(counts.freed_units, counts.ended_leases)

@@ -4,6 +4,7 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.tasks.changes import RunChange
+from ksana.domain.tasks.firing import prompt_due_at
 from ksana.domain.tasks.records import ClaimedRun, Run, Task
 from ksana.ports.caller import Reply, Request
 
@@ -39,6 +40,9 @@ def claimed_run_of(
         override_body=run.override_body,
         attempts=run.attempts,
         lease=lease,
+        due_at=prompt_due_at(task, run.slot_at, run.trigger, run.reason)
+        if start.attempt == 1
+        else None,
     )
 
 

@@ -198,6 +198,7 @@ def _write_planned(
                     None,
                     "[]",
                     lease,
+                    rules.prompt_due_at(task, run.slot_at, run.trigger, run.reason),
                 )
             )
         elif run.is_ready:

@@ -163,6 +163,10 @@ class JobOrderTable(TurnNumbers, Protocol):
         hold."""
         ...
 
+    def count_ready(self, limit: int) -> int:
+        """How many jobs could be claimed now, counted up to a limit."""
+        ...
+
     def count_ready_ahead(self, job: Job, class_ids: Sequence[int], limit: int) -> int:
         """How many ready jobs of these classes are before this one, counted up to a limit."""
         ...

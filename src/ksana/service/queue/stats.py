@@ -10,6 +10,7 @@ from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, MINUTE, Instant, Micros
 from ksana.domain.histogram import quantile
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.explain import COUNT_TO
 from ksana.ports.queue.tables import QueueTx
 from ksana.ports.store import Store
 
@@ -58,6 +59,10 @@ class QueueStats:
         """The present."""
         return await self._store.read(read_snapshot, self._limits.total)
 
+    async def count_ready(self) -> int:
+        """How many jobs a worker could claim now, up to COUNT_TO."""
+        return await self._store.read(_count_ready)
+
     async def series(self, metric: str, bucket_us: Micros, range_us: Micros) -> Series:
         """The past, in buckets up to now."""
         if metric not in METRICS:
@@ -73,6 +78,10 @@ class QueueStats:
                 f"that makes more than {MAX_POINTS} points: take a longer bucket", field="bucket"
             )
         return await self._store.read(read_series, metric, bucket_us, range_us)
+
+
+def _count_ready(tx: QueueTx) -> int:
+    return tx.job_order.count_ready(COUNT_TO)
 
 
 def read_snapshot(tx: QueueTx, total: int) -> Snapshot:

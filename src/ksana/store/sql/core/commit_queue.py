@@ -38,10 +38,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import structlog
+
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
 from ksana.base.ids import new_token, new_uid
 from ksana.base.instant import Instant
+from ksana.ports.store import Committed
 from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import Session
 from ksana.store.sql.core.statements import Statement
@@ -59,6 +62,8 @@ LONGEST_PAUSE: Final = 1.0
 CLOCK_REFRESH_SECONDS: Final = 1.0
 ENTER_SECONDS: Final = 600.0
 """How often a writer makes sure that its row of marks is there; far below their retention."""
+
+_log = structlog.get_logger("ksana.store")
 
 
 class StoreCall:
@@ -113,6 +118,8 @@ class Writer:
         self._clock_read_at = -1e9
         self._entered_at = -1e9
         self._pause = FIRST_PAUSE
+        self._flushed: list[Committed] = []
+        """What the listener is told if the transaction under way is committed."""
 
     def commit(self, batch: list[StoreCall]) -> None:
         """Run and commit the batch. Afterwards each work has its result or its error; nothing is
@@ -196,9 +203,16 @@ class Writer:
         session.round_trips = 0
         if tally.down_reason is not None:
             tally.mark_reached()
+        if tally.listener is not None:
+            for flushed in self._flushed:
+                try:
+                    tally.listener(flushed)
+                except Exception as error:  # what is committed stays so, whoever counts it wrongly
+                    _log.error("a listener to commits failed", exc_info=error)
         return True
 
     def _run(self, session: Session, batch: list[StoreCall], careful: bool) -> None:
+        self._flushed = []
         is_network = self._dialect.is_network
         if is_network and time.monotonic() - self._entered_at > ENTER_SECONDS:
             self._enter(session)
@@ -228,7 +242,7 @@ class Writer:
             else:
                 wrote = wrote or session.wrote
         try:
-            tx.flush()
+            self._flushed.append(tx.flush(self._tally.event_types))
         except Exception as error:
             if self._dialect.classify(error) is not Trouble.OURS:
                 raise
@@ -246,7 +260,7 @@ class Writer:
             session.raw("SAVEPOINT one")
             try:
                 work.result = work.fn(tx, *work.args, **work.kwargs)
-                tx.flush()
+                flushed = tx.flush(self._tally.event_types)
                 session.raw("RELEASE SAVEPOINT one")  # and before it all that waited
             except Exception as error:
                 if self._dialect.classify(error) is not Trouble.OURS:
@@ -257,6 +271,7 @@ class Writer:
                 tx.forget()
             else:
                 wrote = wrote or session.wrote
+                self._flushed.append(flushed)
         return wrote
 
     def _set_mark(self, session: Session, now: Instant) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from ksana.base.instant import Instant
-from ksana.ports.store import Event
+from ksana.ports.store import Event, EventRow
 from ksana.store.sql.core.session import Session
 
 _encode = msgspec.json.Encoder().encode
@@ -28,7 +28,7 @@ class SqlEvents:
     def __init__(self, session: Session, now: Instant) -> None:
         self._session = session
         self._now = now
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[EventRow] = []
 
     def append(
         self,
@@ -104,8 +104,11 @@ class SqlEvents:
         """Drop the gathered rows."""
         self._rows = []
 
-    def flush(self) -> None:
-        """Write the gathered rows."""
-        if self._rows:
-            self._session.run_rows_later("core.append_event", _COLUMNS, self._rows)
-            self._rows = []
+    def flush(self, types: frozenset[str] = frozenset()) -> list[EventRow]:
+        """Write the gathered rows; answer those of these types."""
+        rows = self._rows
+        if not rows:
+            return []
+        self._session.run_rows_later("core.append_event", _COLUMNS, rows)
+        self._rows = []
+        return [row for row in rows if row[3] in types] if types else []

@@ -42,14 +42,16 @@ class SqlRollups:
         """Drop what was gathered."""
         self._gathered = {}
 
-    def flush(self) -> None:
+    def flush(self) -> dict[tuple[str, str], tuple[int, float]]:
         """Add what was gathered to the buckets, in one order everywhere so that two writers cannot
-        deadlock on them."""
-        if self._gathered:
+        deadlock on them; answer it."""
+        gathered = self._gathered
+        if gathered:
             start = self._now - self._now % MINUTE
             rows = [
                 (metric, 1, start, key, count, total)
-                for (metric, key), (count, total) in sorted(self._gathered.items())
+                for (metric, key), (count, total) in sorted(gathered.items())
             ]
             self._session.run_rows_later("core.add_to_bucket", _COLUMNS, rows)
             self._gathered = {}
+        return gathered

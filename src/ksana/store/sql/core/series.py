@@ -38,9 +38,10 @@ class SqlSeries:
         if count:
             self._rollups.add(metric, self._shard, count)
 
-    def observe(self, metric: str, spans: Mapping[int, int]) -> None:
+    def observe(self, metric: str, spans: Mapping[int, int], total: float = 0.0) -> None:
         for bucket, count in spans.items():
-            self._rollups.add(metric, f"{bucket}.{self._shard}", count)
+            self._rollups.add(metric, f"{bucket}.{self._shard}", count, total)
+            total = 0.0  # the sum of all stands with the first
 
     def sum_stretches(
         self, metric: str, since: Instant, until: Instant, width_us: Micros

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError, StoreDownError
-from ksana.ports.store import StoreHealth
+from ksana.ports.store import CommitListener, StoreHealth
 from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.checkpoints import Checkpointer
 from ksana.store.sql.core.commit_queue import Writer
@@ -102,6 +102,10 @@ class SqlStore:
             tally.retries,
             tally.round_trips if self.dialect.is_network else 0,
         )
+
+    def watch_commits(self, listener: CommitListener, event_types: frozenset[str]) -> None:
+        self._tally.event_types = event_types
+        self._tally.listener = listener
 
     async def close(self) -> None:
         await self._writes.close()

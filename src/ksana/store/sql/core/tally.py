@@ -2,6 +2,7 @@
 
 import time
 
+from ksana.ports.store import CommitListener
 from ksana.store.sql.core.dialects import Trouble
 
 
@@ -16,6 +17,10 @@ class Tally:
         self.down_reason: str | None = None
         self.broken_reason: str | None = None
         self.down_until = 0.0
+        self.listener: CommitListener | None = None
+        """Told of every commit."""
+        self.event_types: frozenset[str] = frozenset()
+        """The events it is told of."""
 
     def mark_broken(self, error: BaseException, trouble: Trouble = Trouble.BROKEN) -> str:
         """Note that the store cannot be trusted any more, and answer why. It stays so until a

@@ -5,6 +5,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ksana.base.instant import Instant
+from ksana.ports.store import Committed
 from ksana.store.sql.core.events import SqlEvents
 from ksana.store.sql.core.packages import find_tables
 from ksana.store.sql.core.rollups import SqlRollups
@@ -48,10 +49,11 @@ class SqlTx:
         self.events.forget()
         self.rollups.forget()
 
-    def flush(self) -> None:
+    def flush(self, types: frozenset[str] = frozenset()) -> Committed:
         """Write what was gathered; called before COMMIT. Events come last: between drawing their
-        ids and COMMIT nothing may wait for a lock, or readers would wait for the ids."""
+        ids and COMMIT nothing may wait for a lock, or readers would wait for the ids. Answer what
+        a listener to events of these types is to be told once it is committed."""
         for table in self._gathering:
             table.flush()
-        self.rollups.flush()
-        self.events.flush()
+        counts = self.rollups.flush()
+        return Committed(counts, self.events.flush(types))

@@ -123,6 +123,9 @@ class SqlJobOrder:
         rows = self._jobs.session.all("queue.list_expired_claims", limit=limit)
         return [ExpiredClaim(*row) for row in rows]
 
+    def count_ready(self, limit: int) -> int:
+        return self._number("queue.count_ready", limit=limit) or 0
+
     def count_ready_ahead(self, job: Job, class_ids: Sequence[int], limit: int) -> int:
         found = self._number(
             "queue.count_ready_ahead",

@@ -178,6 +178,11 @@ WHERE claim_expires_at IS NOT NULL AND claim_expires_at <= {now} ORDER BY claim_
 -- The most urgent other job that waits for capacity.
 SELECT MIN(urgency) FROM scheduler_job_runs WHERE lane = 3 AND job_id <> :job_id
 
+-- name: count_ready
+-- How many jobs a worker could claim now, counted up to a limit.
+SELECT COUNT(*) FROM (
+  SELECT seq FROM scheduler_job_runs {force_index job_runs_ready} WHERE lane = 1 LIMIT :limit) AS ready
+
 -- name: count_pending_ahead
 -- How many wait for capacity before this one.
 SELECT COUNT(*) FROM scheduler_job_runs
