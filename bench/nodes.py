@@ -1,10 +1,12 @@
 """Node jobs per second and how long one takes: an echo node and a session on real sockets.
 
-    python bench/nodes.py [--jobs 20000] [--only memory|redis|cluster|idle]
+    python bench/nodes.py [--jobs 20000] [--only memory|redis|cluster|idle|reconnect]
 
 `memory`: node and session on one instance. `redis`: node on A, session on B, through one Redis.
 `cluster`: the same through three masters. `idle`: CPU and memory of a server with 1,000 nodes that
-do nothing. Prints one JSON line per measurement. Redis is started here, on loopback.
+do nothing. `reconnect`: 5,000 nodes that come back at once after the server was killed and started
+again, and how long other calls take meanwhile, with memory and with Redis. Prints one JSON line per
+measurement. Redis is started here, on loopback.
 """
 
 import argparse
@@ -21,11 +23,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import uvloop
 from websockets.asyncio.client import connect
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # a script finds only what lies beside it
 
+from tests.ground.node_swarm import NodeSwarm
 from tests.ground.process import Program
 from tests.ground.redis import Redis, RedisCluster
 
@@ -35,6 +39,8 @@ IN_FLIGHT = 256
 IDLE_NODES = 1_000
 IDLE_SEC = 10.0
 IDLE_WAYS_SEC = 3.0
+SWARM_NODES = 5_000
+SWARM_PROCESSES = 2
 
 
 def say(what: str, ours: float, *, unit: str = "/s", **more: Any) -> None:
@@ -239,10 +245,86 @@ def measure_idle(program: Program) -> None:
     say(f"{what}: memory a node", each_kb, unit=" KB", goal=40, less_is_better=True)
 
 
+def run_swarm(port: int, count: int, first: int, told: Any) -> None:
+    """A process with a part of the swarm; it tells how many are registered."""
+
+    async def live() -> None:
+        swarm = NodeSwarm(port, count, first)
+        swarm.start()
+        while True:
+            told[first // count] = swarm.count
+            await asyncio.sleep(0.05)
+
+    uvloop.run(live())
+
+
+async def probe(program: Program, over: asyncio.Event) -> list[float]:
+    """Call something else again and again; how long each call took."""
+    took = []
+    limits = {"timeout": 60, "trust_env": False}
+    while not over.is_set():
+        began = time.perf_counter()
+        # A connection of its own for each call: after a restart everybody has to make one.
+        async with httpx.AsyncClient(base_url=program.url(), **limits) as client:
+            answer = await client.get("/api/v1/tasks?page_size=1")
+        assert answer.status_code == 200, answer.text
+        took.append(time.perf_counter() - began)
+        await asyncio.sleep(0.02)
+    return took
+
+
+def measure_reconnect(name: str, program: Program) -> None:
+    context = multiprocessing.get_context("spawn")
+    share = SWARM_NODES // SWARM_PROCESSES
+    told = context.Array("i", SWARM_PROCESSES)
+    processes = [
+        context.Process(target=run_swarm, args=(program.port, share, n * share, told))
+        for n in range(SWARM_PROCESSES)
+    ]
+    for process in processes:
+        process.start()
+
+    async def wait_for_all() -> None:
+        async with asyncio.timeout(120):
+            while sum(told) < SWARM_NODES:
+                await asyncio.sleep(0.05)
+
+    async def come_back() -> tuple[float, list[float]]:
+        await wait_for_all()
+        program.kill9()
+        while sum(told):
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(program.start)
+        began = time.perf_counter()
+        over = asyncio.Event()
+        probing = asyncio.create_task(probe(program, over))
+        await wait_for_all()
+        spent = time.perf_counter() - began
+        over.set()
+        return spent, await probing
+
+    try:
+        spent, took = uvloop.run(come_back())
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    what = f"{name}: {SWARM_NODES} nodes come back at once"
+    say(f"{what}, all registered", spent, unit=" s", goal=30, less_is_better=True)
+    say(
+        f"{what}, the slowest other call",
+        max(took),
+        unit=" s",
+        goal=1,
+        less_is_better=True,
+        note=f"of {len(took)}, p50 {statistics.median(took) * 1000:.0f} ms",
+    )
+
+
 def main() -> None:
     words = argparse.ArgumentParser()
     words.add_argument("--jobs", type=int, default=20_000)
-    words.add_argument("--only", choices=("memory", "redis", "cluster", "idle"))
+    words.add_argument("--only", choices=("memory", "redis", "cluster", "idle", "reconnect"))
     asked = words.parse_args()
 
     def is_wanted(name: str) -> bool:
@@ -282,6 +364,12 @@ def main() -> None:
             )
         if is_wanted("idle"):
             measure_idle(start("idle", "memory"))
+        if is_wanted("reconnect"):
+            measure_reconnect("memory", start("swarm", "memory"))
+            redis = Redis()
+            stack.callback(redis.close)
+            redis.start()
+            measure_reconnect("Redis", start("swarm-redis", redis.url()))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from ksana.api.core.crowd import Crowd
 from ksana.api.nodes.key_watch import KeyWatch
 from ksana.api.nodes.routes import routes
+from ksana.api.nodes.sockets import SocketBounds, WriteBudget
 from ksana.domain.nodes.records import InstanceInfo
 from ksana.engine.core.supervisor import Loop, Supervisor
 from ksana.engine.nodes.engine import NodesEngine
@@ -26,10 +28,19 @@ from tests.api.socket_ground import serving
 class NodesServer:
     """One server with the nodes surface."""
 
-    def __init__(self, core: CoreServices, engine: NodesEngine, port: int) -> None:
+    def __init__(
+        self,
+        core: CoreServices,
+        engine: NodesEngine,
+        port: int,
+        crowd: Crowd,
+        budget: WriteBudget,
+    ) -> None:
         self.core = core
         self.engine = engine
         self.port = port
+        self.crowd = crowd
+        self.budget = budget
         self.base = f"http://127.0.0.1:{port}"
 
     @contextlib.asynccontextmanager
@@ -92,21 +103,29 @@ class Wire:
 
 @contextlib.asynccontextmanager
 async def nodes_server(
-    tmp_path: Path, settings: NodeParameters | None = None
+    tmp_path: Path,
+    settings: NodeParameters | None = None,
+    *,
+    bounds: SocketBounds | None = None,
+    most_sockets: int = 1_000,
+    most_of_a_key: int = 1_000,
+    **options: Any,
 ) -> AsyncIterator[NodesServer]:
     async with open_house(tmp_path) as core:
         fabric = MemoryFabric("here", core.clock)
         info = InstanceInfo(instance_id="here", started_at=core.clock.now())
         engine = NodesEngine(fabric, core.store, core.clock, info, settings)
-        keys = KeyWatch(core.clock)
-        app = core.app(*routes(engine, NodeJobService(engine), keys))
+        keys = KeyWatch(core.clock, most=most_sockets, most_of_a_key=most_of_a_key)
+        budget = WriteBudget()
+        app = core.app(*routes(engine, NodeJobService(engine), keys, bounds, budget))
         supervisor = Supervisor(core.clock, Random(1))
         for loop in (*engine.loops(), Loop(keys.pump.name, keys.pump.run)):
             supervisor.start(loop)
         try:
-            async with serving(app, core) as server:
+            async with serving(app, core, **options) as server:
                 port = server.servers[0].sockets[0].getsockname()[1]
-                yield NodesServer(core, engine, port)
+                crowd = server.config.http.crowd  # type: ignore[union-attr]
+                yield NodesServer(core, engine, port, crowd, budget)
                 await engine.close()
         finally:
             await supervisor.stop(5_000_000)

@@ -15,7 +15,7 @@ from ksana.api.core import uvicorn_check
 from ksana.api.core.fastpath import MAX_BUFFERED, FastpathProtocol
 from ksana.api.core.pipeline import IncomingRequest
 from ksana.api.core.routing import Answer, Call, Route, Stream
-from ksana.api.core.server import choose_protocol
+from ksana.api.core.server import choose_protocols
 from ksana.base.errors import ConflictError, StoreDownError
 from tests.api.ground import CoreServices, ListThings, MakeThing, open_house
 from tests.api.socket_ground import PATIENCE_SEC, check_refused, converse, serving
@@ -337,7 +337,7 @@ async def test_a_route_that_would_not_work_on_the_fast_path_stops_the_start(
 
 
 def test_this_uvicorn_is_the_one_the_connections_were_written_for() -> None:
-    protocol = choose_protocol()
+    protocol, _ = choose_protocols()
     assert protocol is not None
     assert issubclass(protocol, FastpathProtocol)
 

@@ -10,7 +10,11 @@ from typing import Final
 
 from ksana.base.errors import SetupError
 
-_BACKLOG: Final = 2048
+_ACCEPTS_IN_A_TURN: Final = 8
+"""A connection that comes alone costs as many looks at the line, a microsecond each."""
+
+_BACKLOG: Final = 16_384
+"""The kernel takes its own bound if it is less."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -37,6 +41,15 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise SetupError(f"Cannot listen on {host}:{port}: {_reason(error)}") from None
     return listener
+
+
+def share_listener(listener: socket.socket) -> list[socket.socket]:
+    """The listener, several times. uvloop accepts one connection of a listener in a turn of its
+    loop: in a storm of connections the line in the kernel would hardly move. Each of these accepts
+    one; all are the same line."""
+    if sys.platform == "win32":  # no uvloop there
+        return [listener]
+    return [listener, *(listener.dup() for _ in range(_ACCEPTS_IN_A_TURN - 1))]
 
 
 def describe_address(host: str, listener: socket.socket) -> str:

@@ -31,7 +31,7 @@ from ksana.base.instant import SECOND, Micros
 from ksana.boot import banner, instance_identity
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.coordination import CoordinationNotes
-from ksana.boot.listening import describe_address, is_loopback, listen
+from ksana.boot.listening import describe_address, is_loopback, listen, share_listener
 from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
 from ksana.boot.settings.sections.tasks import TimerSettings
@@ -192,7 +192,7 @@ class KsanaServer:
         settings = self._settings
         listener = listen(settings.server.host, settings.server.port)
         address = describe_address(settings.server.host, listener)
-        http = asyncio.create_task(self._http.serve(sockets=[listener]), name="http")
+        http = asyncio.create_task(self._http.serve(sockets=share_listener(listener)), name="http")
         opening = asyncio.create_task(self._come_up(address), name="opening")
         stopping = asyncio.create_task(self._stop_asked.wait(), name="stopping")
         try:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
 import structlog
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketState
 
 from ksana.api.core import docs, events, fastpath_routes, health, openapi
 from ksana.api.core.body import Receive
@@ -120,9 +120,13 @@ class Application:
                 error = NotFoundError(f"there is no WebSocket at {path[:200]}")
             await _refuse_socket(error, request_id, scope, receive, send)
             return
+        socket = WebSocket(scope, receive, send)
         try:
-            await route.handler(WebSocket(scope, receive, send), call)
+            await route.handler(socket, call)
         except Exception as error:
+            if isinstance(error, KsanaError) and socket.client_state is WebSocketState.CONNECTING:
+                await _refuse_socket(error, request_id, scope, receive, send)
+                return
             log.error("socket failed", request_id=request_id, route=route.path, exc_info=error)
             with contextlib.suppress(Exception):
                 await send({"type": "websocket.close", "code": 1011, "reason": "INTERNAL"})

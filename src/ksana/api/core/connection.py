@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from ksana.api.core.crowd import Crowd
 from ksana.api.core.errors import error_body
 from ksana.base.ids import new_uid
 
@@ -40,6 +41,7 @@ class GuardedProtocol(HttpToolsProtocol):
     """One connection with deadlines. Times are the event loop's."""
 
     max_connections = MAX_CONNECTIONS
+    crowd = Crowd()
 
     def __init__(
         self,
@@ -58,13 +60,45 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._stalled_since: float | None = None
         self._too_large = False
+        self._is_silent = self._is_upgrading = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._since = self.loop.time()
+        self._is_silent = True
+        self.crowd.silent += 1
+        self.crowd.arrivals += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_silence()
+        if self._is_upgrading:  # gone before it was let in
+            self._is_upgrading = False
+            self.crowd.sockets -= 1
+        super().connection_lost(exc)
+
+    def _end_silence(self) -> None:
+        if self._is_silent:
+            self._is_silent = False
+            self.crowd.silent -= 1
+
+    def handle_websocket_upgrade(self) -> None:
+        """Wait for its turn. What the caller sends meanwhile waits in the kernel."""
+        self.crowd.sockets += 1
+        self._is_upgrading = True
+        self.transport.pause_reading()
+        self.crowd.let_in(self._upgrade, self.loop)
+
+    def _upgrade(self) -> None:
+        if not self._is_upgrading or self.transport.is_closing():
+            return
+        self._is_upgrading = False
+        self.transport.resume_reading()
+        super().handle_websocket_upgrade()
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
+            if self._is_silent:
+                self._end_silence()
             self._head_bytes += len(data)
         super().data_received(data)
         if (
@@ -132,10 +166,10 @@ class GuardedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, _refuse_full if self.is_full() else app)
 
     def is_full(self) -> bool:
-        """Whether more connections or requests are open than the server takes."""
-        return (
-            len(self.connections) > self.max_connections or len(self.tasks) >= self.max_connections
-        )
+        """Whether more connections or requests are open than the server takes. WebSockets are not
+        counted: they are bounded by whoever serves them."""
+        most, crowd = self.max_connections, self.crowd
+        return len(self.connections) - crowd.apart > most or len(self.tasks) - crowd.sockets >= most
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -157,7 +191,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def check_deadlines(self, now: float) -> None:
         """Close the connection if its phase has taken too long."""
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_upgrading:
             return
         if self._stalled_since is not None and now - self._stalled_since > WRITE_STALL_SEC:
             self.transport.abort()

@@ -19,6 +19,9 @@ log = structlog.get_logger("ksana.api")
 KEEP_ALIVE_SEC: Final = 75
 CHECK_SEC: Final = 1.0
 MAX_CONNECTIONS: Final = 4096
+BACKLOG: Final = 16_384
+"""Connections that wait to be accepted; the kernel takes its own bound (`net.core.somaxconn`) if it
+is less. Beyond it connects are dropped, and tried again after a second or more."""
 WS_MAX_SIZE: Final = 1024 * 1024
 WS_PING_SEC: Final = 20.0
 
@@ -72,8 +75,11 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def choose_protocol(max_connections: int = MAX_CONNECTIONS) -> type[asyncio.Protocol] | None:
-    """The best of our connections that this uvicorn carries; None leaves it to uvicorn."""
+def choose_protocols(
+    max_connections: int = MAX_CONNECTIONS,
+) -> tuple[type[asyncio.Protocol] | None, type[asyncio.Protocol] | None]:
+    """The best of our connections that this uvicorn carries, and the sockets that go with them;
+    None leaves them to uvicorn."""
     changes = find_guard_changes()
     if changes:
         log.warning(
@@ -81,8 +87,11 @@ def choose_protocol(max_connections: int = MAX_CONNECTIONS) -> type[asyncio.Prot
             uvicorn=uvicorn.__version__,
             missing=changes,
         )
-        return None
-    limits = {"max_connections": max_connections}
+        return None, None
+    from ksana.api.core.crowd import Crowd, counted_socket
+
+    crowd = Crowd()
+    limits = {"max_connections": max_connections, "crowd": crowd}
     changes = find_fastpath_changes()
     if changes:
         from ksana.api.core.connection import GuardedProtocol
@@ -92,10 +101,12 @@ def choose_protocol(max_connections: int = MAX_CONNECTIONS) -> type[asyncio.Prot
             uvicorn=uvicorn.__version__,
             missing=changes,
         )
-        return type("LimitedGuardedProtocol", (GuardedProtocol,), limits)
+        guarded = type("LimitedGuardedProtocol", (GuardedProtocol,), limits)
+        return guarded, counted_socket(crowd)
     from ksana.api.core.fastpath import FastpathProtocol
 
-    return type("LimitedFastpathProtocol", (FastpathProtocol,), limits)
+    fast = type("LimitedFastpathProtocol", (FastpathProtocol,), limits)
+    return fast, counted_socket(crowd)
 
 
 def make_config(
@@ -108,18 +119,19 @@ def make_config(
     max_connections: int = MAX_CONNECTIONS,
 ) -> uvicorn.Config:
     """Configure uvicorn as Ksana runs it."""
-    protocol = choose_protocol(max_connections)
+    protocol, socket = choose_protocols(max_connections)
     return uvicorn.Config(
         app,
         host=host,
         port=port,
         loop="auto",  # uvloop where it exists, so that Windows still starts
         http=protocol or "auto",
-        ws="websockets-sansio",
+        ws=socket or "websockets-sansio",
         ws_max_size=WS_MAX_SIZE,
         ws_ping_interval=WS_PING_SEC,
         ws_ping_timeout=WS_PING_SEC,
         ws_per_message_deflate=False,  # F51: no compression, no bombs
+        backlog=BACKLOG,
         lifespan="off",
         log_config=None,
         access_log=False,

@@ -13,6 +13,8 @@ from uvicorn.server import ServerState
 
 GUARD_METHODS: Final = {
     "connection_made": ("transport",),
+    "connection_lost": ("exc",),
+    "handle_websocket_upgrade": (),
     "data_received": ("data",),
     "eof_received": (),
     "on_message_begin": (),
@@ -78,6 +80,12 @@ def find_guard_changes() -> list[str]:
         if name not in _names(httptools_impl.RequestResponseCycle)
     ]
     missing += _missing_of_instance(httptools_impl.HttpToolsProtocol, GUARD_ATTRIBUTES)
+    try:
+        from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+    except ImportError as error:
+        return sorted([*missing, str(error)])
+    if _parameters(WebSocketsSansIOProtocol.connection_lost) != ("exc",):
+        missing.append("WebSocketsSansIOProtocol.connection_lost(exc)")
     return sorted(missing)
 
 

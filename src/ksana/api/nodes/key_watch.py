@@ -18,7 +18,8 @@ SCOPE: Final = "nodes:write"
 
 CHECK_EVERY: Final[Micros] = 3 * SECOND
 MOST_SOCKETS: Final = 20_000
-"""Sockets that one key may hold open on one instance."""
+"""Sockets on one instance."""
+MOST_OF_A_KEY: Final = 10_000
 
 Judge = Callable[[Call], Awaitable[None]]
 """Raises 401 or 403 if the call would not be let in now."""
@@ -36,21 +37,36 @@ async def judge_by_key(call: Call) -> None:
 class KeyWatch:
     """The sockets of each key."""
 
-    def __init__(self, clock: Clock, judge: Judge = judge_by_key) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        judge: Judge = judge_by_key,
+        most: int = MOST_SOCKETS,
+        most_of_a_key: int = MOST_OF_A_KEY,
+    ) -> None:
         self._judge = judge
+        self._most = most
+        self._most_of_a_key = most_of_a_key
+        self._count = 0
         self._open: dict[str, dict[Peer, Call]] = {}
         self.pump = Pump("node keys", clock, self._check, poll_us=CHECK_EVERY)
 
     @contextlib.contextmanager
     def watching(self, peer: Peer, call: Call) -> Iterator[None]:
-        """Watch a socket while it is open. Raise 429 if its key holds too many."""
+        """Watch a socket while it is open. Raise 429 if there are too many, of its key or of all.
+        Without keys all of them are of one."""
+        most = self._most if not peer.key_id else self._most_of_a_key
+        if self._count >= self._most:
+            raise RateLimitedError(f"{self._most} sockets are open on this instance, the most")
         sockets = self._open.setdefault(peer.key_id, {})
-        if len(sockets) >= MOST_SOCKETS:
-            raise RateLimitedError(f"one key may hold {MOST_SOCKETS} sockets open")
+        if len(sockets) >= most:
+            raise RateLimitedError(f"one key may hold {most} sockets open on an instance")
         sockets[peer] = call
+        self._count += 1
         try:
             yield
         finally:
+            self._count -= 1
             sockets.pop(peer, None)
             if not sockets:
                 self._open.pop(peer.key_id, None)

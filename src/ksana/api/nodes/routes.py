@@ -22,6 +22,7 @@ from ksana.api.nodes.shapes import (
     show_letter,
     show_node,
 )
+from ksana.api.nodes.sockets import SocketBounds, WriteBudget
 from ksana.domain.nodes.frames import AskJob
 from ksana.engine.nodes.engine import NodesEngine
 from ksana.service.nodes.cluster import ClusterService
@@ -33,10 +34,18 @@ _CLUSTER = "/api/v1/cluster"
 _TAGS = ("nodes",)
 
 
-def routes(engine: NodesEngine, service: NodeJobService, keys: KeyWatch) -> list[AnyRoute]:
+def routes(
+    engine: NodesEngine,
+    service: NodeJobService,
+    keys: KeyWatch,
+    bounds: SocketBounds | None = None,
+    budget: WriteBudget | None = None,
+) -> list[AnyRoute]:
     """All of them."""
     cluster = ClusterService(engine)
-    node, session = NodeSocket(engine, service, keys), SessionSocket(engine, service, keys)
+    bounds, budget = bounds or SocketBounds(), budget or WriteBudget()
+    node = NodeSocket(engine, service, keys, bounds, budget)
+    session = SessionSocket(engine, service, keys, bounds, budget)
     return [
         SocketRoute("/ws/node", node.serve, scope=SCOPE, summary="Connect a node"),
         SocketRoute("/ws/session", session.serve, scope=SCOPE, summary="Ask for jobs"),

@@ -1,90 +1,57 @@
 """`/ws/session`: frames of a caller to calls of the service (N4)."""
 
 import contextlib
-from typing import Any
+from typing import Any, NamedTuple
 
-from starlette.websockets import WebSocket
-
-from ksana.api.core.routing import Call
-from ksana.api.nodes.key_watch import KeyWatch
-from ksana.api.nodes.sockets import FrameReader, SocketOutgoing, error_frame, first_frame
+from ksana.api.nodes.conversation import Conversation, Work
+from ksana.api.nodes.sockets import error_frame
 from ksana.base.errors import KsanaError, UnavailableError
 from ksana.base.ids import new_uid
 from ksana.domain.nodes import frames
-from ksana.engine.nodes.engine import NodesEngine
-from ksana.engine.nodes.peers import INTERNAL, Peer
-from ksana.service.nodes.jobs import NodeJobService
+from ksana.engine.nodes.peers import Peer
 
 
-class SessionSocket:
+class Session(NamedTuple):
+    """A session by the name it knows, and by the one it has here: two keys never share a session,
+    whatever ids they choose."""
+
+    shown_id: str
+    session_id: str
+
+
+class SessionSocket(Conversation[frames.SessionInit, Session]):
     """Serves the sockets of sessions."""
 
-    def __init__(self, engine: NodesEngine, service: NodeJobService, keys: KeyWatch) -> None:
-        self._engine = engine
-        self._service = service
-        self._keys = keys
+    decoder = frames.from_session
+    first = frames.SessionInit
 
-    async def serve(self, socket: WebSocket, call: Call) -> None:
-        """From the handshake to the end of the socket."""
-        await socket.accept()
-        outgoing = SocketOutgoing(socket)
-        outgoing.start()
-        reader = FrameReader(socket, outgoing, frames.from_session)
-        principal = call.principal
-        caller = "" if principal is None else principal.key_id
-        peer = Peer(outgoing, self._engine.clock.monotonic(), caller)
-        try:
-            with self._keys.watching(peer, call):
-                await self._converse(reader, outgoing, peer)
-        finally:
-            peer.is_open = False
-            await outgoing.stop()
-
-    async def _converse(self, reader: FrameReader, outgoing: SocketOutgoing, peer: Peer) -> None:
-        init = await first_frame(reader, frames.SessionInit, outgoing)
-        if init is None:
-            return
-        shown_id = init.session_id or new_uid()
-        # Two keys never share a session, whatever ids they choose.
+    async def _enter(self, first: frames.SessionInit, peer: Peer) -> Session:
+        shown_id = first.session_id or new_uid()
         session_id = f"{peer.key_id}.{shown_id}" if peer.key_id else shown_id
-        sessions = self._engine.sessions
-        try:
-            self._service.check_served()
-            await sessions.enter(session_id, peer)
-        except KsanaError as error:
-            peer.send(error_frame(error))
-            peer.close(INTERNAL, error.code)
-            return
+        await self._engine.sessions.enter(session_id, peer)
+        return Session(shown_id, session_id)
+
+    def _welcome(self, guest: Session, first: frames.SessionInit, peer: Peer) -> None:
         instance_id = self._engine.fabric.instance_id
         data: dict[str, Any] = {"instance": instance_id}
-        if init.session_id is not None:
+        if first.session_id is not None:
             data["resumed"] = True
-        self._engine.recorder.note("SESSION", session_id, "SESSION_CONNECTED", data)
+        self._engine.recorder.note("SESSION", guest.session_id, "SESSION_CONNECTED", data)
         peer.send(
             frames.SessionInitAck(
-                session_id=shown_id, instance_id=instance_id, durable=self._service.durable
+                session_id=guest.shown_id, instance_id=instance_id, durable=self._service.durable
             )
         )
-        sessions.arrived(session_id)
-        try:
-            while (frame := await reader.read()) is not None:
-                peer.hear(self._engine.clock.monotonic())
-                if isinstance(frame, frames.AskJob | frames.SessionJobCancel):
-                    await reader.work(self._serve(session_id, peer, frame))
-                elif isinstance(frame, frames.Ping):
-                    peer.send(frames.Pong(id=frame.id))
-                elif isinstance(frame, frames.SessionInit):
-                    told = frames.ErrorFrame(code="PROTOCOL", message="the session has begun")
-                    peer.send(told)
-            await reader.stop()
-        finally:
-            await self._leave(session_id, peer, reader.reason)
+        self._engine.sessions.arrived(guest.session_id)
 
-    async def _leave(self, session_id: str, peer: Peer, reason: str) -> None:
+    def _take(self, guest: Session, peer: Peer, frame: Any) -> Work | None:
+        return self._serve(guest.session_id, peer, frame)
+
+    async def _leave(self, guest: Session, peer: Peer, reason: str) -> None:
         data = {"instance": self._engine.fabric.instance_id, "reason": reason}
-        self._engine.recorder.note("SESSION", session_id, "SESSION_DISCONNECTED", data)
+        self._engine.recorder.note("SESSION", guest.session_id, "SESSION_DISCONNECTED", data)
         with contextlib.suppress(UnavailableError):  # the owner key runs out by itself
-            await self._engine.sessions.leave(session_id, peer)
+            await self._engine.sessions.leave(guest.session_id, peer)
 
     async def _serve(
         self, session_id: str, peer: Peer, frame: frames.AskJob | frames.SessionJobCancel

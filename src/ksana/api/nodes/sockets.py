@@ -1,8 +1,8 @@
 """A WebSocket as the engine's `Outgoing`, and the loop that reads its frames.
 
-Writing: frames are queued and written by one task; when more than MAX_QUEUED bytes wait, the peer
-does not read, and is closed. Reading: at most IN_FLIGHT frames of one socket are worked on at a
-time; then it is not read, and the sender feels it.
+Writing: frames are queued and written by one task; when too many bytes wait, the peer does not
+read, and is closed. Reading: so many frames a second, and at most IN_FLIGHT of one socket worked on
+at a time; beyond that it is not read, and the sender feels it.
 """
 
 import asyncio
@@ -15,12 +15,11 @@ import msgspec
 import structlog
 from starlette.websockets import WebSocket
 
+from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError
+from ksana.base.instant import SECOND, Micros
 from ksana.domain.nodes.frames import ErrorFrame, encode
 from ksana.engine.nodes.peers import BAD_FRAME, SLOW
-
-MAX_QUEUED: Final = 4 * 1024 * 1024
-"""Bytes that may wait for a socket: four frames of the largest size."""
 
 IN_FLIGHT: Final = 256
 MOST_BAD_FRAMES: Final = 20
@@ -29,16 +28,42 @@ MOST_BAD_FRAMES: Final = 20
 FIRST_FRAME_SEC: Final = 10.0
 _CLOSE_WITHIN_SEC: Final = 2.0
 
+_FRAMES_IN_A_ROW: Final = 32
+"""Frames of one socket that are read before others have their turn."""
+_FAIR_SHARE: Final = 64 * 1024
+"""Bytes that may wait for a socket even when too many wait for all of them together."""
+_TOLD_EVERY: Final[Micros] = 10 * SECOND
+
 T = TypeVar("T")
 
 _log = structlog.get_logger("ksana.nodes")
 
 
+class SocketBounds(msgspec.Struct, frozen=True):
+    """What a peer may take up."""
+
+    queued_bytes: int = 4 * 1024 * 1024
+    """Bytes that may wait for one socket: four frames of the largest size."""
+    all_queued_bytes: int = 256 * 1024 * 1024
+    """Bytes that may wait for all sockets together."""
+    frame_rate: int = 20_000
+    """Frames of one socket that are read in a second."""
+
+
+class WriteBudget:
+    """How many bytes wait for all sockets together."""
+
+    def __init__(self) -> None:
+        self.queued = 0
+
+
 class SocketOutgoing:
     """The writing side."""
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, bounds: SocketBounds, budget: WriteBudget) -> None:
         self._socket = socket
+        self._bounds = bounds
+        self._budget = budget
         self._queue: deque[bytes] = deque()
         self._queued = 0
         self._ready = asyncio.Event()
@@ -60,14 +85,21 @@ class SocketOutgoing:
             return False
         self._queue.append(frame)
         self._queued += len(frame)
+        self._budget.queued += len(frame)
         self._ready.set()
-        if self._queued > MAX_QUEUED:
+        if self._is_too_much():
             # The writer hangs in a full buffer and would never come to the close.
             self.close(SLOW, "SLOW_READER")
             if self._writer is not None:
                 self._writer.cancel()
             return False
         return True
+
+    def _is_too_much(self) -> bool:
+        if self._queued > self._bounds.queued_bytes:
+            return True
+        is_crowded = self._budget.queued > self._bounds.all_queued_bytes
+        return is_crowded and self._queued > _FAIR_SHARE
 
     def close(self, code: int, reason: str) -> None:
         if self._closing is None:
@@ -97,6 +129,7 @@ class SocketOutgoing:
                 while self._queue:
                     frame = self._queue.popleft()
                     self._queued -= len(frame)
+                    self._budget.queued -= len(frame)
                     await self._socket.send({"type": "websocket.send", "text": frame.decode()})
                 if self._closing is not None:
                     code, reason = self._closing
@@ -111,6 +144,8 @@ class SocketOutgoing:
                 _log.error("a socket could not be written", exc_info=error)
         finally:
             self._queue.clear()
+            self._budget.queued -= self._queued
+            self._queued = 0
             self.ended.set()
             if self._reader is not None and not self._is_stopped:
                 loop = asyncio.get_running_loop()
@@ -125,11 +160,21 @@ class FrameReader:
     """The reading side: decodes frames and keeps count of what is worked on."""
 
     def __init__(
-        self, socket: WebSocket, outgoing: SocketOutgoing, decoder: msgspec.json.Decoder[Any]
+        self,
+        socket: WebSocket,
+        outgoing: SocketOutgoing,
+        decoder: msgspec.json.Decoder[Any],
+        bounds: SocketBounds,
+        clock: Clock,
     ) -> None:
         self._socket = socket
         self._outgoing = outgoing
         self._decode = decoder.decode
+        self._clock = clock
+        self._rate = bounds.frame_rate
+        self._second_mono = self._told_mono = clock.monotonic() - _TOLD_EVERY
+        self._read = 0
+        """Frames read in the present second."""
         self._bad = 0
         self._room = asyncio.Semaphore(IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -144,6 +189,9 @@ class FrameReader:
             message = await self._receive()
             if message is None or message["type"] == "websocket.disconnect":
                 return None
+            self._read += 1
+            if self._read % _FRAMES_IN_A_ROW == 0:
+                await self._let_others()
             text = message.get("text")
             data = message.get("bytes") if text is None else text
             try:
@@ -160,6 +208,21 @@ class FrameReader:
             if self._outgoing.ended.is_set():
                 return None  # the writing side ended, and the other side did not follow
             raise
+
+    async def _let_others(self) -> None:
+        """Let others have their turn; a peer that sends too fast waits for the next second."""
+        await asyncio.sleep(0)
+        now = self._clock.monotonic()
+        rest_us = self._second_mono + SECOND - now
+        if rest_us <= 0:
+            self._second_mono, self._read = now, 0
+        elif self._read >= self._rate:
+            if now >= self._told_mono + _TOLD_EVERY:
+                self._told_mono = now
+                told = f"frames are read at {self._rate} a second"
+                self._outgoing.send(encode(ErrorFrame(code="RATE_LIMITED", message=told)))
+            await self._clock.sleep_until(self._clock.now() + rest_us)
+            self._second_mono, self._read = now + rest_us, 0
 
     def _refuse(self, error: Exception) -> None:
         self._bad += 1

@@ -10,6 +10,7 @@ from ksana import __version__
 from ksana.api.core.services import Check
 from ksana.api.nodes.key_watch import KeyWatch
 from ksana.api.nodes.routes import routes
+from ksana.api.nodes.sockets import SocketBounds
 from ksana.base.instant import SECOND, Instant
 from ksana.boot.fabrics import make_fabric
 from ksana.boot.instance_identity import find_host
@@ -32,7 +33,8 @@ ORDER: Final = 40
 
 def make_surface(core: CoreServices) -> Surface:
     """Build the surface; nothing waits here."""
-    parameters = read_parameters(core.settings.section(NodeSettings))
+    settings = core.settings.section(NodeSettings)
+    parameters = read_parameters(settings)
     coordination, me = core.settings.coordination, core.membership.instance_id
     fabric = make_fabric(
         coordination.url, me, core.clock, coordination.key_prefix, parameters.inbox
@@ -43,7 +45,14 @@ def make_surface(core: CoreServices) -> Surface:
     engine = NodesEngine(fabric, core.store, core.clock, info, parameters)
     peers = PeerCheck(core, fabric)
     service = NodeJobService(engine, peers.find_refusal)
-    keys = KeyWatch(core.clock)
+    keys = KeyWatch(
+        core.clock, most=settings.max_sockets, most_of_a_key=settings.max_sockets_per_key
+    )
+    bounds = SocketBounds(
+        queued_bytes=settings.max_queued_bytes,
+        all_queued_bytes=settings.max_queued_bytes_all,
+        frame_rate=settings.frame_rate,
+    )
     fabric.signals.subscribe("keys.revoked", lambda _: keys.pump.signal())
     figures = NodeFigures(engine)
     core.metrics.on_scrape(figures.collect)
@@ -61,7 +70,7 @@ def make_surface(core: CoreServices) -> Surface:
     return Surface(
         name="nodes",
         events=KINDS,
-        routes=tuple(routes(engine, service, keys)),
+        routes=tuple(routes(engine, service, keys, bounds)),
         loops=(
             Loop("node-fabric", lambda: keep_open(fabric)),
             Loop("node-peers", peers.pump.run),
@@ -84,6 +93,9 @@ def read_parameters(settings: NodeSettings) -> NodeParameters:
         stream_block_us=settings.stream_block_us,
         stream_count=settings.stream_count,
         dlq_scan_us=settings.dlq_scan_interval_us,
+        keep_us=settings.keep_ended_us,
+        max_jobs=settings.max_jobs,
+        max_job_bytes=settings.max_job_bytes,
         inbox=InboxSettings(
             group=settings.stream_group,
             maxlen=settings.stream_maxlen,

@@ -20,7 +20,7 @@ from ksana.domain.nodes.records import JobError, JobOutcome, JobRequest, NodeJob
 from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.job_notes import JobNotes
-from ksana.engine.nodes.job_watch import HomeJob, JobWatch, RecentIds
+from ksana.engine.nodes.job_watch import HomeJob, HomeJobTable, JobWatch, RecentIds
 from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.placing import Placing
 from ksana.engine.nodes.results import result_frame
@@ -54,7 +54,7 @@ class JobEndings:
         notes: JobNotes,
         background: Background,
         settings: NodeParameters,
-        jobs: dict[str, HomeJob],
+        jobs: HomeJobTable,
         watch: JobWatch,
         resume: Callable[[HomeJob], Awaitable[None]],
     ) -> None:

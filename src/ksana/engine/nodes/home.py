@@ -39,7 +39,7 @@ from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.dispatching import Dispatching
 from ksana.engine.nodes.endings import JobEndings
 from ksana.engine.nodes.job_notes import JobNotes
-from ksana.engine.nodes.job_watch import HomeJob, JobWatch, times_of
+from ksana.engine.nodes.job_watch import HomeJob, HomeJobTable, JobWatch, times_of
 from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.placing import Placing
 from ksana.engine.nodes.sessions import Sessions
@@ -84,7 +84,7 @@ class HomeJobs:
         self._background = background
         self._settings = settings
         self._dispatching = Dispatching(fabric, clock, courier, settings)
-        self.jobs: dict[str, HomeJob] = {}
+        self.jobs = HomeJobTable()
         self.watch = JobWatch(clock, background, self)
         self.endings = JobEndings(
             fabric,
@@ -102,6 +102,23 @@ class HomeJobs:
         fabric.signals.subscribe("nodes.free", lambda _: self.watch.offer.signal())
 
     # ---- a new job ----
+
+    def check_room(self, payload_bytes: int) -> None:
+        """Raise 409 QUEUE_FULL if we are in charge of as much as we may be."""
+        settings = self._settings
+        if len(self.jobs) >= settings.max_jobs:
+            raise ConflictError(
+                f"{len(self.jobs)} node jobs have not ended on this instance, the most it takes",
+                code="QUEUE_FULL",
+                current={"jobs": len(self.jobs)},
+            )
+        if self.jobs.payload_bytes + payload_bytes > settings.max_job_bytes:
+            raise ConflictError(
+                "the payloads of the node jobs that have not ended take "
+                f"{self.jobs.payload_bytes} bytes on this instance, and more do not fit",
+                code="QUEUE_FULL",
+                current={"payload_bytes": self.jobs.payload_bytes},
+            )
 
     async def submit(
         self, request: JobRequest, announce: Callable[[str], None], held: NodeRecord | None = None

@@ -48,6 +48,27 @@ class HomeJob:
         """Messages that came before whoever asked was told of the job; None afterwards."""
 
 
+class HomeJobTable(dict[str, HomeJob]):
+    """The jobs in our charge by their id, and how many bytes their payloads take."""
+
+    payload_bytes = 0
+
+    def __setitem__(self, job_id: str, job: HomeJob) -> None:
+        self.pop(job_id, None)
+        super().__setitem__(job_id, job)
+        self.payload_bytes += len(job.request.payload)
+
+    def __delitem__(self, job_id: str) -> None:
+        self.pop(job_id)
+
+    def pop(self, job_id: str, *default: Any) -> Any:
+        """Remove a job."""
+        found = super().pop(job_id, *default)
+        if isinstance(found, HomeJob):
+            self.payload_bytes -= len(found.request.payload)
+        return found
+
+
 class RecentIds:
     """The last few thousand ids: what is told twice is noticed."""
 

@@ -31,6 +31,10 @@ class NodeParameters(msgspec.Struct, frozen=True):
     """How long the record of a job is kept after its end."""
     reconnect_us: Micros = MINUTE
     """How long results wait for a session that is not connected."""
+    max_jobs: int = 50_000
+    """Jobs that one instance is in charge of, those that wait in line included."""
+    max_job_bytes: int = 512 * 1024 * 1024
+    """Bytes of their payloads."""
     inbox: InboxSettings = InboxSettings()
     limits: AttemptLimits = AttemptLimits()
     storm: StormLimits = StormLimits()

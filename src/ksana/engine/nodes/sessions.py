@@ -15,7 +15,8 @@ from ksana.engine.nodes.peers import REPLACED, Peer
 from ksana.ports.fabric import Fabric
 
 _MOST_KEPT: Final = 1_000
-"""Results that wait for sessions that are not connected."""
+_MOST_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Results that wait for sessions that are not connected, and their bytes."""
 
 
 class Sessions:
@@ -31,6 +32,7 @@ class Sessions:
         self.local: dict[str, Peer] = {}
         self._kept: deque[tuple[Micros, str, bytes]] = deque()
         """(when it is thrown away, session, frame)"""
+        self._kept_bytes = 0
         self._returned: set[str] = set()
         self.undelivered = 0
         courier.on(Push, self._on_push)
@@ -86,23 +88,31 @@ class Sessions:
     def _keep(self, session_id: str, frame: bytes) -> None:
         until = self._clock.monotonic() + self._settings.reconnect_us
         self._kept.append((until, session_id, frame))
-        if len(self._kept) > _MOST_KEPT:
-            self._kept.popleft()
-            self.undelivered += 1
+        self._kept_bytes += len(frame)
+        while len(self._kept) > _MOST_KEPT or self._kept_bytes > _MOST_KEPT_BYTES:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        self._kept_bytes -= len(self._kept.popleft()[2])
+        self.undelivered += 1
+
+    def _take_kept(self, session_id: str) -> list[bytes]:
+        mine = [kept[2] for kept in self._kept if kept[1] == session_id]
+        if mine:
+            self._kept = deque(kept for kept in self._kept if kept[1] != session_id)
+            self._kept_bytes -= sum(map(len, mine))
+        return mine
 
     async def tend(self) -> None:
         """Send what was kept to sessions that came back elsewhere, and throw away what waited too
         long."""
         while self._returned:
             session_id = self._returned.pop()
-            mine = [kept for kept in self._kept if kept[1] == session_id]
-            self._kept = deque(kept for kept in self._kept if kept[1] != session_id)
-            for _, _, frame in mine:
+            for frame in self._take_kept(session_id):
                 await self._push_text(session_id, frame, keep=True)
         now = self._clock.monotonic()
         while self._kept and self._kept[0][0] <= now:
-            self._kept.popleft()
-            self.undelivered += 1
+            self._drop_oldest()
 
     def _on_session(self, session_id: str) -> None:
         if any(kept[1] == session_id for kept in self._kept):
@@ -110,12 +120,9 @@ class Sessions:
 
     def _send_kept(self, session_id: str) -> None:
         peer = self.local.get(session_id)
-        if peer is None or not self._kept:
-            return
-        mine = [kept for kept in self._kept if kept[1] == session_id]
-        self._kept = deque(kept for kept in self._kept if kept[1] != session_id)
-        for _, _, frame in mine:
-            peer.outgoing.send(frame)
+        if peer is not None:
+            for frame in self._take_kept(session_id):
+                peer.outgoing.send(frame)
 
     async def _on_push(self, message: Push) -> None:
         peer = self.local.get(message.session_id)

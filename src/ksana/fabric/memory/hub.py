@@ -4,6 +4,7 @@ Everything happens on one event loop, so a method without an await inside is ato
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
@@ -14,6 +15,10 @@ from ksana.base.instant import Instant, Micros
 from ksana.domain.nodes.records import Binding, InstanceInfo, NodeJob, NodeRecord
 
 T = TypeVar("T")
+
+MOST_ENDED = 20_000
+"""Records of ended jobs, with the bindings of their requests, that are kept in memory whatever
+their time to live: under load an hour of them would fill it."""
 
 _SWEEP_EVERY = 1_000
 """Writes between two sweeps of what ran out: memory stays within a small factor of what lives."""
@@ -121,6 +126,8 @@ class MemoryHub:
         self.node_marks: dict[str, tuple[int, Micros]] = {}
         """When each node was last written: a number that only grows, and the monotonic time."""
         self.bindings: Expiring[Binding] = Expiring(clock)
+        self.bound_by: dict[str, str] = {}
+        """The request of each job that has one."""
         self.locks: Expiring[str] = Expiring(clock)
         self.reserved: dict[str, Expiring[bool]] = {}
         self.away: dict[str, dict[str, tuple[Micros, Micros]]] = {}
@@ -128,10 +135,21 @@ class MemoryHub:
         self.away_marks: dict[str, list[Micros]] = {}
         self.draining: Expiring[bool] = Expiring(clock)
         self.jobs: Expiring[NodeJob] = Expiring(clock)
+        self.ended: deque[str] = deque()
+        """Jobs that have ended, the first to end first."""
         self.homed: dict[str, dict[str, None]] = {}
         self.hearers: list[tuple[str, str, Callable[[str], None]]] = []
         """(instance, name, hearer)"""
         self._number = 0
+
+    def note_ended(self, job_id: str) -> None:
+        """Keep its record as long as there is room."""
+        self.ended.append(job_id)
+        while len(self.ended) > MOST_ENDED:
+            oldest = self.ended.popleft()
+            self.jobs.pop(oldest)
+            if (request_id := self.bound_by.pop(oldest, None)) is not None:
+                self.bindings.pop(request_id)
 
     def next_number(self) -> int:
         """A number greater than all before."""
@@ -166,5 +184,7 @@ class MemoryHub:
             self.away,
             self.away_marks,
             self.homed,
+            self.ended,
+            self.bound_by,
         ):
             mapping.clear()

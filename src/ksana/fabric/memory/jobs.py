@@ -7,7 +7,7 @@ import msgspec
 from ksana.base.instant import Micros
 from ksana.domain.lifecycle import NODE_JOB
 from ksana.domain.nodes.moves import MOVES, Moved, NodeJobChange, attempt_after, judge
-from ksana.domain.nodes.records import Binding, JobProgress, JobRequest, NodeJob
+from ksana.domain.nodes.records import Binding, JobProgress, JobRequest, NodeJob, empty_object
 from ksana.fabric.memory.hub import MemoryHub
 from ksana.fabric.memory.inbox import MemoryInbox
 from ksana.fabric.memory.nodes import MemoryReservations
@@ -36,6 +36,7 @@ class MemoryRequests:
         bound = self._hub.bindings.get(request_id)
         if bound is None:
             self._hub.bindings.put(request_id, binding, ttl_us)
+            self._hub.bound_by[binding.job_id] = request_id
             return binding
         return bound
 
@@ -46,6 +47,7 @@ class MemoryRequests:
         bound = self._hub.bindings.get(request_id)
         if bound is None or bound.job_id != job_id:
             return False
+        self._hub.bound_by.pop(job_id, None)
         return self._hub.bindings.pop(request_id)
 
     async def lock(self, request_id: str, ttl_us: Micros) -> bool:
@@ -102,6 +104,8 @@ class MemoryJobs:
         if result == "moved":
             job = _apply(job, change)
             self._hub.jobs.put(job_id, job, change.keep_us)
+            if change.name == "finish":
+                self._hub.note_ended(job_id)
             if job.state == "RELEASED":
                 self._hub.homed.get(job.home, {}).pop(job_id, None)
         return Moved(result=result, state=job.state, attempt=job.attempt)
@@ -163,8 +167,11 @@ def _apply(job: NodeJob, change: NodeJobChange) -> NodeJob:
     elif change.name == "again":
         node_id = ""
     progress: JobProgress = job.progress if change.progress is None else change.progress
+    request = job.request
+    if change.name == "finish":  # nobody asks for the payload any more, and it may be large
+        request = msgspec.structs.replace(request, payload=empty_object())
     return NodeJob(
-        request=job.request,
+        request=request,
         state=move.target,
         attempt=attempt_after(change),
         node_id=node_id,

@@ -57,6 +57,7 @@ class NodeJobService:
         """Make a job of a request, once for each request id. `announce` is called before anything
         can be told about the job. Raise 409 NO_AVAILABLE_NODE or IDEMPOTENCY_MISMATCH."""
         self.check_served()
+        self._engine.home.check_room(len(ask.payload))
         now = self._engine.clock.now()
         request = JobRequest(
             job_id=new_ordered_uuid(now),

@@ -24,6 +24,47 @@ class NodeSettings(msgspec.Struct, frozen=True):
     remove_stale_after_us: Annotated[
         Micros, About(duration(SECOND, 30 * DAY), "When a node that is gone leaves the list.")
     ] = 600 * SECOND
+    keep_ended_us: Annotated[
+        Micros,
+        About(
+            duration(MINUTE, 30 * DAY),
+            "How long an ended node job can be looked at. In memory the last 20,000 at most.",
+        ),
+    ] = HOUR
+    max_jobs: Annotated[
+        int,
+        About(
+            integer(1, 10_000_000),
+            "Node jobs of one instance that have not ended, those in line included.",
+        ),
+    ] = 50_000
+    max_job_bytes: Annotated[
+        int, About(integer(1024, 1 << 40), "Bytes of their payloads together.")
+    ] = 512 * 1024 * 1024
+    max_sockets: Annotated[
+        int, About(integer(1, 1_000_000), "Nodes and sessions connected to one instance.")
+    ] = 20_000
+    max_sockets_per_key: Annotated[
+        int, About(integer(1, 1_000_000), "Those of them that came with one API key.")
+    ] = 10_000
+    frame_rate: Annotated[
+        int,
+        About(
+            integer(100, 1_000_000),
+            "Frames of one socket that are read in a second; more are read later.",
+        ),
+    ] = 20_000
+    max_queued_bytes: Annotated[
+        int,
+        About(
+            integer(2 << 20, 1 << 30),
+            "Bytes that may wait for a socket before it is closed (4008).",
+        ),
+    ] = 4 << 20
+    max_queued_bytes_all: Annotated[
+        int,
+        About(integer(2 << 20, 1 << 40), "Bytes that may wait for all sockets of an instance."),
+    ] = 256 << 20
     stream_group: Annotated[
         str,
         About(
