@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from ksana import __version__
-from ksana.api.core.routing import Trace
+from ksana.api.core.trace import Trace
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
 from ksana.base.ids import new_uid

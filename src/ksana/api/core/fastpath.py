@@ -96,6 +96,10 @@ class BufferedRequest(IncomingRequest):
         self.disconnected = False
         self.response_complete = False
 
+    def is_gone(self) -> bool:
+        """Whether the caller has closed the connection."""
+        return self.disconnected
+
     @property
     def message_event(self) -> "BufferedRequest":
         """Nobody waits for more of a request that is served once it is complete."""

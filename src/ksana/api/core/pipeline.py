@@ -97,6 +97,10 @@ class IncomingRequest:
         self.found: FoundRoute | None = None
         """The route, if it had to be known before the request was complete."""
 
+    def is_gone(self) -> bool:
+        """Whether the caller is known to have left. Not known of requests that came by ASGI."""
+        return False
+
 
 class RenderedResponse(msgspec.Struct, frozen=True):
     """An answer as bytes. `head` holds the header lines, each with its line break; the status line
@@ -137,7 +141,7 @@ class Pipeline:
             route, params = request.found or self._find(request)
             template = route.path
             call = Call(self._services, method, request.path, headers, request_id)
-            call.params = params
+            call.params, call.is_gone = params, request.is_gone
             if route.scope is not None:
                 call.principal = await self.authenticator.admit(headers, route.scope)
             max_body = route.max_body or self._max_body

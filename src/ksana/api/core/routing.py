@@ -14,6 +14,7 @@ import msgspec
 from starlette.websockets import WebSocket
 
 from ksana.api.core.services import Services
+from ksana.api.core.trace import Trace, find_trace
 from ksana.base.errors import InvalidError, MethodError, NotFoundError
 from ksana.service.core.keys import Principal
 
@@ -52,34 +53,20 @@ class Stream(msgspec.Struct, frozen=True):
     headers: Headers = ()
 
 
-class Trace(msgspec.Struct, frozen=True):
-    """A W3C traceparent as it came."""
-
-    trace_id: str
-    span_id: str
-    flags: str
-
-    def __str__(self) -> str:
-        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
-
-
-_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
-
-
-def find_trace(headers: Mapping[bytes, bytes]) -> Trace | None:
-    """Find the caller's trace, if it sent a sound one."""
-    match = _TRACEPARENT.match(headers.get(b"traceparent", b""))
-    if match is None or match[1] == b"ff" or (match[1] == b"00" and match[5]):
-        return None
-    if not match[2].strip(b"0") or not match[3].strip(b"0"):
-        return None
-    return Trace(match[2].decode(), match[3].decode(), match[4].decode())
-
-
 class Call:
     """One request as its handler sees it."""
 
-    __slots__ = ("app", "headers", "method", "params", "path", "principal", "query", "request_id")
+    __slots__ = (
+        "app",
+        "headers",
+        "is_gone",
+        "method",
+        "params",
+        "path",
+        "principal",
+        "query",
+        "request_id",
+    )
 
     def __init__(
         self, app: Services, method: str, path: str, headers: Mapping[bytes, bytes], request_id: str
@@ -94,6 +81,8 @@ class Call:
         """Who calls; None while auth is off and on open routes."""
         self.headers = headers
         """By name, in lower case."""
+        self.is_gone: Callable[[], bool] = bool
+        """Whether the caller is known to have left: what is handed to it would be lost."""
 
     def header(self, name: str) -> str | None:
         """Find a header by its name in any case."""

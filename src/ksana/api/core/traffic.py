@@ -10,7 +10,7 @@ from typing import Protocol
 from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from ksana.api.core.routing import Trace, find_trace
+from ksana.api.core.trace import Trace, find_trace
 from ksana.base.instant import SECOND, Micros
 
 

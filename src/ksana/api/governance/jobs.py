@@ -69,7 +69,7 @@ class GovernanceJobEndpoints:
             object_types=tuple(body.object_types or ()),
         )
         who = read_who(call, body.worker_id)
-        pulled = await self._service.pull(pull, who, round(body.wait_sec * SECOND))
+        pulled = await self._service.pull(pull, who, round(body.wait_sec * SECOND), call.is_gone)
         return {"jobs": [show_handed(one) for one in pulled.handed]}
 
     async def ack(self, call: Call, body: AckBody) -> GovernanceJobView:

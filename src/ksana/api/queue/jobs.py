@@ -68,7 +68,7 @@ class JobEndpoints:
             raise _with_job(error) from None
         return Answer(201, {"jobs": [show_job(job) for job in made]})
 
-    async def claim(self, _: Call, body: ClaimBody) -> Answer:
+    async def claim(self, call: Call, body: ClaimBody) -> Answer:
         """Hand out the next jobs."""
         capabilities = tuple(
             sorted(
@@ -88,7 +88,7 @@ class JobEndpoints:
             has_lease=body.lease,
             ttl_sec=float(body.ttl_sec),
         )
-        claimed = await self._service.claim(claim, round(body.wait_sec * SECOND))
+        claimed = await self._service.claim(claim, round(body.wait_sec * SECOND), call.is_gone)
         if not claimed.taken:
             return Answer(204)
         if body.brief:

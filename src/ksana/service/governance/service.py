@@ -91,8 +91,11 @@ class GovernanceService:
             self.waiting.notify([made.job])
         return made
 
-    async def pull(self, pull: Pull, who: Who, wait_us: Micros = 0) -> Pulled:
-        """Hand out due jobs; if there are none, wait for some."""
+    async def pull(
+        self, pull: Pull, who: Who, wait_us: Micros = 0, is_gone: Callable[[], bool] = bool
+    ) -> Pulled:
+        """Hand out due jobs; if there are none, wait for some. A caller that has gone by then gets
+        none: they would be lost until their leases ran out."""
         self._check_now(pull.now)
         if wait_us <= 0:
             return await self._pull(pull, who)
@@ -100,7 +103,7 @@ class GovernanceService:
         with Waiter(self.waiting, lambda job: _concerns(pull, job)) as waiter:
             while True:
                 pulled = await self._pull_in_turn(pull, who)
-                if pulled.handed or not await self._wait(waiter, pulled, until):
+                if pulled.handed or not await self._wait(waiter, pulled, until) or is_gone():
                     return pulled
 
     async def _wait(self, waiter: Waiter[GovernanceJob], pulled: Pulled, until: Instant) -> bool:

@@ -146,8 +146,11 @@ class QueueService:
             self.leasing.note_due(min(waiting))
         self.poll.notify(classes.values())
 
-    async def claim(self, claim: Claim, wait_us: Micros = 0) -> Claimed:
-        """Hand out the next jobs; if there are none, wait for some."""
+    async def claim(
+        self, claim: Claim, wait_us: Micros = 0, is_gone: Callable[[], bool] = bool
+    ) -> Claimed:
+        """Hand out the next jobs; if there are none, wait for some. A caller that has gone by then
+        gets none: they would be lost until their leases ran out."""
         if wait_us <= 0:
             return await self._claim(claim)
         until = self._clock.now() + wait_us
@@ -156,7 +159,7 @@ class QueueService:
                 claimed = await self._try(claim, until)
                 if claimed.is_busy and self._clock.now() < until:
                     await self._clock.sleep_until(self._clock.now() + random.randrange(*BUSY_PAUSE))
-                elif claimed.taken or not await self.poll.wait(waiter, until):
+                elif claimed.taken or not await self.poll.wait(waiter, until) or is_gone():
                     return claimed
 
     async def _try(self, claim: Claim, until: Instant) -> Claimed:
