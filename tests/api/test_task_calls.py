@@ -206,7 +206,7 @@ async def test_a_trigger_takes_a_body_and_may_wait_for_a_callback(ground: Ground
         "POST", path, {"override_body": '{"id": {{run_id}}}', "force_async": True}, status=202
     )
     run = await ground.find_run(made["run_id"])
-    assert (run.override_body, run.exec_type, run.callback_token is not None) == (
+    assert (run.override_body, run.exec_type, run.callback_hash is not None) == (
         '{"id": {{run_id}}}',
         "ASYNC",
         True,

@@ -19,11 +19,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
+from ksana.base.clock import SystemClock
 from ksana.store.jsonfile import store as jsonfile_store
 from ksana.store.sql.core import statements, store
 from ksana.store.sql.core.dialects import SqliteDialect
 from ksana.store.sql.core.migrate import list_migrations
 from ksana.store.sql.core.packages import list_packages
+from ksana.store.sql.core.sqlite_file import add_functions
 from tests.ground import mutants
 
 TESTS = (
@@ -135,6 +137,7 @@ def list_guards() -> list[Guard]:
 def find_keys() -> dict[str, set[str]]:
     """The columns of each table's primary key, and of unique keys of one column."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        add_functions(connection, SystemClock())
         connection.execute(
             "CREATE TABLE schema_migrations (version INTEGER PRIMARY KEY, name TEXT, at INTEGER)"
         )

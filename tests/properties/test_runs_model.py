@@ -29,6 +29,7 @@ from ksana.domain.tasks import outcome
 from ksana.domain.tasks import rescue as rescue_rules
 from ksana.domain.tasks.records import Options, RetryPolicy, Run, Task
 from ksana.engine.tasks import run_writer
+from ksana.engine.tasks.task_secrets import CLEAR
 from ksana.ports.caller import Reply, Request, Timing
 from ksana.service.tasks import callbacks as callbacks_service
 from ksana.store.sql.tasks.run_due import SqlRunDue
@@ -196,13 +197,14 @@ class RunsMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 99), status=st.sampled_from(("SUCCESS", "FAILED", "RUNNING")))
     @precondition(lambda self: self.world.is_alive)
     def call_back(self, pick: int, status: str) -> None:
-        found = [run for run in self.all_runs() if run.callback_token]
+        found = [run for run in self.all_runs() if run.callback_hash]
         if not found:
             return
         run = found[pick % len(found)]
         members = {"extend_sec": 30.0} if status == "RUNNING" else {}
+        token = CLEAR.find_token(run.uid, run.callback_hash or "")
         before = run.status
-        told = self.attempt(self.world.call_back(run.callback_token or "", status, **members))
+        told = self.attempt(self.world.call_back(token, status, **members))
         if told is None:
             return
         after = self.read(run.id)

@@ -484,23 +484,6 @@ def test_a_finished_run_waits_for_nothing_and_sums_up_its_attempts() -> None:
     )
 
 
-@pytest.mark.spec("X16")
-def test_a_callback_token_never_shows() -> None:
-    token = "f" * 32
-    error = f"no route to http://ksana/{token}"
-    run = a_run(
-        status="FAILED",
-        reason="NO_RETRIES",
-        callback_token=token,
-        error_message=error,
-        attempts=f'[{{"attempt":1,"error":"{error}"}}]',
-    )
-    for events in ((), (Fact(1, NOW, "RUN_FAILED", {"reason": "NO_RETRIES", "error": error}),)):
-        explained = ask_run(run, events=events)
-        assert token not in repr(explained)
-        assert "***" in repr(explained)
-
-
 def test_a_run_of_a_deleted_task_says_so() -> None:
     explained = ask_run(
         a_run(status="RUNNING", held_by="i"),

@@ -47,6 +47,11 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
     os.register_at_fork(after_in_child=_forget_drawn)
 
 
+def new_bytes(count: int) -> bytes:
+    """Make random bytes: a key, a nonce."""
+    return _draw(count)
+
+
 def new_uid() -> str:
     """Make 32 hex digits: the uid of a run, a callback token, a trace id."""
     return _draw(16).hex()

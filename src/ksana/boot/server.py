@@ -28,7 +28,7 @@ from ksana.api.core.services import ApiSettings, Check
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND, Micros
-from ksana.boot import banner, instance_identity
+from ksana.boot import banner, instance_identity, secrets
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.coordination import CoordinationNotes
 from ksana.boot.listening import describe_address, is_loopback, listen, share_listener
@@ -96,6 +96,7 @@ class KsanaServer:
         self._supervisor = Supervisor(clock, random, metrics.loop_restarted)
         self._events = EventLog(self._store, clock)
         self._keys = KeyRing(self._store, clock)
+        self._box = secrets.open_box(settings)
         self._dead_letters = DeadLetterService(self._store)
         self._is_local = is_loopback(settings.server.host)
         self._coordination = CoordinationNotes(settings.coordination.url)
@@ -117,6 +118,7 @@ class KsanaServer:
             events=self._events,
             dead_letters=self._dead_letters,
             keys=self._keys,
+            secrets=self._box,
             spans=self._spans,
         )
         self._surfaces: tuple[Surface, ...] = make_surfaces(self._core)
@@ -228,6 +230,7 @@ class KsanaServer:
         kinds = [kind for surface in self._surfaces for kind in surface.events]
         self._commits.start(store, [*core_events.KINDS, *kinds])
         self._store.attach(store)
+        await secrets.unlock(store, self._box, self._surfaces)
         await self._keys.refresh()
         if not self._is_local and not self._keys.any_made and not settings.server.insecure:
             raise SetupError(

@@ -21,6 +21,7 @@ from ksana.domain.events import EventKind
 from ksana.engine.core.membership import Membership
 from ksana.engine.core.retention import Retention
 from ksana.engine.core.supervisor import Loop
+from ksana.ports.secrets import SecretBox
 from ksana.ports.store import Store
 from ksana.service.core.dead_letters import DeadLetterService
 from ksana.service.core.events import EventLog
@@ -45,6 +46,8 @@ class CoreServices(msgspec.Struct, frozen=True):
     dead_letters: DeadLetterService
     """Add what can fail for good."""
     keys: KeyRing
+    secrets: SecretBox
+    """Seals what lies in the store and nobody may read there."""
     spans: Spans | None = None
     """If somebody traces."""
     offers: dict[str, Any] = {}
@@ -65,6 +68,8 @@ class Surface(msgspec.Struct, frozen=True):
     found: Callable[[Any], dict[str, int]] | None = None
     """A read function: what lies in the store, by name, for the lines printed at the start. Must
     not scan history."""
+    seals: Callable[[Any], list[str]] | None = None
+    """A read function: the keys by which its secrets in the store are sealed."""
     readiness: Callable[[], list[Check]] | None = None
     """Checks of its own for /readyz, beside its loops. Must not wait."""
     stats: Callable[[], Awaitable[Any]] | None = None

@@ -23,7 +23,7 @@ from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
 from ksana.base.ids import new_uid
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
-from ksana.boot.redaction import MASK, mask_url, redact_text
+from ksana.boot.redaction import mask_url, redact_text
 from ksana.boot.settings.sections.core import DEFAULT_SERVICE, TracingSettings
 from ksana.domain.tasks.classify import classify, clip_error
 from ksana.engine.tasks.claimed_run import AttemptOver
@@ -169,8 +169,6 @@ class Spans:
         if classify(reply.kind, reply.status).outcome != "success":
             attributes["error.type"] = reply.kind if reply.kind != "answered" else str(reply.status)
             why = redact_text(reply.error or "")
-            if held.callback_token is not None:
-                why = why.replace(held.callback_token, MASK)
             status = self._failed(clip_error(why) or None)
         context = self._context(
             int(held.trace_id, 16),

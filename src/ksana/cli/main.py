@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "config": "Print every setting, its value and where it came from.",
     "doctor": "Check this machine and the store for what a server needs.",
     "key": "Make, list and revoke API keys.",
+    "secret": "Make keys for secrets in the store, and replace them.",
     "audit": "Verify and export the audit.",
     "version": "Print the version.",
 }

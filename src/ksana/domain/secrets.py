@@ -12,8 +12,16 @@ import msgspec
 MASK: Final = "***"
 _MASK: Final = MASK.encode()
 
+SEALED: Final = "ksana1:"
+"""What every sealed text begins with. Callers may not send a text that does."""
+
 LEAST: Final = 4
 """Shorter values are not looked for: they would be found everywhere."""
+
+
+def key_id_of(sealed: str) -> str:
+    """The key that sealed a text."""
+    return sealed.removeprefix(SEALED).partition(":")[0][:16]
 
 
 class Secrets(msgspec.Struct, frozen=True, gc=False):

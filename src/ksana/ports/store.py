@@ -257,6 +257,15 @@ class Idempotency(Protocol):
         ...
 
 
+class Facts(Protocol):
+    """What belongs to the store as a whole, such as the key of its tokens."""
+
+    def find_or_note(self, name: str, value: str) -> str:
+        """The fact of this name; if there is none, note this value and answer it. Of several
+        instances at once the first decides for all."""
+        ...
+
+
 class Tx(Protocol):
     """What a transaction function is given: the clock and the tables of the core. A surface's own
     protocol adds its tables (`TasksTx`, `QueueTx`); the core names none of them."""
@@ -286,6 +295,9 @@ class Tx(Protocol):
 
     @property
     def idempotency(self) -> Idempotency: ...
+
+    @property
+    def facts(self) -> Facts: ...
 
 
 EventRow = tuple[Instant, str, str, str, str]

@@ -55,7 +55,8 @@ async def test_each_slot_of_many_is_claimed_or_not_by_its_own_guard(
     def advance(tx: Any) -> tuple[list[Task], list[bool]]:
         tasks = add_tasks(tx, count)
         for task in tasks[::3]:
-            tx.tasks.delete_if_living(task)  # the version rises: the slot seen before is void
+            # The version rises: the slot seen before is void.
+            tx.tasks.delete_if_living(task, task.definition)
         return tasks, tx.tasks.advance_unchanged(
             [Advance(task, tx.now + n, tx.now + n, 1, "") for n, task in enumerate(tasks)]
         )

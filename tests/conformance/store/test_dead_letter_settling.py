@@ -106,7 +106,9 @@ async def test_all_that_match_are_replayed_page_by_page_and_a_refused_one_stays(
         await failing.fail_run(task_id, f"answered {number}")
         await failing.fail_run(gone, f"answered {number}")
     await failing.fail_run(task_id, "another error")
-    await failing.store.transact(lambda tx: tx.tasks.delete_if_living(tx.tasks.find(gone)))
+    await failing.store.transact(
+        lambda tx: tx.tasks.delete_if_living(task := tx.tasks.find(gone), task.definition)
+    )
     wanted = LetterFilter(error_key=group_key("answered 9"))
     done: list[SettledLetter] = []
     place = None

@@ -11,6 +11,7 @@ from ksana.api.core.routing import Answer, Call, Content, Headers, Route
 from ksana.api.tasks.job_shapes import check_payload
 from ksana.api.tasks.members import TaskSurface, given, read_if_match, trace_of
 from ksana.api.tasks.runs import Page, PageSize, RunShown, show_run
+from ksana.api.tasks.secret_members import refuse_sealed
 from ksana.api.tasks.task_bodies import SERVER_OWNED, TaskBody, WholeTask
 from ksana.api.tasks.task_shapes import change_task, read_task
 from ksana.api.tasks.task_views import TaskView, show_task
@@ -148,6 +149,7 @@ class _TaskEdge:
     async def trigger_task(self, call: Call, body: TriggerBody) -> Content:
         task_id, override_body = call.params["id"], given(body.override_body, None)
         if override_body is not None:
+            refuse_sealed(override_body, "override_body")
             await self._check_override(task_id, override_body)
         work = self._tasks.trigger(
             task_id,

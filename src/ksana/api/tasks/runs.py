@@ -231,7 +231,6 @@ def to_run_ref(text: str) -> RunRef:
 
 def show_run(run: Run, task: Task | None) -> RunShown:
     """Render a run."""
-    token = run.callback_token
     headers = _read_json(run.request_headers, None)
     if isinstance(headers, dict):
         headers = mask_headers(
@@ -253,14 +252,14 @@ def show_run(run: Run, task: Task | None) -> RunShown:
         exec_type=run.exec_type,
         retry_of=run.retry_of,
         request_headers=headers,
-        request_body=_hide(run.request_body, token),
+        request_body=run.request_body,
         response_code=run.response_code,
         response_body=run.response_body,
         response_truncated=run.response_truncated,
         response_encoding=run.response_encoding,
-        error_message=_hide(run.error_message, token),
+        error_message=run.error_message,
         next_retry_time=show_time(run.next_retry_time),
-        callback_token=None if token is None else MASK,
+        callback_token=None if run.callback_hash is None else MASK,
         callback_deadline=show_time(run.callback_deadline),
         callback_data=_read_json(run.callback_data, run.callback_data),
         trace_id=run.trace_id,
@@ -293,10 +292,6 @@ async def _list(surface: TaskSurface, query: TaskRunsQuery, task_id: int | None)
         query.page,
         query.page_size,
     )
-
-
-def _hide(text: str | None, token: str | None) -> str | None:
-    return text.replace(token, MASK) if text and token else text
 
 
 def _read_json(text: str | None, default: Any) -> Any:

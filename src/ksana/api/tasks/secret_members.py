@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from ksana.base.errors import InvalidError
-from ksana.domain.secrets import MASK
+from ksana.domain.secrets import MASK, SEALED
 from ksana.domain.tasks import headers as header_rules
 from ksana.domain.tasks.records import Definition
 from ksana.domain.tasks.secrets import SECRET_HEADERS, has_moved, list_secret_names
@@ -70,6 +70,7 @@ def read_headers(
         if lower in seen:
             raise InvalidError(f"the header {name[:64]} is given twice", field=field)
         seen.add(lower)
+        refuse_sealed(value, field)
         if value == MASK and (lower in hidden or lower in was_hidden):
             if lower not in kept:
                 raise InvalidError(
@@ -88,6 +89,12 @@ def read_headers(
     return headers
 
 
+def refuse_sealed(value: str, field: str) -> None:
+    """Raise InvalidError for a text that looks like a sealed secret: nobody may have one opened."""
+    if value.startswith(SEALED):
+        raise InvalidError(f"a text may not begin with {SEALED}", field=field)
+
+
 def read_body(sent: str, is_secret: bool, stored: Stored, field: str) -> str | None:
     """A task's body; `***` keeps a secret one that is stored."""
     old = stored.old
@@ -98,6 +105,7 @@ def read_body(sent: str, is_secret: bool, stored: Stored, field: str) -> str | N
             )
         stored.refuse_if_moved("the secret body", field)
         return old.body
+    refuse_sealed(sent, field)
     return sent or None
 
 

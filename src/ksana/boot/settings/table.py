@@ -16,6 +16,7 @@ from ksana.boot.settings.sections.core import (
     EgressSettings,
     LoggingSettings,
     MetricsSettings,
+    SecretSettings,
     ServerSettings,
     StoreSettings,
     TracingSettings,
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     server: ServerSettings = ServerSettings()
     store: StoreSettings = StoreSettings()
+    secret: SecretSettings = SecretSettings()
     coordination: CoordinationSettings = CoordinationSettings()
     egress: EgressSettings = EgressSettings()
     logging: LoggingSettings = LoggingSettings()

@@ -15,6 +15,7 @@ import msgspec
 from ksana.base.durations import format_duration, parse_duration
 from ksana.base.instant import Micros
 from ksana.boot.redaction import mask_url
+from ksana.boot.sealing import read_keys
 
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
@@ -246,6 +247,15 @@ def sqlite_url(data_dir: str) -> str:
     return "sqlite:///" + path
 
 
+def _read_secret_keys(raw: Any) -> str:
+    parts = raw if isinstance(raw, list) else [raw]
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError("it must be text, or a list of texts")
+    value = " ".join(parts)
+    read_keys(value)
+    return value
+
+
 def _show_words(words: tuple[str, ...]) -> str:
     return ",".join(words)
 
@@ -266,3 +276,4 @@ BASE_URL: Final = Kind("URL", _read_base_url, mask_url)
 ENDPOINT_URL: Final = Kind("URL", _read_endpoint_url, mask_url)
 STORE_URL: Final = Kind("URL", _read_store_url, mask_url)
 COORDINATION_URL: Final = Kind("URL", _read_coordination_url, mask_url)
+SECRET_KEYS: Final = Kind("text", _read_secret_keys)

@@ -24,6 +24,7 @@ from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.changes import METRIC_OF
 from ksana.domain.tasks.events import KINDS
 from ksana.domain.tasks.records import QUEUE_PLACE, Task
+from ksana.domain.tasks.sealing import CLEAR, GONE, UNKNOWN
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.tasks.claimed_run import AttemptOver
@@ -32,8 +33,10 @@ from ksana.engine.tasks.firing import FiringEngine
 from ksana.engine.tasks.queue_runs import QueueRuns
 from ksana.engine.tasks.recorder import RunObserver
 from ksana.engine.tasks.rescue import RescueEngine
+from ksana.engine.tasks.resealing import Resealer
 from ksana.engine.tasks.run_history import RunHistory, add_run_history
 from ksana.engine.tasks.run_log import RunLog
+from ksana.engine.tasks.task_secrets import TaskSecrets
 from ksana.outbound.by_scheme import HttpCaller
 from ksana.outbound.egress import EgressPolicy
 from ksana.ports.handover import NO_QUEUE, QueueJobs
@@ -202,7 +205,9 @@ def make_surface(core: CoreServices) -> Surface:
     metrics, history = TaskMetrics(core), RunHistory(store, clock)
     figures = TaskFigures(store, clock, metrics.know_tasks)
     others = (RunLog(), history)
-    delivery = _make_delivery(core, metrics, others)
+    secrets = TaskSecrets(core.secrets)
+    resealer = Resealer(store, clock, secrets)
+    delivery = _make_delivery(core, metrics, others, secrets)
     firing = FiringEngine(
         store,
         clock,
@@ -212,6 +217,7 @@ def make_surface(core: CoreServices) -> Surface:
         metrics,
         batch_limit=limits.batch_limit,
         poll_us=limits.poll_interval_us,
+        secrets=secrets,
     )
     jobs: QueueJobs = core.offers.get("queue", NO_QUEUE)
     queue_runs = QueueRuns(store, clock, jobs, me, (metrics, *others), delivery.on_handled)
@@ -219,7 +225,7 @@ def make_surface(core: CoreServices) -> Surface:
     rescue = RescueEngine(store, clock, me, delivery.ready, delivery.known_runs, queue_runs)
     delivery.on_wakes = rescue.wakes.signal
     hints = _Hints(firing, delivery)
-    surface = _make_services(core, hints, jobs)
+    surface = _make_services(core, hints, jobs, secrets)
 
     async def drain() -> None:
         firing.stop()
@@ -229,7 +235,7 @@ def make_surface(core: CoreServices) -> Surface:
         finally:
             delivery.close()
 
-    core.dead_letters.add(make_letter_section(hints))
+    core.dead_letters.add(make_letter_section(hints, secrets))
     add_run_history(core.retention, settings.store.retention_us)
     core.metrics.on_scrape(figures.collect)
     core.metrics.on_scrape(lambda: _call_families(delivery, limits.workers))
@@ -241,6 +247,7 @@ def make_surface(core: CoreServices) -> Surface:
         firing.pump,
         history.pump,
         figures.pump,
+        resealer.pump,
     )
     return Surface(
         name="tasks",
@@ -248,13 +255,17 @@ def make_surface(core: CoreServices) -> Surface:
         routes=(*_list_routes(surface), *explain_api.routes(ExplainService(store, jobs))),
         loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,
+        seals=_list_seals,
         stats=lambda: store.read(_stats),
         drain=drain,
     )
 
 
 def _make_delivery(
-    core: CoreServices, metrics: TaskMetrics, others: tuple[RunObserver, ...]
+    core: CoreServices,
+    metrics: TaskMetrics,
+    others: tuple[RunObserver, ...],
+    secrets: TaskSecrets,
 ) -> Delivery:
     limits = core.settings.section(TaskSettings)
     return Delivery(
@@ -269,17 +280,20 @@ def _make_delivery(
         per_host=limits.per_host,
         callback_base=_callback_base(core),
         agent=f"ksana/{__version__}",
+        secrets=secrets,
     )
 
 
-def _make_services(core: CoreServices, hints: _Hints, jobs: QueueJobs) -> TaskSurface:
+def _make_services(
+    core: CoreServices, hints: _Hints, jobs: QueueJobs, secrets: TaskSecrets
+) -> TaskSurface:
     settings, store, clock = core.settings, core.store, core.clock
     callback, timers = settings.section(CallbackSettings), settings.section(TimerSettings)
     return TaskSurface(
-        tasks=TaskService(store, clock, hints, timers.once_grace_us),
-        runs=RunService(store, hints, jobs),
+        tasks=TaskService(store, clock, hints, timers.once_grace_us, secrets),
+        runs=RunService(store, hints, jobs, secrets),
         callbacks=CallbackService(
-            store, clock, hints, callback.token_ttl_us, callback.identity_mode
+            store, clock, hints, callback.token_ttl_us, callback.identity_mode, secrets
         ),
         defaults=_defaults(core),
         clock=clock,
@@ -323,6 +337,10 @@ def _callback_base(core: CoreServices) -> str:
 
 def _found(tx: TasksTx) -> dict[str, int]:
     return {"tasks": sum(tx.tasks.count_by_status().values())}
+
+
+def _list_seals(tx: TasksTx) -> list[str]:
+    return [seal for seal in tx.task_seals.list_seals() if seal not in (CLEAR, GONE, UNKNOWN)]
 
 
 def _figures(tx: TasksTx) -> tuple[dict[str, int], int]:

@@ -72,9 +72,6 @@ class RunExplanation(msgspec.Struct, frozen=True):
 def explain_run(facts: RunFacts) -> RunExplanation:
     """Say why."""
     run = facts.run
-    facts = msgspec.structs.replace(
-        facts, events=tuple(_masked(fact, run.callback_token) for fact in facts.events)
-    )
     reasons = [*_explain_state(facts)]
     waits_for = None
     if run.status not in RUN.final:
@@ -100,7 +97,7 @@ def _explain_state(facts: RunFacts) -> list[Reason]:
         (fact for fact in reversed(of_state) if fact.data.get("reason") == run.reason), None
     )
     if run.reason is not None:
-        data = {"status": run.status, "error": _hide(run.error_message, run.callback_token)}
+        data = {"status": run.status, "error": run.error_message}
         reasons.append(
             recorded(last, run.reason) if last is not None else reason(run.reason, **data)
         )
@@ -193,9 +190,7 @@ def _moment(fact: Fact) -> Moment:
 def _sum_up(facts: RunFacts) -> dict[str, Any]:
     """How many attempts were made, how many may be, and what came of each."""
     run = facts.run
-    made: list[dict[str, Any]] = msgspec.json.decode(
-        _hide(run.attempts, run.callback_token) or "[]"
-    )
+    made: list[dict[str, Any]] = msgspec.json.decode(run.attempts or "[]")
     allowed = None if facts.task is None else facts.task.definition.retry.max_retries + 1
     kept = (
         "attempt",
@@ -219,18 +214,3 @@ def _sum_up(facts: RunFacts) -> dict[str, Any]:
         "words": words,
         "list": ended,
     }
-
-
-def _masked(fact: Fact, token: str | None) -> Fact:
-    """A target's error may repeat the callback's address: its token is not for readers."""
-    if token is None:
-        return fact
-    data = {
-        name: _hide(value, token) if isinstance(value, str) else value
-        for name, value in fact.data.items()
-    }
-    return msgspec.structs.replace(fact, data=data)
-
-
-def _hide(text: str | None, token: str | None) -> str | None:
-    return text.replace(token, MASK) if text and token else text

@@ -74,6 +74,8 @@ class Options(msgspec.Struct, frozen=True, omit_defaults=True):
     signing_secret: str | None = None
     secret_headers: tuple[str, ...] = ()
     secret_body: bool = False
+    sealed_by: str = ""
+    """The key by which the secrets are sealed: see `sealing`."""
     max_queued: int = 100
     misfire_grace_us: Micros = MINUTE
     retry_on_callback_failure: bool = False
@@ -157,7 +159,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     error_message: str | None
     reason: str | None
     next_retry_time: Instant | None
-    callback_token: str | None
+    callback_hash: str | None
+    """The hash of its callback token."""
     callback_deadline: Instant | None
     callback_data: str | None
     override_body: str | None
@@ -185,13 +188,15 @@ class ClaimedRun(msgspec.Struct, frozen=True, gc=False):
     host: str
     is_counted: bool
     held_by: str
-    callback_token: str | None = None
+    callback_hash: str | None = None
     override_body: str | None = None
     attempts: str = "[]"
     lease: int = 0
     """The generation of the instance's lease under which it was claimed."""
     due_at: Instant | None = None
     """When it should have started, for a first attempt whose lateness says something of us."""
+    callback_token: str | None = None
+    """Known while it is sent: see `engine/tasks/task_secrets.py`."""
 
 
 class NewRun(msgspec.Struct, frozen=True, gc=False):
@@ -211,7 +216,7 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     token: int
     reason: str
     trace_id: str
-    callback_token: str | None = None
+    callback_hash: str | None = None
     override_body: str | None = None
     retry_of: int | None = None
     more: str = ""

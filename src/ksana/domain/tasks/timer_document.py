@@ -33,6 +33,7 @@ from ksana.domain.schedule_json import read_schedule, write_schedule
 from ksana.domain.tasks.headers import check_headers, check_method, check_url
 from ksana.domain.tasks.job_runs import check_job
 from ksana.domain.tasks.records import Definition, Dialect, Options, RetryPolicy, Task, TaskType
+from ksana.domain.tasks.sealing import settle_seal
 
 MAX_TASK_ID: Final = 2**53 - 1
 _PLAIN: Final = (
@@ -316,7 +317,7 @@ def _read_definition(job: _Job, now: Instant, defaults: TimerDefaults) -> Defini
     )
     definition = _read_beyond(beyond, definition) if beyond else definition
     check_job(definition)
-    return definition
+    return settle_seal(definition)
 
 
 def _read_beyond(beyond: dict[str, Any], definition: Definition) -> Definition:

@@ -36,7 +36,7 @@ def claimed_run_of(
         host=run.host,
         is_counted=run.is_counted,
         held_by=instance_id,
-        callback_token=run.callback_token,
+        callback_hash=run.callback_hash,
         override_body=run.override_body,
         attempts=run.attempts,
         lease=lease,

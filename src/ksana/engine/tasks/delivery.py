@@ -25,6 +25,7 @@ from ksana.engine.tasks.dispatcher import Dispatcher, InstanceLease
 from ksana.engine.tasks.host_limits import HostQueue, SlotBudget
 from ksana.engine.tasks.outcomes import Recorded
 from ksana.engine.tasks.recorder import Recorder, RunObserver
+from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.caller import Caller
 from ksana.ports.store import Store
 
@@ -54,6 +55,7 @@ class Delivery:
         per_host: int,
         callback_base: str,
         agent: str,
+        secrets: TaskSecrets = CLEAR,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
@@ -72,6 +74,7 @@ class Delivery:
             per_host=per_host,
             callback_base=callback_base,
             agent=agent,
+            secrets=secrets,
         )
         self.recorder = Recorder(
             store,

@@ -18,6 +18,7 @@ from ksana.domain.tasks.records import NODE_PLACE, QUEUE_PLACE, ClaimedRun
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue, SlotBudget
 from ksana.engine.tasks.requests import Built, build_request, shown_reply
+from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.engine.tasks.watermark import Watermark
 from ksana.ports.caller import NOT_OURS, Call, Caller, Reply, Timing
 from ksana.ports.store import Store
@@ -69,6 +70,7 @@ class Dispatcher:
         per_host: int,
         callback_base: str,
         agent: str,
+        secrets: TaskSecrets = CLEAR,
     ) -> None:
         """`on_over` is told of every attempt that ended."""
         self._store = store
@@ -81,6 +83,7 @@ class Dispatcher:
         self._per_host = per_host
         self._callback_base = callback_base
         self._agent = agent
+        self._secrets = secrets
         self._queues: dict[str, HostQueue] = {}
         self.in_flight: dict[int, CallInFlight] = {}
         self._slots = CallSlots(self.in_flight, workers)
@@ -210,7 +213,9 @@ class Dispatcher:
             self._end(run, None, Reply("aborted", Timing(), error=NOT_OURS, sends=0), now)
             return
         try:
-            built = build_request(run, now, self._callback_base, self._agent)
+            built = build_request(
+                self._secrets.open_run(run), now, self._callback_base, self._agent
+            )
         except Exception as error:  # a bad definition fails its own run, nobody else's
             why = f"the request cannot be made: {error}"
             self._end(run, None, Reply("refused", Timing(), error=why, sends=0), now)

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import msgspec
 
 from ksana.base.clock import Clock
-from ksana.base.ids import new_run_uids, new_tokens, new_uid
+from ksana.base.ids import new_run_uids, new_tokens
 from ksana.base.instant import MILLISECOND, Instant
 from ksana.domain.tasks import firing as rules
 from ksana.domain.tasks.firing import Counts, Firing, PlannedRun
@@ -26,6 +26,7 @@ from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.host_limits import SlotBudget
 from ksana.engine.tasks.run_writer import write_misfire, write_runs
 from ksana.engine.tasks.task_cache import TaskCache
+from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import Advance, FindTask, TasksTx, find_no_task
 
@@ -78,8 +79,10 @@ class FiringEngine:
         *,
         batch_limit: int,
         poll_us: int,
+        secrets: TaskSecrets = CLEAR,
     ) -> None:
         self._store = store
+        self._secrets = secrets
         self._clock = clock
         self._instance_id = instance_id
         self._slot_budget = slot_budget
@@ -109,7 +112,12 @@ class FiringEngine:
         self._next_at = None
         limit = self._batch_limit if self._is_busy else min(FIRST_BATCH, self._batch_limit)
         fired = await self._store.transact(
-            fire_due, self._instance_id, limit, self._slot_budget(), self.cache.find
+            fire_due,
+            self._instance_id,
+            limit,
+            self._slot_budget(),
+            self.cache.find,
+            self._secrets,
         )
         self.cache.add(fired.due)
         self._is_busy = fired.is_full
@@ -131,7 +139,12 @@ class FiringEngine:
 
 
 def fire_due(
-    tx: TasksTx, instance_id: str, limit: int, budget: SlotBudget, find: FindTask = find_no_task
+    tx: TasksTx,
+    instance_id: str,
+    limit: int,
+    budget: SlotBudget,
+    find: FindTask = find_no_task,
+    secrets: TaskSecrets = CLEAR,
 ) -> Fired:
     """Fire everything that is due, up to `limit` tasks. `find` knows tasks by id and version."""
     budget = budget.copy()  # the function may be run again
@@ -156,7 +169,7 @@ def fire_due(
                     write_misfire(tx, task, decision)
                     fired.misfires.append((task.id, decision.misfire.count))
                 planned += [(task, run) for run in decision.runs]
-        _write_planned(tx, planned, instance_id, budget, fired)
+        _write_planned(tx, planned, instance_id, budget, fired, secrets)
     if not fired.is_full:
         fired.next_at = tx.tasks.next_fire_at()
     return fired
@@ -174,9 +187,10 @@ def _write_planned(
     instance_id: str,
     budget: SlotBudget,
     fired: Fired,
+    secrets: TaskSecrets,
 ) -> None:
     """Write the runs of slots that were claimed, and the watermark for those that are sent soon."""
-    runs = plan_runs(tx.now, planned, instance_id, budget)
+    runs = plan_runs(tx.now, planned, instance_id, budget, secrets)
     lease = budget.lease
     for run_id, run, (task, _) in zip(write_runs(tx, runs), runs, planned, strict=True):
         if run.held_by is not None:
@@ -194,7 +208,7 @@ def _write_planned(
                     run.host,
                     True,
                     instance_id,
-                    run.callback_token,
+                    run.callback_hash,
                     None,
                     "[]",
                     lease,
@@ -210,7 +224,11 @@ def _write_planned(
 
 
 def plan_runs(
-    now: Instant, planned: list[tuple[Task, PlannedRun]], instance_id: str, budget: SlotBudget
+    now: Instant,
+    planned: list[tuple[Task, PlannedRun]],
+    instance_id: str,
+    budget: SlotBudget,
+    secrets: TaskSecrets = CLEAR,
 ) -> list[NewRun]:
     """The runs to write for slots: claimed by us where the budget has a slot, else ready, waiting
     or skipped."""
@@ -239,7 +257,7 @@ def plan_runs(
                 token,
                 plan.reason,
                 uid,
-                new_uid() if exec_type == "ASYNC" else None,
+                secrets.hash_new_token(uid) if exec_type == "ASYNC" and start != "skip" else None,
                 None,
                 None,
                 rules.limits_of(definition) if start == "skip" else "",

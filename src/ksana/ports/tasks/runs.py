@@ -26,7 +26,7 @@ class Runs(Protocol):
         """Read a run. With `lock` its row is locked until the transaction ends."""
         ...
 
-    def find_id(self, *, uid: str | None = None, callback_token: str | None = None) -> int | None:
+    def find_id(self, *, uid: str | None = None, callback_hash: str | None = None) -> int | None:
         """The run with this uid, or with this callback token."""
         ...
 

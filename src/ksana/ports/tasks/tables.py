@@ -57,8 +57,9 @@ class Tasks(Protocol):
         version rises by one."""
         ...
 
-    def delete_if_living(self, task: Task) -> bool:
-        """Soft-delete: disarmed, the name and the job id free again. Answer whether it lived."""
+    def delete_if_living(self, task: Task, kept: Definition) -> bool:
+        """Soft-delete: disarmed, the name and the job id free again, headers, body and options as
+        in `kept`, which has no secrets. Answer whether it lived."""
         ...
 
     def find(self, task_id: int, *, lock: bool = False) -> Task | None:
@@ -119,6 +120,32 @@ class Tasks(Protocol):
         ...
 
 
+class TaskSeals(Protocol):
+    """How the secrets of tasks are stored: by a key's id, `clear`, `gone` (deleted with their
+    task) or `unknown` (stored before this was noted)."""
+
+    def list_seals(self) -> list[str]:
+        """Every way that occurs, in a few steps along an index."""
+        ...
+
+    def count(self, sealed_by: str) -> int:
+        """How many tasks' secrets are stored in one way."""
+        ...
+
+    def list_sealed(self, sealed_by: str, after: int, limit: int) -> list[Task]:
+        """Some of these tasks after an id, by id, deleted ones included."""
+        ...
+
+    def reseal_if_version(self, task: Task, definition: Definition) -> bool:
+        """Store a task's secrets another way, if it has the version it was read with; the version
+        stays, for nothing changed."""
+        ...
+
+    def drop_override_bodies(self, task_id: int) -> None:
+        """Forget the bodies that triggers of a task sent in place of its own."""
+        ...
+
+
 class TasksTx(DeadLetterTx, Protocol):
     """A transaction with the tables of tasks and runs."""
 
@@ -133,3 +160,6 @@ class TasksTx(DeadLetterTx, Protocol):
 
     @property
     def run_changes(self) -> RunChanges: ...
+
+    @property
+    def task_seals(self) -> TaskSeals: ...

@@ -1,5 +1,6 @@
 """Use cases of callbacks: a target says how an asynchronous run ended, or that it still works."""
 
+import contextlib
 import hmac
 from typing import Any
 
@@ -16,6 +17,8 @@ from ksana.domain.tasks.changes import extend_deadline
 from ksana.domain.tasks.records import Run, Task
 from ksana.domain.tasks.secrets import add_token, find_secrets
 from ksana.engine.tasks.run_writer import write_changes
+from ksana.engine.tasks.task_secrets import CLEAR, TOKEN_DIGITS, TaskSecrets, hash_token
+from ksana.ports.secrets import SealError
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
 from ksana.service.tasks.definitions import Hints
@@ -67,9 +70,16 @@ class CallbackService:
     """Takes callbacks by token or by identity."""
 
     def __init__(
-        self, store: Store, clock: Clock, hints: Hints, token_ttl_us: Micros, identity_mode: bool
+        self,
+        store: Store,
+        clock: Clock,
+        hints: Hints,
+        token_ttl_us: Micros,
+        identity_mode: bool,
+        secrets: TaskSecrets = CLEAR,
     ) -> None:
         self._store = store
+        self._secrets = secrets
         self._clock = clock
         self._hints = hints
         self._token_ttl_us = token_ttl_us
@@ -77,7 +87,9 @@ class CallbackService:
 
     async def take_by_token(self, token: str, received: Received) -> CallbackAnswer:
         """An unknown or outlived token is NOT_FOUND."""
-        answer, hosts = await self._store.transact(_by_token, token, received, self._token_ttl_us)
+        answer, hosts = await self._store.transact(
+            _by_token, token, received, self._token_ttl_us, self._secrets
+        )
         for host in hosts:
             self._hints.ready(host)
         return answer
@@ -90,39 +102,46 @@ class CallbackService:
             raise NotFoundError(
                 "callbacks without a token are turned off here: use the callback URL with its token"
             )
-        answer, hosts = await self._store.transact(_by_identity, task_id, run_id, received)
+        answer, hosts = await self._store.transact(
+            _by_identity, task_id, run_id, received, self._secrets
+        )
         for host in hosts:
             self._hints.ready(host)
         return answer
 
 
 def _by_token(
-    tx: TasksTx, token: str, received: Received, ttl_us: Micros
+    tx: TasksTx, token: str, received: Received, ttl_us: Micros, secrets: TaskSecrets
 ) -> tuple[CallbackAnswer, set[str]]:
-    run_id = tx.runs.find_id(callback_token=token)
-    run = None if run_id is None else tx.runs.find(run_id)
-    if (
-        run is None
-        or run.callback_token is None
-        or not hmac.compare_digest(run.callback_token, token)
-    ):
+    run = _find_by_token(tx, token)
+    if run is None or (run.end_time is not None and tx.now > run.end_time + ttl_us):
         raise NotFoundError("no run waits for this callback token")
-    if run.end_time is not None and tx.now > run.end_time + ttl_us:
-        raise NotFoundError("no run waits for this callback token")
-    return _take(tx, run.id, run.task_id, received)
+    return _take(tx, run.id, run.task_id, received, secrets)
+
+
+def _find_by_token(tx: TasksTx, token: str) -> Run | None:
+    """The run of a token. The store has its hash; of a run that was open when tokens came to be
+    hashed it has the token itself, which is shorter, so that a hash is never taken for one."""
+    stored = [hash_token(token), token] if len(token) == TOKEN_DIGITS else [hash_token(token)]
+    for text in stored:
+        run_id = tx.runs.find_id(callback_hash=text)
+        run = None if run_id is None else tx.runs.find(run_id)
+        if run is not None and hmac.compare_digest((run.callback_hash or "").rstrip(), text):
+            return run
+    return None
 
 
 def _by_identity(
-    tx: TasksTx, task_id: int, run_id: int, received: Received
+    tx: TasksTx, task_id: int, run_id: int, received: Received, secrets: TaskSecrets
 ) -> tuple[CallbackAnswer, set[str]]:
     run = tx.runs.find(run_id)
     if run is None or run.task_id != task_id:
         raise NotFoundError(f"task {task_id} has no run {run_id}")
-    return _take(tx, run_id, task_id, received)
+    return _take(tx, run_id, task_id, received, secrets)
 
 
 def _take(
-    tx: TasksTx, run_id: int, task_id: int, received: Received
+    tx: TasksTx, run_id: int, task_id: int, received: Received, task_secrets: TaskSecrets
 ) -> tuple[CallbackAnswer, set[str]]:
     task = tx.tasks.find(task_id, lock=True)
     run = tx.runs.find(run_id, lock=True)
@@ -135,7 +154,7 @@ def _take(
     method = task.definition.callback_method
     if received.method != method:
         raise MethodError(f"this task takes its callback by {method}")
-    received = _mask(received, _secrets_of(task, run))
+    received = _mask(received, _secrets_of(task, run, task_secrets))
     status = received.body.status
     if status not in ("SUCCESS", "FAILED", "RUNNING"):
         raise InvalidError("status must be SUCCESS, FAILED or RUNNING", field="status")
@@ -154,15 +173,26 @@ def _take(
     return _end(tx, task, run, received.body)
 
 
-def _secrets_of(task: Task, run: Run) -> Secrets | None:
-    definition, options = task.definition, task.definition.options
-    found = find_secrets(definition.headers.items(), options.secret_headers, options.signing_secret)
-    return found if run.callback_token is None else add_token(found, run.callback_token)
+def _secrets_of(task: Task, run: Run, task_secrets: TaskSecrets) -> Secrets | None:
+    """What the target knows and may repeat. What cannot be opened here was not sent from here."""
+    found: Secrets | None = None
+    with contextlib.suppress(SealError):
+        definition = task_secrets.open(task.definition, task.job_id)
+        options = definition.options
+        found = find_secrets(
+            definition.headers.items(), options.secret_headers, options.signing_secret
+        )
+    with contextlib.suppress(SealError):
+        if run.callback_hash is not None:
+            found = add_token(found, task_secrets.find_token(run.uid, run.callback_hash))
+    return found
 
 
 def _mask(received: Received, secrets: Secrets | None) -> Received:
     """The callback as it is kept: what it repeats of the run's secrets reads `***`."""
-    if secrets is None:
+    raw = received.raw_body.encode()
+    is_clean = b"\\" not in raw and not (secrets and secrets.are_in(raw))
+    if secrets is None or (is_clean and not secrets.are_in(received.headers_json.encode())):
         return received
     body = received.body
     data, error = body.data, body.error_message

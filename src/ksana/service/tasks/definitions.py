@@ -15,8 +15,10 @@ from ksana.domain.schedule import Once
 from ksana.domain.tasks.arming import arm, rearm
 from ksana.domain.tasks.changes import cancel
 from ksana.domain.tasks.records import Definition, Dialect, Run, Status, Task
+from ksana.domain.tasks.sealing import drop_secrets
 from ksana.engine.tasks.firing import drop_due_slots
 from ksana.engine.tasks.run_writer import write_changes
+from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
 from ksana.service.core.batching import Batcher
@@ -67,8 +69,16 @@ class NewTask(msgspec.Struct, frozen=True):
 class TaskService:
     """Create, read, change, delete, trigger."""
 
-    def __init__(self, store: Store, clock: Clock, hints: Hints, once_grace_us: Micros) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        hints: Hints,
+        once_grace_us: Micros,
+        secrets: TaskSecrets = CLEAR,
+    ) -> None:
         self._store = store
+        self._secrets = secrets
         self._clock = clock
         self._hints = hints
         self._once_grace_us = once_grace_us
@@ -78,12 +88,14 @@ class TaskService:
         """Make a task. A living C name or a job id that is taken is ALREADY_EXISTS."""
         if new.dialect == "T" and new.job_id is None and idempotency is None:
             return await self._intake.add(new)  # nothing can refuse it
-        task = await self._store.transact(once_only(_create, idempotency), new, self._once_grace_us)
+        task = await self._store.transact(
+            once_only(_create, idempotency), new, self._once_grace_us, self._secrets
+        )
         self._hints.due(task.fire_at)
         return task
 
     def _create_many(self, tx: TasksTx, news: Sequence[NewTask]) -> list[Task]:
-        return _create_many(tx, news, self._once_grace_us)
+        return _create_many(tx, news, self._once_grace_us, self._secrets)
 
     def _announce(self, _: Sequence[NewTask], tasks: Sequence[Task]) -> None:
         self._hints.made(tasks)
@@ -119,7 +131,9 @@ class TaskService:
     ) -> Task:
         """Change a task to what `make` answers for its present state; a `version` that is not
         current is VERSION_CONFLICT."""
-        task = await self._store.transact(_change, ref, make, version, status, self._once_grace_us)
+        task = await self._store.transact(
+            _change, ref, make, version, status, self._once_grace_us, self._secrets
+        )
         self._hints.due(task.fire_at)
         return task
 
@@ -147,7 +161,13 @@ class TaskService:
         refusal is recorded."""
         work = once_only(trigger_task, idempotency)
         started = await self._store.transact(
-            record_refusal, work, ref, override_body, force_async, trace_id or new_uid()
+            record_refusal,
+            work,
+            ref,
+            override_body,
+            force_async,
+            trace_id or new_uid(),
+            self._secrets,
         )
         if isinstance(started, ConflictError):
             raise started
@@ -164,7 +184,7 @@ class TaskService:
     ) -> Started:
         """Run a task at once, beside whatever runs, uncounted."""
         started = await self._store.transact(
-            once_only(run_task_now, idempotency), ref, trace_id or new_uid()
+            once_only(run_task_now, idempotency), ref, trace_id or new_uid(), self._secrets
         )
         self._hints.ready(started.host)
         return started
@@ -194,17 +214,19 @@ def _list_timers(tx: TasksTx, after: int, limit: int) -> list[Task]:
     return tx.tasks.list_tasks(exec_type="SYNC", makes_calls=True, after=after, limit=limit)
 
 
-def _create(tx: TasksTx, new: NewTask, once_grace_us: Micros) -> Task:
+def _create(tx: TasksTx, new: NewTask, once_grace_us: Micros, secrets: TaskSecrets) -> Task:
     if new.job_id and tx.tasks.find_id(job_id=new.job_id) is not None:
         raise ConflictError(
             f"a job with the id {new.job_id} exists already", code="ALREADY_EXISTS", field="id"
         )
     if new.dialect == "C":
         _check_name(tx, new.definition.name, None)
-    return _create_many(tx, [new], once_grace_us)[0]
+    return _create_many(tx, [new], once_grace_us, secrets)[0]
 
 
-def _create_many(tx: TasksTx, news: Sequence[NewTask], once_grace_us: Micros) -> list[Task]:
+def _create_many(
+    tx: TasksTx, news: Sequence[NewTask], once_grace_us: Micros, secrets: TaskSecrets
+) -> list[Task]:
     """Make tasks whose names and ids are free."""
     now = tx.now
     # Ids of ours are new, and ids that grow with time stand side by side in their index.
@@ -220,7 +242,7 @@ def _create_many(tx: TasksTx, news: Sequence[NewTask], once_grace_us: Micros) ->
                 id=0,
                 job_id=job_id,
                 dialect=new.dialect,
-                definition=new.definition,
+                definition=secrets.seal(new.definition, job_id),
                 status=new.status,
                 version=1,
                 created_at=now,
@@ -278,6 +300,7 @@ def _change(
     version: int | None,
     status: str | None,
     once_grace_us: Micros,
+    secrets: TaskSecrets,
 ) -> Task:
     task = find_task(tx, ref, lock=True)
     if version is not None and version != task.version:
@@ -286,7 +309,7 @@ def _change(
             code="VERSION_CONFLICT",
             current={"version": task.version},
         )
-    definition = make(task, tx.now)
+    definition = secrets.seal(make(task, tx.now), task.job_id)
     new_status = status or task.status
     if task.dialect == "C" and definition.name != task.definition.name:
         _check_name(tx, definition.name, task.id)
@@ -352,8 +375,10 @@ def _set_enabled(tx: TasksTx, ref: TaskRef, enabled: bool) -> Task:
 def _delete(tx: TasksTx, ref: TaskRef) -> None:
     task = find_task(tx, ref, lock=True)
     drop_due_slots(tx, task, "TASK_DELETED")
-    if not tx.tasks.delete_if_living(task):
+    if not tx.tasks.delete_if_living(task, drop_secrets(task.definition)):
         raise NotFoundError(f"no task has the id {ref}")
+    if task.definition.options.secret_body:
+        tx.task_seals.drop_override_bodies(task.id)
     tx.events.append("TASK", task.id, "TASK_DELETED", {"name": task.definition.name})
     waiting = [
         run

@@ -11,6 +11,7 @@ from ksana.domain.tasks.changes import cancel
 from ksana.domain.tasks.job_runs import is_waiting_for_job
 from ksana.domain.tasks.records import Run, Task
 from ksana.engine.tasks.run_writer import SURFACE, write_changes
+from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.handover import NO_QUEUE, QueueJobs
 from ksana.ports.store import Store
 from ksana.ports.tasks.runs import Callback
@@ -43,10 +44,17 @@ class RunView(msgspec.Struct, frozen=True):
 class RunService:
     """Read, list, cancel, retry."""
 
-    def __init__(self, store: Store, hints: Hints, jobs: QueueJobs = NO_QUEUE) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hints: Hints,
+        jobs: QueueJobs = NO_QUEUE,
+        secrets: TaskSecrets = CLEAR,
+    ) -> None:
         self._store = store
         self._hints = hints
         self._jobs = jobs
+        self._secrets = secrets
 
     async def get(self, ref: RunRef) -> RunView:
         """Read one run."""
@@ -76,7 +84,7 @@ class RunService:
 
     async def retry(self, ref: RunRef) -> Started:
         """Run a finished run's task again, as a new run of its own."""
-        started = await self._store.transact(_retry, ref)
+        started = await self._store.transact(_retry, ref, self._secrets)
         self._hints.ready(started.host)
         return started
 
@@ -140,9 +148,9 @@ def _cancel(tx: TasksTx, ref: RunRef, jobs: QueueJobs) -> tuple[Run, set[str]]:
     return find_run(tx, run.id), written.ready_hosts
 
 
-def _retry(tx: TasksTx, ref: RunRef) -> Started:
+def _retry(tx: TasksTx, ref: RunRef, secrets: TaskSecrets) -> Started:
     run = find_run(tx, ref)
-    started = run_again(tx, run)
+    started = run_again(tx, run, secrets)
     if tx.dead_letters.settle(SURFACE, [str(run.id)]):
         record_replay(tx, run, started, None)
     return started
@@ -154,7 +162,7 @@ def record_replay(tx: TasksTx, run: Run, started: Started, actor: str | None) ->
     tx.events.append("RUN", run.id, "RUN_REPLAYED", data)
 
 
-def run_again(tx: TasksTx, run: Run) -> Started:
+def run_again(tx: TasksTx, run: Run, secrets: TaskSecrets) -> Started:
     """Make a new run of a finished one. Raise before anything is written."""
     if run.status not in RUN.final:
         raise ConflictError(
@@ -171,6 +179,7 @@ def run_again(tx: TasksTx, run: Run) -> Started:
         is_counted=True,
         trace_id=new_uid(),
         exec_type=run.exec_type,
+        secrets=secrets,
         override_body=run.override_body,
         retry_of=run.id,
     )

@@ -6,11 +6,12 @@ from typing import Any
 import msgspec
 
 from ksana.base.errors import ConflictError, InvalidError, NotFoundError
-from ksana.base.ids import new_run_uid, new_token, new_uid
+from ksana.base.ids import new_run_uid, new_token
 from ksana.domain.tasks import firing
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import ExecType, NewRun, Task, Trigger, place_of
 from ksana.engine.tasks.run_writer import write_runs
+from ksana.engine.tasks.task_secrets import TaskSecrets
 from ksana.ports.tasks.tables import TasksTx
 
 TaskRef = int | str
@@ -71,7 +72,12 @@ def record_refusal(
 
 
 def trigger_task(
-    tx: TasksTx, ref: TaskRef, override_body: str | None, force_async: bool, trace_id: str
+    tx: TasksTx,
+    ref: TaskRef,
+    override_body: str | None,
+    force_async: bool,
+    trace_id: str,
+    secrets: TaskSecrets,
 ) -> Started:
     """Make a run within the task's concurrency limit. A refusal is raised before anything is
     written."""
@@ -99,11 +105,12 @@ def trigger_task(
         is_counted=True,
         trace_id=trace_id,
         exec_type="ASYNC" if force_async else definition.exec_type,
+        secrets=secrets,
         override_body=override_body,
     )
 
 
-def run_task_now(tx: TasksTx, ref: TaskRef, trace_id: str) -> Started:
+def run_task_now(tx: TasksTx, ref: TaskRef, trace_id: str, secrets: TaskSecrets) -> Started:
     """Make a run beside whatever runs; it is not counted."""
     task = find_task(tx, ref)
     return start_run(
@@ -115,6 +122,7 @@ def run_task_now(tx: TasksTx, ref: TaskRef, trace_id: str) -> Started:
         is_counted=False,
         trace_id=trace_id,
         exec_type=task.definition.exec_type,
+        secrets=secrets,
     )
 
 
@@ -128,11 +136,14 @@ def start_run(
     is_counted: bool,
     trace_id: str,
     exec_type: ExecType,
+    secrets: TaskSecrets,
     override_body: str | None = None,
     retry_of: int | None = None,
 ) -> Started:
     """Write a run that is not of a slot: about to start, or waiting for its turn."""
     uid, host = new_run_uid(tx.now), place_of(task.definition)
+    if override_body is not None:
+        override_body = secrets.seal_override(override_body, task.definition, task.job_id)
     run = NewRun(
         uid=uid,
         task_id=task.id,
@@ -148,7 +159,7 @@ def start_run(
         token=new_token(),
         reason=reason,
         trace_id=trace_id,
-        callback_token=new_uid() if exec_type == "ASYNC" else None,
+        callback_hash=secrets.hash_new_token(uid) if exec_type == "ASYNC" else None,
         override_body=override_body,
         retry_of=retry_of,
     )

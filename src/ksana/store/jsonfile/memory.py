@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ksana.base.clock import Clock
+from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.commit_queue import StoreCall, Writer
 from ksana.store.sql.core.dialects import SqliteDialect
 from ksana.store.sql.core.threads import BATCH_LIMIT, WAITING_LIMIT, CallQueue, Reader
@@ -46,7 +47,7 @@ class MemoryDialect(SqliteDialect):
             cached_statements=512,
             factory=_Kept,
         )
-        self.connection.create_function("ksana_now", 0, clock.now)
+        sqlite_file.add_functions(self.connection, clock)
         self.connection.execute("PRAGMA temp_store = MEMORY")
 
     def connect(self, read_only: bool) -> sqlite3.Connection:

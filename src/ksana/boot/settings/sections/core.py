@@ -8,6 +8,7 @@ from ksana.base.instant import DAY, HOUR, MINUTE, SECOND, Micros
 from ksana.boot.settings.values import (
     COORDINATION_URL,
     ENDPOINT_URL,
+    SECRET_KEYS,
     STORE_URL,
     SWITCH,
     WORDS,
@@ -142,6 +143,20 @@ class CoordinationSettings(msgspec.Struct, frozen=True):
             ("KSANA_INSTANCE_ID",),
         ),
     ] = "auto"
+
+
+class SecretSettings(msgspec.Struct, frozen=True):
+    """Secrets in the store."""
+
+    key: Annotated[
+        str,
+        About(
+            SECRET_KEYS,
+            "The key by which secrets are sealed: 32 bytes in base64 or hex. Several, the present "
+            "one first, while a key is replaced; without one they are stored in clear text.",
+            secret=True,
+        ),
+    ] = ""
 
 
 class EgressSettings(msgspec.Struct, frozen=True):

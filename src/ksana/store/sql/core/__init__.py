@@ -4,13 +4,14 @@ from ksana.store.sql.core.dead_letters import SqlDeadLetters
 from ksana.store.sql.core.handover import SqlHandoverEnds
 from ksana.store.sql.core.idempotency import SqlIdempotency
 from ksana.store.sql.core.series import SqlSeries
-from ksana.store.sql.core.tables import SqlInstances, SqlKeys, SqlLocks, SqlMarks
+from ksana.store.sql.core.tables import SqlFacts, SqlInstances, SqlKeys, SqlLocks, SqlMarks
 
 TABLES = {
     "instances": SqlInstances,
     "locks": SqlLocks,
     "keys": SqlKeys,
     "marks": SqlMarks,
+    "facts": SqlFacts,
     "idempotency": SqlIdempotency,
     "dead_letters": SqlDeadLetters,
     "series": SqlSeries,

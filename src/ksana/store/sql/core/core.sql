@@ -167,3 +167,11 @@ SELECT writer FROM commit_marks WHERE at < :before ORDER BY at, writer LIMIT :li
 -- name: delete_mark
 -- Forget a writer. Guard: it has not committed meanwhile. One that comes back enters its row anew.
 DELETE FROM commit_marks WHERE writer = :writer AND at < :before
+
+-- name: insert_fact
+-- Note a fact about the store. Guard: not known yet.
+{insert_ignore} store_facts (name, value) VALUES (:name, :value) {on_conflict_ignore}
+
+-- name: get_fact
+-- A fact about the store.
+SELECT value FROM store_facts WHERE name = :name

@@ -5,6 +5,7 @@ A file that is not ours, or is damaged, is refused with what was found, and neve
 """
 
 import contextlib
+import hashlib
 import os
 import sqlite3
 import struct
@@ -39,7 +40,7 @@ def connect(path: str, clock: Clock, read_only: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, cached_statements=512
     )
-    connection.create_function("ksana_now", 0, clock.now)
+    add_functions(connection, clock)
     for pragma in _PRAGMAS:
         connection.execute(f"PRAGMA {pragma}").fetchall()
     if sys.platform == "darwin":  # fsync on macOS does not reach the platter
@@ -48,6 +49,16 @@ def connect(path: str, clock: Clock, read_only: bool) -> sqlite3.Connection:
     if read_only:
         connection.execute("PRAGMA query_only = 1").fetchall()
     return connection
+
+
+def add_functions(connection: sqlite3.Connection, clock: Clock) -> None:
+    """What our statements call: the store's clock, and a digest, which SQLite has not."""
+    connection.create_function("ksana_now", 0, clock.now)
+    connection.create_function("ksana_sha256", 1, _sha256, deterministic=True)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def prepare(path: str, clock: Clock, *, make: bool = True) -> None:

@@ -140,3 +140,18 @@ class SqlKeys:
 
 def _key(row: Row) -> ApiKey:
     return ApiKey(row[0], row[1], row[2], tuple(row[3].split()), row[4], row[5], row[6])
+
+
+class SqlFacts:
+    """What belongs to the store as a whole."""
+
+    def __init__(self, session: Session, tx: Any) -> None:
+        self._session = session
+
+    def find_or_note(self, name: str, value: str) -> str:
+        row = self._session.one("core.get_fact", name=name)
+        if row is None:
+            self._session.run("core.insert_fact", name=name, value=value)
+            row = self._session.one("core.get_fact", name=name)
+        assert row is not None
+        return str(row[0])

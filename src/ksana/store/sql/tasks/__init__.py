@@ -5,6 +5,7 @@ from ksana.store.sql.tasks.history import SqlHistory
 from ksana.store.sql.tasks.run_changes import SqlRunChanges
 from ksana.store.sql.tasks.run_due import SqlRunDue
 from ksana.store.sql.tasks.runs import SqlRuns
+from ksana.store.sql.tasks.seals import SqlTaskSeals
 
 TABLES = {
     "tasks": SqlTasks,
@@ -12,4 +13,5 @@ TABLES = {
     "run_due": SqlRunDue,
     "run_changes": SqlRunChanges,
     "history": SqlHistory,
+    "task_seals": SqlTaskSeals,
 }

@@ -1,49 +1,23 @@
 """`tasks`: definitions and where their schedules stand."""
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from ksana.base.instant import SECOND, Instant
-from ksana.domain.schedule import Cron, Schedule
-from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Task
+from ksana.base.instant import Instant
+from ksana.domain.tasks.records import Definition, Task
 from ksana.ports.tasks.tables import Advance, FindTask, find_no_task
 from ksana.store.sql.core.session import Row, Session
-
-_encode = msgspec.json.Encoder().encode
-# Cached by their text: tasks made alike, and one task from firing to firing, have the same.
-_decode_schedule = lru_cache(maxsize=4096)(msgspec.json.Decoder(Schedule).decode)
-_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
-_decode_retry = lru_cache(maxsize=1024)(msgspec.json.Decoder(RetryPolicy).decode)
-_decode_options = msgspec.json.Decoder(Options).decode
-_DEFAULT_OPTIONS = Options()
-_NO_RETRY = RetryPolicy()
-_GONE = "#"
-_NO_RETRY_JSON = _encode(_NO_RETRY).decode()
-_DEFINITION_COLUMNS = (
-    "name",
-    "description",
-    "cron_expr",
-    "timezone",
-    "schedule_json",
-    "exec_type",
-    "http_method",
-    "target_url",
-    "headers_json",
-    "body_template",
-    "timeout_seconds",
-    "retry_policy_json",
-    "max_concurrency",
-    "concurrency_policy",
-    "misfire_policy",
-    "catchup_limit",
-    "callback_method",
-    "callback_timeout_sec",
-    "tags",
-    "options_json",
+from ksana.store.sql.tasks.task_rows import (
+    DEFINITION_COLUMNS,
+    GONE_MARK,
+    definition_row,
+    list_tasks_as,
+    read_task,
+    write_secrets,
 )
+
 _NEW_COLUMNS = (
     "job_id",
     "dialect",
@@ -55,15 +29,9 @@ _NEW_COLUMNS = (
     "next_slot_at",
     "fire_at",
     "last_status",
-    *_DEFINITION_COLUMNS,
+    *DEFINITION_COLUMNS,
 )
 _ADVANCE_COLUMNS = ("next_slot_at", "fire_at", "started", "last_status", "id", "version", "slot")
-
-
-TaskRow: Final = msgspec.defstruct(
-    "TaskRow", [(f"column{n}", Any) for n in range(33)], array_like=True, gc=False
-)
-"""The columns every task statement selects, for reading many rows in one step."""
 
 
 class DueRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -110,7 +78,7 @@ class SqlTasks:
         runs_fired: int,
         last_status: str,
     ) -> bool:
-        row = dict(zip(_DEFINITION_COLUMNS, _definition_row(definition), strict=True))
+        row = dict(zip(DEFINITION_COLUMNS, definition_row(definition), strict=True))
         row.update(
             id=task.id,
             version=task.version,
@@ -124,13 +92,18 @@ class SqlTasks:
         )
         return self._session.run("tasks.change_task", **row) == 1
 
-    def delete_if_living(self, task: Task) -> bool:
+    def delete_if_living(self, task: Task, kept: Definition) -> bool:
         # The mark cannot stand in a job id, so what is kept never collides and is cut off again
         # when read.
-        gone = f"{task.job_id}{_GONE}{task.id}"
-        return (
-            self._session.run("tasks.delete_task", id=task.id, gone_job_id=gone, at=self._now) == 1
+        gone = f"{task.job_id}{GONE_MARK}{task.id}"
+        deleted = self._session.run(
+            "tasks.delete_task",
+            id=task.id,
+            gone_job_id=gone,
+            at=self._now,
+            **write_secrets(kept),
         )
+        return deleted == 1
 
     def find(self, task_id: int, *, lock: bool = False) -> Task | None:
         row = self._session.one("tasks.lock_task" if lock else "tasks.get_task", id=task_id)
@@ -218,12 +191,6 @@ class SqlTasks:
             )
 
 
-def list_tasks_as(session: Session, name: str, **params: Any) -> list[Task]:
-    """Read the tasks a statement selects."""
-    rows = session.all_as(TaskRow, name, **params)
-    return [read_task(msgspec.structs.astuple(row)) for row in rows]
-
-
 def _where_it_stands(task: Task, row: DueRow) -> Task:
     # By position, in the order of the fields: there is one for every firing.
     return Task(
@@ -257,7 +224,7 @@ def _new_row(task: Task) -> Row:
         task.next_slot_at,
         task.fire_at,
         task.last_status,
-        *_definition_row(task.definition),
+        *definition_row(task.definition),
     )
 
 
@@ -281,113 +248,3 @@ def _like(text: str) -> str:
     """A part that LIKE … ESCAPE '!' matches as it stands. `!` and not a backslash, which the three
     databases read differently."""
     return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-
-
-@lru_cache(maxsize=1024)
-def _write_once(part: RetryPolicy | Options) -> str:
-    """Encode a part that most tasks have in common."""
-    return _encode(part).decode()
-
-
-def _definition_row(definition: Definition) -> Row:
-    schedule = definition.schedule
-    return (
-        definition.name,
-        definition.description,
-        schedule.expr if isinstance(schedule, Cron) else None,
-        schedule.timezone if isinstance(schedule, Cron) else "UTC",
-        _encode(schedule).decode(),
-        definition.exec_type,
-        definition.http_method,
-        definition.target_url,
-        _encode(definition.headers).decode() if definition.headers else "{}",
-        definition.body,
-        definition.timeout_us / SECOND,
-        _write_once(definition.retry),
-        definition.max_concurrency,
-        definition.concurrency_policy,
-        definition.misfire_policy,
-        definition.catchup_limit,
-        definition.callback_method,
-        definition.callback_timeout_us / SECOND,
-        "," + ",".join(definition.tags) + "," if definition.tags else "",
-        _write_once(definition.options),
-    )
-
-
-def read_task(row: Row) -> Task:
-    """Read a row of the columns every task statement selects."""
-    (
-        task_id,
-        job_id,
-        dialect,
-        name,
-        description,
-        _timezone,
-        schedule_json,
-        exec_type,
-        method,
-        url,
-        headers_json,
-        body,
-        timeout,
-        retry_json,
-        max_concurrency,
-        policy,
-        misfire,
-        catchup,
-        callback_method,
-        callback_timeout,
-        tags,
-        options_json,
-        status,
-        version,
-        created_at,
-        updated_at,
-        deleted,
-        next_slot_at,
-        fire_at,
-        runs_fired,
-        last_run_at,
-        last_status,
-        last_error,
-    ) = row
-    definition = Definition(
-        name,
-        description,
-        _decode_schedule(schedule_json),
-        exec_type,
-        method,
-        url,
-        _decode_headers(headers_json) if headers_json != "{}" else {},
-        body,
-        round(timeout * SECOND),
-        _NO_RETRY if retry_json == _NO_RETRY_JSON else _decode_retry(retry_json),
-        max_concurrency,
-        policy,
-        misfire,
-        catchup,
-        callback_method,
-        round(callback_timeout * SECOND),
-        tuple(tags.strip(",").split(",")) if tags else (),
-        _DEFAULT_OPTIONS if options_json == "{}" else _decode_options(options_json),
-    )
-    if deleted:
-        job_id = job_id.rpartition(_GONE)[0]
-    return Task(
-        task_id,
-        job_id,
-        dialect,
-        definition,
-        status,
-        version,
-        created_at,
-        updated_at,
-        bool(deleted),
-        next_slot_at,
-        fire_at,
-        runs_fired,
-        last_run_at,
-        last_status,
-        last_error,
-    )

@@ -124,7 +124,7 @@ class SqlRunChanges:
                     run.held_by,
                     run.token,
                     run.reason,
-                    run.callback_token,
+                    run.callback_hash,
                     run.override_body,
                     run.retry_of,
                     run.trace_id,

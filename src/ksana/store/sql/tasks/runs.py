@@ -27,8 +27,8 @@ class SqlRuns:
         row = self._session.one("runs.lock_run" if lock else "runs.get_run", id=run_id)
         return None if row is None else read_run(row)
 
-    def find_id(self, *, uid: str | None = None, callback_token: str | None = None) -> int | None:
-        filters = {"uid": uid, "callback_token": callback_token}
+    def find_id(self, *, uid: str | None = None, callback_hash: str | None = None) -> int | None:
+        filters = {"uid": uid, "callback_token": callback_hash}
         rows = self._session.filtered("runs.find_id", filters)
         return int(rows[0][0]) if rows else None
 

@@ -4,22 +4,22 @@
 -- A new task.
 INSERT INTO tasks (job_id, dialect, name, living_name, description, cron_expr, timezone, schedule_json, exec_type, http_method,
   target_url, headers_json, body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy,
-  misfire_policy, catchup_limit, callback_method, callback_timeout_sec, tags, options_json, status, version, created_at,
+  misfire_policy, catchup_limit, callback_method, callback_timeout_sec, tags, options_json, sealed_by, status, version, created_at,
   updated_at, deleted, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error)
 VALUES (:job_id, :dialect, :name, :living_name, :description, :cron_expr, :timezone, :schedule_json, :exec_type, :http_method,
   :target_url, :headers_json, :body_template, :timeout_seconds, :retry_policy_json, :max_concurrency, :concurrency_policy,
-  :misfire_policy, :catchup_limit, :callback_method, :callback_timeout_sec, :tags, :options_json, :status, :version,
+  :misfire_policy, :catchup_limit, :callback_method, :callback_timeout_sec, :tags, :options_json, :sealed_by, :status, :version,
   :created_at, :updated_at, 0, :next_slot_at, :fire_at, 0, NULL, :last_status, '')
 
 -- name: insert_task_with_id
 -- A task whose id is kept: one that comes back from a JSON file.
 INSERT INTO tasks (id, job_id, dialect, name, living_name, description, cron_expr, timezone, schedule_json, exec_type,
   http_method, target_url, headers_json, body_template, timeout_seconds, retry_policy_json, max_concurrency,
-  concurrency_policy, misfire_policy, catchup_limit, callback_method, callback_timeout_sec, tags, options_json, status,
+  concurrency_policy, misfire_policy, catchup_limit, callback_method, callback_timeout_sec, tags, options_json, sealed_by, status,
   version, created_at, updated_at, deleted, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error)
 VALUES (:id, :job_id, :dialect, :name, :living_name, :description, :cron_expr, :timezone, :schedule_json, :exec_type,
   :http_method, :target_url, :headers_json, :body_template, :timeout_seconds, :retry_policy_json, :max_concurrency,
-  :concurrency_policy, :misfire_policy, :catchup_limit, :callback_method, :callback_timeout_sec, :tags, :options_json,
+  :concurrency_policy, :misfire_policy, :catchup_limit, :callback_method, :callback_timeout_sec, :tags, :options_json, :sealed_by,
   :status, :version, :created_at, :updated_at, 0, :next_slot_at, :fire_at, :runs_fired, :last_run_at, :last_status,
   :last_error)
 
@@ -31,13 +31,14 @@ UPDATE tasks SET name = :name, living_name = :living_name, description = :descri
   timeout_seconds = :timeout_seconds, retry_policy_json = :retry_policy_json, max_concurrency = :max_concurrency,
   concurrency_policy = :concurrency_policy, misfire_policy = :misfire_policy, catchup_limit = :catchup_limit,
   callback_method = :callback_method, callback_timeout_sec = :callback_timeout_sec, tags = :tags,
-  options_json = :options_json, status = :status, version = version + 1, updated_at = :updated_at,
+  options_json = :options_json, sealed_by = :sealed_by, status = :status, version = version + 1, updated_at = :updated_at,
   next_slot_at = :next_slot_at, fire_at = :fire_at, runs_fired = :runs_fired, last_status = :last_status
 WHERE id = :id AND version = :version AND deleted = 0
 
 -- name: delete_task
--- Soft delete: disarmed, its name and job id free again. Guard: living.
-UPDATE tasks SET deleted = 1, job_id = :gone_job_id, living_name = NULL, fire_at = NULL, next_slot_at = NULL, version = version + 1, updated_at = :at
+-- Soft delete: disarmed, its name and job id free again, its secrets gone. Guard: living.
+UPDATE tasks SET deleted = 1, job_id = :gone_job_id, living_name = NULL, fire_at = NULL, next_slot_at = NULL, version = version + 1, updated_at = :at,
+  headers_json = :headers_json, body_template = :body_template, options_json = :options_json, sealed_by = :sealed_by
 WHERE id = :id AND deleted = 0
 
 -- name: get_task

@@ -42,6 +42,7 @@ class MysqlDialect:
             "force_primary": "FORCE INDEX (PRIMARY)",
             "in": "IN %({})s",
             "text": "CAST({} AS CHAR)",
+            "sha256": "SHA2({}, 256)",
             "widen": "ALTER TABLE {} MODIFY {} {} NOT NULL",
             "postgres": "",  # a statement for PostgreSQL alone
         },

@@ -77,6 +77,7 @@ class PostgresDialect:
             "force_primary": "",
             "in": "= ANY(%({})s)",
             "text": "CAST({} AS TEXT)",
+            "sha256": "encode(sha256(convert_to({}::text, 'UTF8')), 'hex')",
             "widen": "ALTER TABLE {} ALTER COLUMN {} TYPE {}",
             "postgres": "{}",  # a statement for PostgreSQL alone
         },

@@ -45,6 +45,7 @@ class SqliteDialect:
             "force_primary": "",
             "in": "IN (SELECT value FROM json_each(:{}))",
             "text": "CAST({} AS TEXT)",
+            "sha256": "ksana_sha256({})",
             "widen": "",  # it does not enforce lengths
             "postgres": "",  # a statement for PostgreSQL alone
         },
