@@ -1,11 +1,18 @@
 """The choice of a fabric by its URL. Redis is an extra: its driver is imported only where it is
 asked for."""
 
+import contextlib
+from typing import Final
+
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
+from ksana.base.ids import new_uid
 from ksana.fabric.memory.fabric import MemoryFabric
 from ksana.ports.fabric import Fabric
 from ksana.ports.inbox import InboxSettings
+
+KEYS_CHANGED: Final = "keys.changed"
+"""The signal that API keys were made or revoked."""
 
 
 def make_fabric(
@@ -19,3 +26,17 @@ def make_fabric(
     except ImportError:
         raise SetupError("coordination by Redis needs its driver: install ksana[redis]") from None
     return RedisFabric(url, instance_id, clock, key_prefix, inbox)
+
+
+async def tell_instances(url: str, key_prefix: str, clock: Clock, name: str) -> None:
+    """Tell the running instances something from a process that ends right after. A hint: if it
+    cannot be told, they find out by themselves."""
+    if url == "memory":
+        return
+    with contextlib.suppress(SetupError):
+        fabric = make_fabric(url, f"cli-{new_uid()[:8]}", clock, key_prefix, InboxSettings())
+        try:
+            fabric.signals.publish(name)
+            await fabric.signals.flush()
+        finally:
+            await fabric.close()

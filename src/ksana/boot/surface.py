@@ -18,10 +18,13 @@ from ksana.boot.metrics import Metrics
 from ksana.boot.settings.table import Settings
 from ksana.boot.tracing import Spans
 from ksana.domain.events import EventKind
+from ksana.engine.core.long_poll import LongPoll
 from ksana.engine.core.membership import Membership
 from ksana.engine.core.retention import Retention
+from ksana.engine.core.signal_relay import SignalRelay
 from ksana.engine.core.supervisor import Loop
 from ksana.ports.secrets import SecretBox
+from ksana.ports.signals import NO_SIGNALS
 from ksana.ports.store import Store
 from ksana.service.core.dead_letters import DeadLetterService
 from ksana.service.core.events import EventLog
@@ -54,6 +57,14 @@ class CoreServices(msgspec.Struct, frozen=True):
     """What a surface offers to those before it, by name; see `ports.handover`. Surfaces are made
     last first."""
 
+    @property
+    def signals(self) -> SignalRelay:
+        """The way to the other instances, if a surface brings one; else it leads nowhere."""
+        relay: SignalRelay = self.offers.get("signals") or SignalRelay(
+            NO_SIGNALS, self.clock, is_shared=False
+        )
+        return relay
+
 
 class Surface(msgspec.Struct, frozen=True):
     """One surface: its routes, its loops, and how it answers the questions of start, probes and
@@ -77,3 +88,10 @@ class Surface(msgspec.Struct, frozen=True):
     drain: Callable[[], Awaitable[None]] | None = None
     """Stop taking work at once, then wait for what runs. Cancelled when the grace is over; what is
     left then is for the orphan rule."""
+
+
+def listen(signals: SignalRelay, name: str, poll: LongPoll[Any]) -> None:
+    """Have those who wait here woken by what comes on other instances, and the other way round."""
+    poll.tell = lambda: signals.tell(name)
+    poll.is_told = lambda: signals.is_live
+    signals.subscribe(name, poll.hear)

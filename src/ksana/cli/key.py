@@ -32,7 +32,7 @@ def create(
 ) -> None:
     """Make a key."""
     tell_warnings(loaded)
-    made = _with_keys(loaded, lambda keys: keys.create_key(name, scope))
+    made = _with_keys(loaded, lambda keys: keys.create_key(name, scope), is_change=True)
     print(made.text)
 
 
@@ -63,12 +63,13 @@ def revoke(
     tell_warnings(loaded)
     # The whole key is taken too: its owner may have nothing else at hand.
     bare = key_id.removeprefix("ksana_").partition("_")[0]
-    _with_keys(loaded, lambda keys: keys.revoke_key(bare))
+    _with_keys(loaded, lambda keys: keys.revoke_key(bare), is_change=True)
     print(f"The key {bare} is revoked. A running server follows within seconds.")
 
 
-def _with_keys(loaded: Loaded, ask: Callable[[Any], Awaitable[T]]) -> T:
+def _with_keys(loaded: Loaded, ask: Callable[[Any], Awaitable[T]], *, is_change: bool = False) -> T:
     from ksana.base.clock import SystemClock
+    from ksana.boot.fabrics import KEYS_CHANGED, tell_instances
     from ksana.boot.stores import open_store
     from ksana.service.core.keys import KeyRing
 
@@ -79,9 +80,13 @@ def _with_keys(loaded: Loaded, ask: Callable[[Any], Awaitable[T]]) -> T:
         )
         keys = KeyRing(store, clock)
         try:
-            return await ask(keys)
+            answer = await ask(keys)
         finally:
             await keys.close()
             await store.close()
+        if is_change:
+            coordination = loaded.settings.coordination
+            await tell_instances(coordination.url, coordination.key_prefix, clock, KEYS_CHANGED)
+        return answer
 
     return asyncio.run(ask_once())

@@ -24,7 +24,7 @@ What every fabric guarantees:
 Blocking reads (`Inbox.read`) use a connection of their own and never hold up another method.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -41,6 +41,7 @@ from ksana.domain.nodes.records import (
 )
 from ksana.domain.nodes.storm import MarkResult, StormLimits
 from ksana.ports.inbox import DeadLetters, Inbox, Post, SendResult
+from ksana.ports.signals import Signals
 
 
 class Presence(Protocol):
@@ -277,20 +278,6 @@ class NodeJobs(Protocol):
 
     async def strike_homed(self, instance_id: str, job_ids: Sequence[str]) -> None:
         """Take jobs off the list of an instance: they ended, or have another home."""
-        ...
-
-
-class Signals(Protocol):
-    """Small names told to all instances: `queue.ready`, `tasks.due`, `governance.gate`,
-    `keys.revoked`. A hint only: it may be lost, doubled or late, and nothing may depend on it."""
-
-    def subscribe(self, name: str, hear: Callable[[str], None]) -> Callable[[], None]:
-        """Be called, on the event loop, with the detail of every signal of that name from other
-        instances. Answers a function that ends it. `hear` must not block or raise."""
-        ...
-
-    def publish(self, name: str, detail: str = "") -> None:
-        """Tell the others, soon. Never waits and never raises; what cannot be sent is dropped."""
         ...
 
 

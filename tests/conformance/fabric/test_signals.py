@@ -58,3 +58,29 @@ async def test_signals_are_heard_again_after_everything_was_lost(
     await tell_until_heard(fabric, "governance.gate", heard)
     world.wipe()
     await tell_until_heard(fabric, "governance.gate", heard)
+
+
+@pytest.mark.spec("X3")
+async def test_whether_others_are_heard_is_known_without_asking(
+    world: World, fabric: Fabric, other: Fabric
+) -> None:
+    for one in (fabric, other):
+        await one.start()
+    heard = await hears(other, "queue.ready")
+    await tell_until_heard(fabric, "queue.ready", heard)
+    assert other.signals.is_live
+
+
+@pytest.mark.spec("X3")
+async def test_what_was_told_is_on_its_way_once_it_is_flushed(
+    fabric: Fabric, other: Fabric
+) -> None:
+    await other.start()
+    heard = await hears(other, "keys.changed")
+    await tell_until_heard(fabric, "keys.changed", heard)
+    fabric.signals.publish("keys.changed", "last words")
+    await fabric.signals.flush()
+    await fabric.close()
+    async with asyncio.timeout(20):
+        while await heard.get() != "last words":
+            pass

@@ -11,7 +11,7 @@ from ksana.base.instant import SECOND, Instant, Micros
 from ksana.boot.settings.sections.governance import GovernanceSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import open_store
-from ksana.boot.surface import CoreServices, Surface
+from ksana.boot.surface import CoreServices, Surface, listen
 from ksana.domain.governance.events import KINDS
 from ksana.domain.governance.records import Rules
 from ksana.engine.core.pump import Pump
@@ -46,6 +46,10 @@ def make_surface(core: CoreServices) -> Surface:
         allow_simulation=settings.allow_simulation,
     )
     service = GovernanceService(core.store, core.clock, rules)
+    signals = core.signals
+    listen(signals, "governance.ready", service.waiting)
+    signals.subscribe("governance.gate", lambda _: service.sweep.pump.signal())
+    service.on_gate = lambda: signals.tell("governance.gate")
     stats = GovernanceStats(core.store)
     figures = GovernanceFigureLoop(stats, core.clock)
     core.metrics.on_scrape(figures.collect)

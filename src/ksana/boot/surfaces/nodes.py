@@ -12,13 +12,14 @@ from ksana.api.nodes.key_watch import KeyWatch
 from ksana.api.nodes.routes import routes
 from ksana.api.nodes.sockets import SocketBounds
 from ksana.base.instant import SECOND, Instant
-from ksana.boot.fabrics import make_fabric
+from ksana.boot.fabrics import KEYS_CHANGED, make_fabric
 from ksana.boot.instance_identity import find_host
 from ksana.boot.settings.sections.nodes import NodeSettings
 from ksana.boot.surface import CoreServices, Surface
 from ksana.domain.nodes.events import KINDS
 from ksana.domain.nodes.records import InstanceInfo
 from ksana.engine.core.pump import Pump
+from ksana.engine.core.signal_relay import SignalRelay
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.nodes.engine import NodesEngine
 from ksana.engine.nodes.parameters import NodeParameters
@@ -53,7 +54,14 @@ def make_surface(core: CoreServices) -> Surface:
         all_queued_bytes=settings.max_queued_bytes_all,
         frame_rate=settings.frame_rate,
     )
-    fabric.signals.subscribe("keys.revoked", lambda _: keys.pump.signal())
+    relay = SignalRelay(fabric.signals, core.clock, is_shared=fabric.is_shared)
+    core.offers["signals"] = relay
+
+    def follow_keys(_: str) -> None:
+        core.keys.expire()
+        keys.pump.signal()
+
+    relay.subscribe(KEYS_CHANGED, follow_keys)
     figures = NodeFigures(engine)
     core.metrics.on_scrape(figures.collect)
 
@@ -73,6 +81,7 @@ def make_surface(core: CoreServices) -> Surface:
         routes=tuple(routes(engine, service, keys, bounds)),
         loops=(
             Loop("node-fabric", lambda: keep_open(fabric)),
+            Loop("signals", relay.pump.run),
             Loop("node-peers", peers.pump.run),
             Loop("node-keys", keys.pump.run),
             *engine.loops(),

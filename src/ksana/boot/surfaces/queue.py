@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from ksana.api.queue.routes import Queue
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.settings.sections.queue import CapacitySettings, QueueSettings
-from ksana.boot.surface import CoreServices, Surface
+from ksana.boot.surface import CoreServices, Surface, listen
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.events import KINDS
 from ksana.engine.core.supervisor import Loop
@@ -31,6 +31,7 @@ def make_surface(core: CoreServices) -> Surface:
     claim_ttl_us = settings.section(QueueSettings).claim_ttl_us
     limits = Limits(capacity.total, capacity.shares, claim_ttl_us)
     service = QueueService(core.store, core.clock, limits)
+    listen(core.signals, "queue.ready", service.poll)
     core.offers["queue"] = QueueHandover(service)
     stats = QueueStats(core.store, limits)
     figures = Figures(stats, core.commits)

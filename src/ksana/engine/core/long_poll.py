@@ -2,9 +2,10 @@
 would take.
 
 A waiter says by a predicate what concerns it. What happens on this instance wakes exactly the
-waiters it concerns. What happens on another instance is seen by one small read every 20 ms, made
-only while somebody waits here and only on a store that others share. A wake-up is a hint: the
-waiter looks again, and may find that another was faster.
+waiters it concerns. What happens on another instance is told by a signal, where signals are heard,
+and seen by one small read every 20 ms (100 ms while signals are heard), made only while somebody
+waits here and only on a store that others share. A wake-up is a hint: the waiter looks again, and
+may find that another was faster.
 """
 
 import asyncio
@@ -13,6 +14,9 @@ from typing import Final, Generic, TypeVar
 
 from ksana.base.clock import Clock
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
+
+HEARD_LOOK_EVERY: Final[Micros] = 100 * MILLISECOND
+"""The same while other instances tell us: the net under signals that are lost."""
 
 LOOK_EVERY: Final[Micros] = 20 * MILLISECOND
 """Together with the request itself well under the 50 ms within which a change elsewhere must be
@@ -48,6 +52,10 @@ class LongPoll(Generic[Thing]):
     def __init__(
         self, clock: Clock, read_mark: Callable[[], Awaitable[int]], is_shared: Callable[[], bool]
     ) -> None:
+        self.tell: Callable[[], None] = lambda: None
+        """Tells the other instances that something came here."""
+        self.is_told: Callable[[], bool] = lambda: False
+        """Whether the other instances tell us."""
         self._clock = clock
         self._read_mark = read_mark
         self._is_shared = is_shared
@@ -63,10 +71,11 @@ class LongPoll(Generic[Thing]):
     def close(self) -> None:
         """The server goes down: let every waiter answer now."""
         self._is_closed = True
-        self.notify_all()
+        self.hear()
 
     def notify(self, things: Iterable[Thing]) -> None:
         """These came: wake whom one of them concerns."""
+        self.tell()
         if not self.waiters:
             return
         came = list(things)
@@ -76,6 +85,11 @@ class LongPoll(Generic[Thing]):
 
     def notify_all(self) -> None:
         """Something came, it is not known what."""
+        self.tell()
+        self.hear()
+
+    def hear(self, _: str = "") -> None:
+        """Something came on another instance."""
         for waiter in self.waiters:
             waiter.came.set()
 
@@ -103,10 +117,11 @@ class LongPoll(Generic[Thing]):
     async def _watch_while_waiting(self) -> None:
         known = await self._read_mark()
         # What came between a waiter's own try and this first reading is not in the difference.
-        self.notify_all()
+        self.hear()
         while self.waiters:
-            await self._clock.sleep_until(self._clock.now() + LOOK_EVERY)
+            rest_us = HEARD_LOOK_EVERY if self.is_told() else LOOK_EVERY
+            await self._clock.sleep_until(self._clock.now() + rest_us)
             mark = await self._read_mark()
             if mark != known:
                 known = mark
-                self.notify_all()
+                self.hear()

@@ -18,11 +18,12 @@ from ksana.ports.inbox import InboxSettings
 
 
 class MemorySignals:
-    """See `ports.fabric.Signals`."""
+    """See `ports.signals.Signals`. Others are heard only where several instances share a hub."""
 
-    def __init__(self, hub: MemoryHub, instance_id: str) -> None:
+    def __init__(self, hub: MemoryHub, instance_id: str, is_live: bool) -> None:
         self._hub = hub
         self._instance_id = instance_id
+        self.is_live = is_live
 
     def subscribe(self, name: str, hear: Callable[[str], None]) -> Callable[[], None]:
         entry = (self._instance_id, name, hear)
@@ -36,6 +37,9 @@ class MemorySignals:
 
     def publish(self, name: str, detail: str = "") -> None:
         self._hub.publish(self._instance_id, name, detail)
+
+    async def flush(self) -> None:
+        """Nothing is ever under way."""
 
 
 class MemoryFabric:
@@ -52,6 +56,7 @@ class MemoryFabric:
         hub: MemoryHub | None = None,
     ) -> None:
         """`hub` is given where several instances live in one process."""
+        is_alone = hub is None
         hub = hub or MemoryHub(clock)
         settings = settings or InboxSettings()
         self.instance_id = instance_id
@@ -64,7 +69,7 @@ class MemoryFabric:
         self.requests = MemoryRequests(hub, instance_id, self.reservations)
         self.marks = MemoryMarks(hub)
         self.jobs = MemoryJobs(hub, instance_id, self.inbox, self.reservations)
-        self.signals = MemorySignals(hub, instance_id)
+        self.signals = MemorySignals(hub, instance_id, is_live=not is_alone)
 
     def health(self) -> FabricHealth:
         return FabricHealth(ok=True)

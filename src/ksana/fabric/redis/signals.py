@@ -19,11 +19,12 @@ _MOST_UNDER_WAY: Final = 64
 
 _PING_AFTER_SEC: Final = 10.0
 _PONG_WITHIN_SEC: Final = 3.0
+_FLUSH_WITHIN_SEC: Final = 3.0
 _AGAIN_AFTER_US: Final = SECOND
 
 
 class RedisSignals:
-    """See `ports.fabric.Signals`."""
+    """See `ports.signals.Signals`."""
 
     def __init__(self, router: Router, keys: RedisKeys, instance_id: str) -> None:
         self._router = router
@@ -34,6 +35,10 @@ class RedisSignals:
         self._listener: asyncio.Task[None] | None = None
         self.is_listening = asyncio.Event()
         self.dropped = 0
+
+    @property
+    def is_live(self) -> bool:
+        return self.is_listening.is_set()
 
     def subscribe(self, name: str, hear: Callable[[str], None]) -> Callable[[], None]:
         hearers = self._hearers.setdefault(name, [])
@@ -52,6 +57,10 @@ class RedisSignals:
         task = asyncio.get_running_loop().create_task(self._publish(name, detail))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+    async def flush(self) -> None:
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=_FLUSH_WITHIN_SEC)
 
     async def start(self) -> None:
         """Begin to listen."""

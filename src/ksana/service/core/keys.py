@@ -2,7 +2,7 @@
 
 A key is `ksana_<id>_<secret>`. The secret has 256 random bits, so a fast hash is right, and it is
 compared in constant time. The copy is at most `STALE_US` old when it is asked; a key revoked
-elsewhere dies within that time.
+elsewhere dies within that time, and at once where a signal tells of it.
 """
 
 import asyncio
@@ -112,6 +112,10 @@ class KeyRing:
             await asyncio.shield(self._refreshing)
             if self._loaded_at is None or self._clock.monotonic() - self._loaded_at >= STALE_US:
                 await self.refresh()  # the background one failed: raise its reason
+
+    def expire(self) -> None:
+        """Keys were changed elsewhere: whoever asks next waits for a new copy."""
+        self._loaded_at = None
 
     async def refresh(self) -> None:
         """Read all keys from the store. Uses are written by the background refresh alone."""

@@ -75,6 +75,8 @@ class GovernanceService:
         )
         self.sweep = GovernanceSweep(store, clock, self.waiting.notify_all)
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self.on_gate: Callable[[], None] = lambda: None
+        """A gate was set here: tells the other instances."""
 
     # Jobs
 
@@ -263,6 +265,7 @@ class GovernanceService:
         """Set a gate; answer the setting and how many jobs it woke."""
         setting, woken = await self._store.transact(set_gate, gate, scope, state, reason, who)
         self.sweep.pump.signal()
+        self.on_gate()
         if woken:
             self.waiting.notify_all()
         return setting, woken
