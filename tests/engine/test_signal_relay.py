@@ -10,7 +10,7 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import MILLISECOND, SECOND
 from ksana.boot.surface import listen
-from ksana.boot.surfaces.tasks import _Hints
+from ksana.boot.task_hints import TaskHints
 from ksana.engine.core.long_poll import LongPoll, Waiter
 from ksana.engine.core.signal_relay import INTERVAL, SignalRelay
 from ksana.fabric.memory.fabric import MemoryFabric
@@ -179,7 +179,7 @@ async def test_a_task_that_is_due_soon_and_a_cancelled_run_are_told(clock: Virtu
     ]
     engines = [Engine(), Engine()]
     here, _ = (
-        _Hints(engine, engine, relay, clock)  # type: ignore[arg-type]
+        TaskHints(engine, engine, relay, clock)  # type: ignore[arg-type]
         for engine, relay in zip(engines, relays, strict=True)
     )
     running = [asyncio.ensure_future(relay.pump.run()) for relay in relays]

@@ -1,6 +1,6 @@
 """The tasks surface (T and C), put together: services, engine, routes, metrics."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from prometheus_client import Histogram
@@ -20,13 +20,13 @@ from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.boot.metrics import LABEL_CAP
 from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings, TimerSettings
 from ksana.boot.surface import CoreServices, Surface
+from ksana.boot.task_hints import TaskHints
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.changes import METRIC_OF
 from ksana.domain.tasks.events import KINDS
-from ksana.domain.tasks.records import QUEUE_PLACE, Task
+from ksana.domain.tasks.records import QUEUE_PLACE
 from ksana.domain.tasks.sealing import CLEAR, GONE, UNKNOWN
 from ksana.engine.core.pump import Pump
-from ksana.engine.core.signal_relay import SignalRelay
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.delivery import Delivery
@@ -57,12 +57,6 @@ _LATENESS: Final = (
 )
 _SCANS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 FIGURES_EVERY: Final[Micros] = 10 * SECOND
-TELL_WITHIN: Final[Micros] = 10 * SECOND
-"""What is due later is found by the polls of the other instances in time."""
-
-MOST_TOLD: Final = 1000
-"""Characters of run ids in one signal; a run beyond is found by the poll for cancels."""
-
 FIGURES_SHARE: Final = 500
 """Reading the figures takes at most this part of the time: a million tasks take longer to count."""
 
@@ -185,52 +179,6 @@ class TaskFigures:
         ]
 
 
-class _Hints:
-    """Carries the services' hints to the engine, and those that others need to them."""
-
-    def __init__(
-        self, firing: FiringEngine, delivery: Delivery, signals: SignalRelay, clock: Clock
-    ) -> None:
-        self._firing = firing
-        self._delivery = delivery
-        self._signals = signals
-        self._clock = clock
-        signals.subscribe("tasks.due", self._hear_due)
-        signals.subscribe("tasks.canceled", self._hear_canceled)
-
-    def due(self, at: Instant | None) -> None:
-        self._firing.hint(at)
-        if at is not None and at < self._clock.now() + TELL_WITHIN:
-            self._signals.tell("tasks.due", str(at), _earlier)
-
-    def made(self, tasks: Sequence[Task]) -> None:
-        self._firing.cache.add(tasks)
-
-    def ready(self, host: str) -> None:
-        self._delivery.ready(host)
-
-    def canceled(self, run_id: int) -> None:
-        self._delivery.abort(run_id)
-        self._signals.tell("tasks.canceled", str(run_id), _join)
-
-    def _hear_due(self, at: str) -> None:
-        if at.isdigit():
-            self._firing.hint(int(at))
-
-    def _hear_canceled(self, run_ids: str) -> None:
-        for run_id in run_ids.split(","):
-            if run_id.isdigit():
-                self._delivery.abort(int(run_id))
-
-
-def _earlier(one: str, other: str) -> str:
-    return min(one, other, key=int)
-
-
-def _join(one: str, other: str) -> str:
-    return one if len(one) > MOST_TOLD else f"{one},{other}"
-
-
 def make_surface(core: CoreServices) -> Surface:
     """Put the surface together."""
     settings, store, clock = core.settings, core.store, core.clock
@@ -257,7 +205,7 @@ def make_surface(core: CoreServices) -> Surface:
     delivery.on_places[QUEUE_PLACE] = queue_runs.ready
     rescue = RescueEngine(store, clock, me, delivery.ready, delivery.known_runs, queue_runs)
     delivery.on_wakes = rescue.wakes.signal
-    hints = _Hints(firing, delivery, core.signals, clock)
+    hints = TaskHints(firing, delivery, core.signals, clock)
     surface = _make_services(core, hints, jobs, secrets)
 
     async def drain() -> None:
@@ -318,7 +266,7 @@ def _make_delivery(
 
 
 def _make_services(
-    core: CoreServices, hints: _Hints, jobs: QueueJobs, secrets: TaskSecrets
+    core: CoreServices, hints: TaskHints, jobs: QueueJobs, secrets: TaskSecrets
 ) -> TaskSurface:
     settings, store, clock = core.settings, core.store, core.clock
     callback, timers = settings.section(CallbackSettings), settings.section(TimerSettings)
