@@ -14,6 +14,7 @@ from tests.ground.process import Program, run_cli
 def test_serve_needs_no_configuration_and_tells_where_it_is_and_what_it_found(
     program: Program,
 ) -> None:
+    program.args = ["--log-format", "console"]
     program.start()
     log = program.log_text()
     assert f"listens on http://127.0.0.1:{program.port}" in log

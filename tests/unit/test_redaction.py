@@ -195,3 +195,22 @@ def test_endless_text_is_cut(lines: io.StringIO) -> None:
 
 def test_escapes_leave_other_languages_readable() -> None:
     assert escape_controls("刹那 é ok") == "刹那 é ok"
+
+
+def test_a_fraction_has_three_digits(lines: io.StringIO) -> None:
+    start_logging("info", "json", VirtualClock(), lines)
+    structlog.get_logger().info("slow", latency_ms=1.2345678, data={"share": 2 / 3}, whole=3.0)
+    (line,) = read(lines)
+    assert (line["latency_ms"], line["data"], line["whole"]) == (1.235, {"share": 0.667}, 3.0)
+
+
+def test_the_level_changes_for_loggers_that_were_used_before(lines: io.StringIO) -> None:
+    switch = start_logging("info", "json", VirtualClock(), lines)
+    early = structlog.get_logger().bind(loop="x")
+    early.debug("not yet")
+    switch.change(level="debug")
+    early.debug("now")
+    logging.getLogger("some.library").debug("this too")
+    switch.change(level="error")
+    early.warning("not any more")
+    assert [line["msg"] for line in read(lines)] == ["now", "this too"]

@@ -35,8 +35,23 @@ async def take_stock(store: Store, surfaces: Iterable[Surface]) -> Stock:
     return Stock(schema_version(), counts, last_alive_at, tuple(list_notes(store)))
 
 
-def announce(address: str, store_url: str, stock: Stock) -> None:
-    """Print it for people on stdout, and log it once for machines."""
+def announce(address: str, store_url: str, stock: Stock, *, is_shown: bool = True) -> None:
+    """Print it for people on stdout, if people look there, and log it once for machines: lines that
+    are not JSON must not come between those that are."""
+    notes = list(stock.notes)
+    last = None if stock.last_alive_at is None else format_instant(stock.last_alive_at)
+    _log.info(
+        "started",
+        version=__version__,
+        address=address,
+        store=store_url,
+        schema=stock.schema,
+        found=stock.counts,
+        last_served=last,
+        **({"notes": notes} if notes else {}),
+    )
+    if not is_shown:
+        return
     parts = [f"{count} {name}" for name, count in stock.counts.items()]
     if stock.last_alive_at is None:
         parts.insert(0, "a new store")
@@ -53,7 +68,6 @@ def announce(address: str, store_url: str, stock: Stock) -> None:
         sys.stdout.flush()
     except (OSError, ValueError):
         pass  # nobody reads us; the log has it too
-    _log.info("started", address=address, store=store_url, schema=stock.schema, found=stock.counts)
 
 
 def _look_around(tx: Tx) -> tuple[dict[str, int], Instant | None]:

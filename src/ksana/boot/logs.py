@@ -2,7 +2,8 @@
 once, at the start.
 
 Code anywhere writes `structlog.get_logger().info("words", key=value)`. A level that is off costs a
-call and nothing more. What the standard library logs (the HTTP server) goes the same way.
+call and nothing more, and may be turned on while the server runs. What the standard library logs
+(the HTTP server) goes the same way.
 """
 
 import logging
@@ -46,19 +47,73 @@ _COLOURS: Final = {
 _MAX_STACK: Final = 4 * MAX_TEXT
 
 
-def start_logging(level: str, form: str, clock: Clock, stream: TextIO | None = None) -> None:
+class LevelledLogger(structlog.BoundLoggerBase):
+    """A logger that compares each call with a level that all loggers share and that may change."""
+
+    least = logging.INFO
+
+    def debug(self, event: str, **members: Any) -> Any:
+        return self._write(logging.DEBUG, "debug", event, members)
+
+    def info(self, event: str, **members: Any) -> Any:
+        return self._write(logging.INFO, "info", event, members)
+
+    def warning(self, event: str, **members: Any) -> Any:
+        return self._write(logging.WARNING, "warning", event, members)
+
+    def error(self, event: str, **members: Any) -> Any:
+        return self._write(logging.ERROR, "error", event, members)
+
+    def critical(self, event: str, **members: Any) -> Any:
+        return self._write(logging.CRITICAL, "critical", event, members)
+
+    def exception(self, event: str, **members: Any) -> Any:
+        members.setdefault("exc_info", True)
+        return self._write(logging.ERROR, "error", event, members)
+
+    def _write(self, level: int, name: str, event: str, members: dict[str, Any]) -> Any:
+        if level < self.least:
+            return None
+        return self._proxy_to_logger(name, event, **members)
+
+
+class LogSwitch:
+    """What may be changed of the log while the server runs."""
+
+    def __init__(self, logger: type[LevelledLogger], level: str, form: str, access: bool) -> None:
+        self._logger = logger
+        self.level = "warning" if level == "warn" else level
+        self.form = form
+        """json or console."""
+        self.access = access
+        """Whether each request is a line."""
+
+    def change(self, level: str | None = None, access: bool | None = None) -> None:
+        """From now on write from this level on; write a line for each request, or none."""
+        if level is not None:
+            self.level = level
+            self._logger.least = _LEVELS[level]
+            logging.getLogger().setLevel(_LEVELS[level])
+        if access is not None:
+            self.access = access
+
+
+def start_logging(
+    level: str, form: str, clock: Clock, stream: TextIO | None = None, *, access: bool = False
+) -> LogSwitch:
     """Send everything that is logged to the stream (stderr), from this level on, as JSON or console
     lines."""
     out = sys.stderr if stream is None else stream
     if form == "auto":
         form = "console" if out.isatty() else "json"
     least = _LEVELS[level]
+    kind = type("Logger", (LevelledLogger,), {"least": least})
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             _Line(clock, _render_json if form == "json" else _Console(out.isatty())),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(least),
+        wrapper_class=kind,
         logger_factory=structlog.WriteLoggerFactory(out),
         cache_logger_on_first_use=stream is None,
     )
@@ -70,6 +125,7 @@ def start_logging(level: str, form: str, clock: Clock, stream: TextIO | None = N
         logger.handlers, logger.propagate = [], True
     # Start and end are told by boot, requests by the API; the server's own lines would double them.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    return LogSwitch(kind, level, form, access)
 
 
 class _Line:
@@ -127,7 +183,9 @@ def _json_escape(char: str) -> str:
 
 
 def _tidy(value: Any) -> Any:
-    """Replace lone surrogates, which no encoder takes."""
+    """Replace lone surrogates, which no encoder takes; keep three digits of a fraction."""
+    if isinstance(value, float):
+        return round(value, 3)
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

@@ -32,6 +32,7 @@ from ksana.boot import banner, instance_identity, secrets
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.coordination import CoordinationNotes
 from ksana.boot.listening import describe_address, is_loopback, listen, share_listener
+from ksana.boot.logs import LevelledLogger, LogSwitch
 from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
 from ksana.boot.settings.sections.tasks import TimerSettings
@@ -82,9 +83,14 @@ class KsanaServer:
     """One running server. `run` is its whole life; `begin_stop` asks for its end."""
 
     def __init__(
-        self, settings: Settings, clock: Clock | None = None, random: Random | None = None
+        self,
+        settings: Settings,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        logs: LogSwitch | None = None,
     ) -> None:
         self._settings = settings
+        self._logs = logs or LogSwitch(LevelledLogger, settings.logging.level, "console", False)
         self._clock = clock = clock or SystemClock()
         self._random = random = random or Random()
         self._stop_asked = asyncio.Event()
@@ -154,7 +160,7 @@ class KsanaServer:
         )
         letters = dead_letter_routes(self._dead_letters)
         routes = [surface.routes for surface in self._surfaces]
-        app = create_app(seen, letters, *routes, stats=stats, spans=self._spans)
+        app = create_app(seen, letters, *routes, stats=stats, spans=self._spans, logs=self._logs)
         server = self._settings.server
         grace_sec = -(-server.graceful_timeout_us // SECOND)
         config = make_config(app, server.host, server.port, graceful_sec=grace_sec)
@@ -255,7 +261,8 @@ class KsanaServer:
             for loop in surface.loops:
                 start(loop)
         _calm_collector()
-        banner.announce(address, store.url, found)
+        is_shown = self._logs.form == "console" or sys.stdout.isatty()
+        banner.announce(address, store.url, found, is_shown=is_shown)
 
     def _start_loop(self, loop: Loop) -> None:
         self._metrics.loop_started(loop.name)
@@ -332,10 +339,10 @@ def _calm_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-async def serve(settings: Settings) -> int:
+async def serve(settings: Settings, logs: LogSwitch | None = None) -> int:
     """Serve until SIGTERM or SIGINT; a second signal ends the process at once. Answer the exit
     code."""
-    server = KsanaServer(settings)
+    server = KsanaServer(settings, logs=logs)
     loop = asyncio.get_running_loop()
     signals: list[int] = []
 

@@ -25,11 +25,12 @@ def serve(loaded: Loaded) -> None:
 
     settings = loaded.settings
     os.umask(0o077)  # the store's files have their modes anyway; this is for whatever else is made
-    start_logging(settings.logging.level, settings.logging.format, SystemClock())
+    lines = settings.logging
+    logs = start_logging(lines.level, lines.format, SystemClock(), access=lines.access)
     for warning in loaded.warnings:
         structlog.get_logger("ksana.boot").warning(warning)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        code = runner.run(serve_until_stopped(settings))
+        code = runner.run(serve_until_stopped(settings, logs))
     raise typer.Exit(code)
 
 

@@ -11,11 +11,12 @@ from typing import Any, Final
 import structlog
 from starlette.websockets import WebSocket, WebSocketState
 
-from ksana.api.core import docs, events, fastpath_routes, health, openapi
+from ksana.api.core import docs, events, fastpath_routes, health, log_settings, openapi
 from ksana.api.core.body import Receive
 from ksana.api.core.errors import refusal
 from ksana.api.core.health import StatsSections
 from ksana.api.core.pipeline import (
+    UNKNOWN_ROUTE,
     IncomingRequest,
     Pipeline,
     RenderedResponse,
@@ -23,7 +24,7 @@ from ksana.api.core.pipeline import (
     split_head,
 )
 from ksana.api.core.routing import AnyRoute, Call, Route, Router, SocketRoute
-from ksana.api.core.services import Services
+from ksana.api.core.services import LogControl, Services
 from ksana.api.core.traffic import RequestSpans
 from ksana.base.errors import KsanaError, NotFoundError
 
@@ -42,6 +43,7 @@ def create_app(
     *surfaces: Iterable[AnyRoute],
     stats: StatsSections | None = None,
     spans: RequestSpans | None = None,
+    logs: LogControl | None = None,
 ) -> "Application":
     """Compose the app of the foundation's routes and those of the surfaces. Raise ValueError for
     routes that contradict each other or opt into the fast path and cannot be served there."""
@@ -50,22 +52,27 @@ def create_app(
         *health.routes(services, stats),
         *events.routes(services),
         *docs.routes(),
+        *(log_settings.routes(logs) if logs is not None else ()),
     ]
     for surface in surfaces:
         routes.extend(surface)
     described = [route for route in routes if isinstance(route, Route) and not route.hidden]
     routes.append(openapi.route(described, services.settings.version))
-    return Application(services, routes, spans)
+    return Application(services, routes, spans, logs)
 
 
 class Application:
     """The ASGI callable."""
 
     def __init__(
-        self, services: Services, routes: Iterable[AnyRoute], spans: RequestSpans | None = None
+        self,
+        services: Services,
+        routes: Iterable[AnyRoute],
+        spans: RequestSpans | None = None,
+        logs: LogControl | None = None,
     ) -> None:
         self._services = services
-        self.pipeline = Pipeline(services, routes, spans)
+        self.pipeline = Pipeline(services, routes, spans, logs)
         self.fastpath = fastpath_routes.FastpathRoutes(self.pipeline.router)
 
     @property
@@ -106,12 +113,13 @@ class Application:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         request_id = sane_request_id(headers.get(b"x-request-id", b""))
         path, authenticator = scope["path"], self.pipeline.authenticator
+        call = Call(self._services, "WEBSOCKET", path, headers, request_id)
+        log_end = self._begin_socket(scope, headers, call)
         try:
             authenticator.check_source(headers)
             raw_path = scope.get("raw_path") or path.encode()
             route, params = self.router.find("WEBSOCKET", path, raw_path)
             assert isinstance(route, SocketRoute)
-            call = Call(self._services, "WEBSOCKET", path, headers, request_id)
             call.params = params
             if route.scope is not None:
                 call.principal = await authenticator.admit(headers, route.scope)
@@ -119,6 +127,7 @@ class Application:
             if error.status == 405:
                 error = NotFoundError(f"there is no WebSocket at {path[:200]}")
             await _refuse_socket(error, request_id, scope, receive, send)
+            log_end(UNKNOWN_ROUTE, error.status)
             return
         socket = WebSocket(scope, receive, send)
         try:
@@ -130,6 +139,16 @@ class Application:
             log.error("socket failed", request_id=request_id, route=route.path, exc_info=error)
             with contextlib.suppress(Exception):
                 await send({"type": "websocket.close", "code": 1011, "reason": "INTERNAL"})
+        finally:
+            log_end(route.path, 101)
+
+    def _begin_socket(
+        self, scope: Scope, headers: dict[bytes, bytes], call: Call
+    ) -> Callable[[str, int], None]:
+        """Note when a socket began; what is returned logs its end."""
+        started, query = self._services.clock.monotonic(), scope.get("query_string", b"")
+        request = IncomingRequest(call.method, call.path, b"", query, headers, scope.get("client"))
+        return lambda route, status: self.pipeline.log_socket(request, route, started, status, call)
 
 
 async def _send_stream(response: RenderedResponse, receive: Receive, send: Send) -> None:

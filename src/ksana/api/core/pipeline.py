@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from ksana.api.core.access_log import NO_ACCESS_LOG, log_request
 from ksana.api.core.auth import Authenticator
 from ksana.api.core.body import (
     Receive,
@@ -35,11 +36,12 @@ from ksana.api.core.routing import (
     Router,
     Stream,
 )
-from ksana.api.core.services import Services
+from ksana.api.core.services import LogControl, Services
 from ksana.api.core.traffic import RequestSpans, Traffic
 from ksana.base.errors import KsanaError, TooLargeError
 from ksana.base.ids import new_uid
 from ksana.base.instant import Micros
+from ksana.service.core.keys import Principal
 
 log = structlog.get_logger("ksana.api")
 
@@ -119,7 +121,11 @@ class Pipeline:
     """Serves requests. Built once; holds no state of a request."""
 
     def __init__(
-        self, services: Services, routes: Iterable[AnyRoute], spans: RequestSpans | None = None
+        self,
+        services: Services,
+        routes: Iterable[AnyRoute],
+        spans: RequestSpans | None = None,
+        logs: LogControl | None = None,
     ) -> None:
         self.router = Router(routes)
         self.authenticator = Authenticator(services)
@@ -128,6 +134,7 @@ class Pipeline:
         self._monotonic = services.clock.monotonic
         self._traffic = Traffic(spans)
         services.metrics.register(self._traffic)
+        self._logs = logs or NO_ACCESS_LOG
 
     async def serve(self, request: IncomingRequest) -> RenderedResponse:
         """Answer a request. Raise nothing but cancellation."""
@@ -135,7 +142,7 @@ class Pipeline:
         headers, method = request.headers, request.method
         sent_id = headers.get(b"x-request-id")
         request_id = next_request_id() if sent_id is None else sane_request_id(sent_id)
-        template = UNKNOWN_ROUTE
+        template, principal = UNKNOWN_ROUTE, None
         try:
             self.authenticator.check_source(headers)
             route, params = request.found or self._find(request)
@@ -143,7 +150,7 @@ class Pipeline:
             call = Call(self._services, method, request.path, headers, request_id)
             call.params, call.is_gone = params, request.is_gone
             if route.scope is not None:
-                call.principal = await self.authenticator.admit(headers, route.scope)
+                call.principal = principal = await self.authenticator.admit(headers, route.scope)
             max_body = route.max_body or self._max_body
             if request.receive is not None:
                 check_length(headers, max_body)
@@ -165,15 +172,42 @@ class Pipeline:
                 value = await route.handler(call, body)
             ready = _encode_answer(value)
             if isinstance(ready, Stream):
-                counted = self._count_stream(ready, method, template, started, request_id, headers)
+                counted = self._count_stream(
+                    ready, request, template, started, request_id, principal
+                )
                 return RenderedResponse(200, _stream_head(ready, request_id), chunks=counted)
             content, head = ready, _content_head(ready, request_id)
         except Exception as error:
             content = _refuse(error, request, template, request_id)
             head = _content_head(content, request_id)
-        spent_us = self._monotonic() - started
-        self._traffic.record(method, template, content.status, spent_us, request_id, headers)
+        size = len(content.body)
+        self.count(request, template, started, content.status, size, request_id, principal)
         return RenderedResponse(content.status, head, content.body, None, _CLOSE in content.headers)
+
+    def count(
+        self,
+        request: IncomingRequest,
+        template: str,
+        started: Micros,
+        status: int,
+        size: int | None,
+        request_id: str,
+        principal: Principal | None,
+    ) -> None:
+        """Count an answer, and log it if requests are logged."""
+        spent_us = self._monotonic() - started
+        headers, method = request.headers, request.method
+        self._traffic.record(method, template, status, spent_us, request_id, headers)
+        if self._logs.access:
+            log_request(request, template, principal, request_id, status, size, spent_us)
+
+    def log_socket(
+        self, request: IncomingRequest, template: str, started: Micros, status: int, call: Call
+    ) -> None:
+        """Log a socket that ended, or was refused, if requests are logged."""
+        if self._logs.access:
+            spent_us = self._monotonic() - started
+            log_request(request, template, call.principal, call.request_id, status, None, spent_us)
 
     def _find(self, request: IncomingRequest) -> FoundRoute:
         route, params = self.router.find(request.method, request.path, request.raw_path)
@@ -183,11 +217,11 @@ class Pipeline:
     async def _count_stream(
         self,
         stream: Stream,
-        method: str,
+        request: IncomingRequest,
         template: str,
         started: Micros,
         request_id: str,
-        headers: dict[bytes, bytes],
+        principal: Principal | None,
     ) -> AsyncIterator[bytes]:
         """Pass the chunks on; close and count them when they end or the reader goes."""
         chunks = stream.chunks
@@ -198,8 +232,7 @@ class Pipeline:
             close = getattr(chunks, "aclose", None)
             if close is not None:
                 await close()
-            spent_us = self._monotonic() - started
-            self._traffic.record(method, template, 200, spent_us, request_id, headers)
+            self.count(request, template, started, 200, None, request_id, principal)
 
 
 def next_request_id() -> str:

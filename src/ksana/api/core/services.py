@@ -41,6 +41,18 @@ class Check(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
+class LogControl(Protocol):
+    """The log of this process, as far as it may be changed while it runs."""
+
+    level: str
+    access: bool
+    """Whether each request is a line."""
+
+    def change(self, level: str | None = None, access: bool | None = None) -> None:
+        """Change what is given."""
+        ...
+
+
 class Services(Protocol):
     """What the foundation's own routes and the layer itself use."""
 

@@ -192,6 +192,15 @@ class LoggingSettings(msgspec.Struct, frozen=True):
             "--log-format",
         ),
     ] = "auto"
+    access: Annotated[
+        bool,
+        About(
+            SWITCH,
+            "Write a line for each request.",
+            ("KSANA_LOG_ACCESS",),
+            "--log-access",
+        ),
+    ] = False
 
 
 class MetricsSettings(msgspec.Struct, frozen=True):
