@@ -25,6 +25,7 @@ dev: setup
 
 servers:
 	@scripts/servers
+	@scripts/examples
 
 check: lint types imports
 

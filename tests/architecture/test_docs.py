@@ -30,7 +30,8 @@ DERIVED = re.compile(r"_(bucket|sum|count)$")
 
 
 def all_pages() -> list[Path]:
-    return sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    return sorted(path for path in pages if "node_modules" not in path.parts)
 
 
 def hand_written() -> list[Path]:

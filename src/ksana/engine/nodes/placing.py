@@ -5,7 +5,7 @@ from typing import Final
 
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
-from ksana.base.instant import SECOND, Micros
+from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.domain.nodes.attempts import reservation_life
 from ksana.domain.nodes.choice import Choice, Wanted
 from ksana.domain.nodes.records import Binding, JobRequest, NodeRecord
@@ -23,6 +23,12 @@ _DOUBT_US: Final[Micros] = 5 * SECOND
 _PLENTY: Final = 2
 """A slot is asked for before the request is known to be new only where no more than one in so many
 is taken: those who give it back must not stand in the way of others."""
+
+_DOUBT_REPEATS_US: Final[Micros] = SECOND
+"""So long after a repeat no slot is asked for in advance: repeats come in swarms."""
+
+_ASK_AGAIN_US: Final[Micros] = 20 * MILLISECOND
+_ASK_AGAIN: Final = 4
 
 _FREE_WITHIN_US: Final[Micros] = 60 * SECOND
 _FREE_AGAIN_US: Final[Micros] = SECOND
@@ -44,29 +50,45 @@ class Placing:
         self._view = view
         self._background = background
         self._settings = settings
+        self._doubt_mono: Micros = 0
 
     async def reserve(self, request: JobRequest, tried: tuple[str, ...]) -> Choice:
         """Hold a slot of the best node; the choice names it, or says why there is none."""
         wanted = Wanted(model=request.model, labels=request.labels, tried=tried, key=request.job_id)
         choice = Choice(node=None)
+        full: list[NodeRecord] = []
         for _ in range(_TRIES):
             choice = self._view.choose(wanted, self._clock.now())
             node = choice.node
             if node is None:
-                return choice
-            # Counted before it is asked: others that choose meanwhile see the slot as taken.
-            self._view.count(node.node_id, 1)
-            try:
-                result = await self._ask(request, node)
-            except BaseException:
-                # Nobody knows whether it is held.
-                self._background.spawn(self.release(node.node_id, request.job_id))
-                raise
+                break
+            result = await self._count_and_ask(request, node)
             if result == "reserved":
                 return choice
-            self._view.count(node.node_id, -1)
+            if result == "full":
+                full.append(node)
             self._believe(node, request.model, result)
+        if full and not request.wait_us:
+            # Whoever does not wait is gone for good: the slot may only have been held by a repeat
+            # that gives it back at this moment.
+            await self._clock.sleep_until(self._clock.now() + _ASK_AGAIN_US)
+            for node in full[:_ASK_AGAIN]:
+                if await self._count_and_ask(request, node) == "reserved":
+                    return Choice(node=node)
         return Choice(node=None, obstacles=choice.obstacles or {"NO_SLOT": _TRIES})
+
+    async def _count_and_ask(self, request: JobRequest, node: NodeRecord) -> ReserveResult:
+        # Counted before it is asked: others that choose meanwhile see the slot as taken.
+        self._view.count(node.node_id, 1)
+        try:
+            result = await self._ask(request, node)
+        except BaseException:
+            # Nobody knows whether it is held.
+            self._background.spawn(self.release(node.node_id, request.job_id))
+            raise
+        if result != "reserved":
+            self.uncount(node.node_id)
+        return result
 
     async def bind(
         self, request: JobRequest, bound_as: str, binding: Binding
@@ -75,9 +97,8 @@ class Placing:
         way: most requests are new, and one that is not gives it back at once. Answers the node
         whose slot is held then."""
         ttl_us = self._settings.binding_ttl_us
-        wanted = Wanted(model=request.model, labels=request.labels, key=request.job_id)
-        node = self._view.choose(wanted, self._clock.now()).node
-        if node is None or (node.running + 1) * _PLENTY > node.slots:
+        node = self._guess(request)
+        if node is None:
             return await self._fabric.requests.bind(bound_as, binding, ttl_us), None
         self._view.count(node.node_id, 1)
         try:
@@ -87,15 +108,28 @@ class Placing:
         except BaseException:
             self._background.spawn(self.release(node.node_id, request.job_id))
             raise
-        if result == "reserved" and bound.job_id == binding.job_id:
-            return bound, node
+        is_first = bound.job_id == binding.job_id
+        if not is_first:
+            self._doubt_mono = self._clock.monotonic() + _DOUBT_REPEATS_US
         if result == "reserved":
-            self._background.spawn(self.release(node.node_id, request.job_id))
-            return bound, None
-        self.uncount(node.node_id)
-        if result is not None:
-            self._believe(node, request.model, result)
+            if is_first:
+                return bound, node
+            self._background.spawn(self._give_back(node.node_id, request.job_id))
+        else:
+            self.uncount(node.node_id)  # not believed: repeats may hold what is not theirs
         return bound, None
+
+    def _guess(self, request: JobRequest) -> NodeRecord | None:
+        """A node that has so much room that a slot may be asked for in advance."""
+        if self._clock.monotonic() < self._doubt_mono:
+            return None
+        wanted = Wanted(model=request.model, labels=request.labels, key=request.job_id)
+        node = self._view.choose(wanted, self._clock.now()).node
+        return None if node is None or (node.running + 1) * _PLENTY > node.slots else node
+
+    async def _give_back(self, node_id: str, job_id: str) -> None:
+        await self.release(node_id, job_id)
+        self._fabric.signals.publish("nodes.free")
 
     async def hold(self, request: JobRequest, node_id: str) -> None:
         """Hold the slot again that a job should have on a node."""
