@@ -95,6 +95,12 @@ class Program:
         return self._child.pid
 
     @property
+    def program_pid(self) -> int:
+        """The program itself: under a prefix it may be a child."""
+        assert self._child is not None
+        return self._child.family()[-1] if self.prefix else self._child.pid
+
+    @property
     def is_running(self) -> bool:
         return self._child is not None and self._child.is_running()
 

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from ksana import __version__
 from ksana.api.core.app import create_app
+from ksana.api.core.connection_guard import ConnectionGuard
 from ksana.api.core.dead_letters import routes as dead_letter_routes
 from ksana.api.core.health import StatsSections
 from ksana.api.core.server import Server, make_config
@@ -31,11 +32,12 @@ from ksana.base.instant import SECOND, Micros
 from ksana.boot import banner, instance_identity, secrets
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.coordination import CoordinationNotes
+from ksana.boot.descriptors import DescriptorPlan, plan_descriptors, raise_limit, tell_if_few
 from ksana.boot.listening import describe_address, is_loopback, listen, share_listener
 from ksana.boot.logs import LevelledLogger, LogSwitch
 from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
-from ksana.boot.settings.sections.tasks import TimerSettings
+from ksana.boot.settings.sections.tasks import TaskSettings, TimerSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import Jobs, wait_for_store
 from ksana.boot.surface import CoreServices, Surface
@@ -103,6 +105,7 @@ class KsanaServer:
         self._events = EventLog(self._store, clock)
         self._keys = KeyRing(self._store, clock)
         self._box = secrets.open_box(settings)
+        self._descriptors = _plan_descriptors(settings)
         self._dead_letters = DeadLetterService(self._store)
         self._is_local = is_loopback(settings.server.host)
         self._coordination = CoordinationNotes(settings.coordination.url)
@@ -124,6 +127,7 @@ class KsanaServer:
             events=self._events,
             dead_letters=self._dead_letters,
             keys=self._keys,
+            descriptors=self._descriptors,
             secrets=self._box,
             spans=self._spans,
         )
@@ -163,8 +167,10 @@ class KsanaServer:
         app = create_app(seen, letters, *routes, stats=stats, spans=self._spans, logs=self._logs)
         server = self._settings.server
         grace_sec = -(-server.graceful_timeout_us // SECOND)
-        config = make_config(app, server.host, server.port, graceful_sec=grace_sec)
-        return Server(config, self._events.close)
+        guard = ConnectionGuard(self._descriptors.connections, self._settings.limits.connections)
+        self._metrics.registry.register(guard)
+        config = make_config(app, server.host, server.port, graceful_sec=grace_sec, guard=guard)
+        return Server(config, self._events.close, guard)
 
     def begin_stop(self) -> None:
         """Ask for an orderly end."""
@@ -322,6 +328,13 @@ def _api_settings(settings: Settings, is_local: bool) -> ApiSettings:
         tzdata_version=rules_version(),
         serves_metrics=settings.metrics.enabled,
     )
+
+
+def _plan_descriptors(settings: Settings) -> DescriptorPlan:
+    workers, most = settings.section(TaskSettings).workers, settings.limits.total_connections
+    plan = plan_descriptors(raise_limit(), workers, most)
+    tell_if_few(plan)
+    return plan
 
 
 def _jobs(settings: Settings) -> Jobs:

@@ -14,6 +14,7 @@ from ksana.api.core.routing import AnyRoute
 from ksana.api.core.services import ApiSettings, Check
 from ksana.base.clock import Clock
 from ksana.boot.commit_watch import CommitWatch
+from ksana.boot.descriptors import DescriptorPlan
 from ksana.boot.metrics import Metrics
 from ksana.boot.settings.table import Settings
 from ksana.boot.tracing import Spans
@@ -49,6 +50,7 @@ class CoreServices(msgspec.Struct, frozen=True):
     dead_letters: DeadLetterService
     """Add what can fail for good."""
     keys: KeyRing
+    descriptors: DescriptorPlan
     secrets: SecretBox
     """Seals what lies in the store and nobody may read there."""
     spans: Spans | None = None

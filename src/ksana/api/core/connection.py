@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from ksana.api.core.connection_guard import ConnectionGuard
 from ksana.api.core.crowd import Crowd
 from ksana.api.core.errors import error_body
 from ksana.base.ids import new_uid
@@ -31,6 +32,9 @@ WRITE_STALL_SEC: Final = 30.0
 MAX_HEAD: Final = 32 * 1024
 MAX_HEADERS: Final = 100
 MAX_CONNECTIONS: Final = 4096
+REFUSED_HEAD_SEC: Final = 1.0
+"""A connection that is to be refused is heard no longer."""
+FULL: Final = "too many connections are open"
 
 
 class HeadTooLargeError(Exception):
@@ -42,6 +46,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     max_connections = MAX_CONNECTIONS
     crowd = Crowd()
+    guard = ConnectionGuard()
 
     def __init__(
         self,
@@ -60,7 +65,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._stalled_since: float | None = None
         self._too_large = False
-        self._is_silent = self._is_upgrading = False
+        self._is_silent = self._is_upgrading = self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -68,8 +73,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_silent = True
         self.crowd.silent += 1
         self.crowd.arrivals += 1
+        self._is_refused = not self.guard.enter(self, self.client[0] if self.client else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.guard.leave(self)
         self._end_silence()
         if self._is_upgrading:  # gone before it was let in
             self._is_upgrading = False
@@ -83,6 +90,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         """Wait for its turn. What the caller sends meanwhile waits in the kernel."""
+        if self._is_refused:
+            self._refuse(429, "RATE_LIMITED", FULL)
+            return
         self.crowd.sockets += 1
         self._is_upgrading = True
         self.transport.pause_reading()
@@ -92,8 +102,16 @@ class GuardedProtocol(HttpToolsProtocol):
         if not self._is_upgrading or self.transport.is_closing():
             return
         self._is_upgrading = False
+        self.guard.upgrade(self)
         self.transport.resume_reading()
         super().handle_websocket_upgrade()
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when no request is answered and none has a complete head; None otherwise."""
+        cycle = self.cycle
+        is_answering = cycle is not None and not cycle.response_complete
+        return None if is_answering or self.is_in_body or self._is_upgrading else self._since
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -169,15 +187,21 @@ class GuardedProtocol(HttpToolsProtocol):
         """Whether more connections or requests are open than the server takes. WebSockets are not
         counted: they are bounded by whoever serves them."""
         most, crowd = self.max_connections, self.crowd
-        return len(self.connections) - crowd.apart > most or len(self.tasks) - crowd.sockets >= most
+        return (
+            self._is_refused
+            or len(self.connections) - crowd.apart > most
+            or len(self.tasks) - crowd.sockets >= most
+        )
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._stalled_since = self.loop.time()
+        self.guard.note_unread(self, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stalled_since = None
+        self.guard.note_read(self)
 
     def send_400_response(self, msg: str) -> None:
         if self._too_large:
@@ -199,7 +223,8 @@ class GuardedProtocol(HttpToolsProtocol):
         waited = now - self._since
         if not self._receiving:
             is_answering = self.cycle is not None and not self.cycle.response_complete
-            if not is_answering and waited > (self.timeout_keep_alive if self.cycle else HEAD_SEC):
+            patience = REFUSED_HEAD_SEC if self._is_refused else HEAD_SEC
+            if not is_answering and waited > (self.timeout_keep_alive if self.cycle else patience):
                 self.transport.close()
         elif self._in_head:
             if waited > HEAD_SEC:
@@ -223,9 +248,10 @@ class GuardedProtocol(HttpToolsProtocol):
             and (cycle.response_complete or not cycle.response_started)
         ):
             body = error_body(code, message, new_uid())
+            retry = b"retry-after: 1\r\n" if status == 429 else b""
             head = (
-                b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-                % len(body)
+                b"content-type: application/json\r\ncontent-length: %d\r\n%s"
+                b"connection: close\r\n\r\n" % (len(body), retry)
             )
             self.transport.write(STATUS_LINE[status] + head + body)
         if cycle is not None and not cycle.response_complete:
@@ -235,7 +261,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 async def _refuse_full(scope: Any, receive: Any, send: Any) -> None:
-    body = error_body("RATE_LIMITED", "too many connections are open", new_uid())
+    body = error_body("RATE_LIMITED", FULL, new_uid())
     head = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),

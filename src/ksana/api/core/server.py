@@ -12,6 +12,7 @@ from typing import Any, Final
 import structlog
 import uvicorn
 
+from ksana.api.core.connection_guard import ConnectionGuard
 from ksana.api.core.uvicorn_check import find_fastpath_changes, find_guard_changes
 
 log = structlog.get_logger("ksana.api")
@@ -33,9 +34,15 @@ class Server(uvicorn.Server):
     finishes.
     """
 
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_stop: Callable[[], Any] | None = None,
+        guard: ConnectionGuard | None = None,
+    ) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+        self._guard = guard
         self._stopping = asyncio.Event()
 
     @property
@@ -59,6 +66,8 @@ class Server(uvicorn.Server):
         while not self.should_exit:
             await self.on_tick(0)
             now = loop.time()
+            if self._guard is not None:
+                self._guard.sweep()
             for connection in list(self.server_state.connections):
                 check_deadlines = getattr(connection, "check_deadlines", None)
                 if check_deadlines is not None:  # uvicorn's own and sockets have none
@@ -76,7 +85,7 @@ class Server(uvicorn.Server):
 
 
 def choose_protocols(
-    max_connections: int = MAX_CONNECTIONS,
+    max_connections: int = MAX_CONNECTIONS, guard: ConnectionGuard | None = None
 ) -> tuple[type[asyncio.Protocol] | None, type[asyncio.Protocol] | None]:
     """The best of our connections that this uvicorn carries, and the sockets that go with them;
     None leaves them to uvicorn."""
@@ -91,7 +100,8 @@ def choose_protocols(
     from ksana.api.core.crowd import Crowd, counted_socket
 
     crowd = Crowd()
-    limits = {"max_connections": max_connections, "crowd": crowd}
+    guard = ConnectionGuard() if guard is None else guard
+    limits = {"max_connections": max_connections, "crowd": crowd, "guard": guard}
     changes = find_fastpath_changes()
     if changes:
         from ksana.api.core.connection import GuardedProtocol
@@ -117,9 +127,10 @@ def make_config(
     graceful_sec: int = 10,
     keep_alive_sec: int = KEEP_ALIVE_SEC,
     max_connections: int = MAX_CONNECTIONS,
+    guard: ConnectionGuard | None = None,
 ) -> uvicorn.Config:
     """Configure uvicorn as Ksana runs it."""
-    protocol, socket = choose_protocols(max_connections)
+    protocol, socket = choose_protocols(max_connections, guard)
     return uvicorn.Config(
         app,
         host=host,

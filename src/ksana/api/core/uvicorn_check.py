@@ -29,6 +29,7 @@ GUARD_METHODS: Final = {
 }
 """Methods of the protocol that `connection` overrides or calls, and their parameters."""
 GUARD_ATTRIBUTES: Final = {
+    "client",
     "connections",
     "cycle",
     "flow",
@@ -40,7 +41,7 @@ GUARD_ATTRIBUTES: Final = {
     "timeout_keep_alive",
     "transport",
 }
-FASTPATH_ATTRIBUTES: Final = {"client", "config", "expect_100_continue", "parser"}
+FASTPATH_ATTRIBUTES: Final = {"config", "expect_100_continue", "parser"}
 """What `fastpath` reads besides."""
 CYCLE_ATTRIBUTES: Final = {
     "disconnected",

@@ -14,6 +14,7 @@ from ksana.boot.settings.sections import find_sections
 from ksana.boot.settings.sections.core import (
     CoordinationSettings,
     EgressSettings,
+    LimitSettings,
     LoggingSettings,
     MetricsSettings,
     SecretSettings,
@@ -39,6 +40,7 @@ class Settings(msgspec.Struct, frozen=True):
     server: ServerSettings = ServerSettings()
     store: StoreSettings = StoreSettings()
     secret: SecretSettings = SecretSettings()
+    limits: LimitSettings = LimitSettings()
     coordination: CoordinationSettings = CoordinationSettings()
     egress: EgressSettings = EgressSettings()
     logging: LoggingSettings = LoggingSettings()

@@ -297,8 +297,8 @@ def _list_routes(surface: TaskSurface) -> list[AnyRoute]:
 def _caller_factory(core: CoreServices) -> Callable[[], HttpCaller]:
     egress, limits = core.settings.egress, core.settings.section(TaskSettings)
     policy = EgressPolicy(allow=egress.allow, deny=egress.deny)
-    idle = max(256, limits.workers)
-    return lambda: HttpCaller(policy, max_idle=idle, plain_http=limits.plain_http)
+    kept = core.descriptors.kept_calls
+    return lambda: HttpCaller(policy, max_idle=kept, plain_http=limits.plain_http)
 
 
 def _callback_base(core: CoreServices) -> str:

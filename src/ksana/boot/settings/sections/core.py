@@ -159,6 +159,25 @@ class SecretSettings(msgspec.Struct, frozen=True):
     ] = ""
 
 
+class LimitSettings(msgspec.Struct, frozen=True):
+    """What one caller may take."""
+
+    connections: Annotated[
+        int,
+        About(
+            integer(1, 1_000_000),
+            "Connections open at a time from one address, of IPv6 from one /64.",
+        ),
+    ] = 5000
+    total_connections: Annotated[
+        int,
+        About(
+            integer(1, 1_000_000),
+            "Connections open at a time in all; fewer where the descriptor limit needs it.",
+        ),
+    ] = 20_000
+
+
 class EgressSettings(msgspec.Struct, frozen=True):
     """What may be called."""
 
