@@ -166,7 +166,7 @@ async def test_a_thread_that_does_not_end_keeps_its_lease_when_the_worker_stops(
 async def test_results_without_a_verdict_are_counted_when_the_worker_gives_up(
     server: FakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ksana.client.worker.FLUSH_SEC", 0.2)
+    monkeypatch.setattr("ksana.client.pull_worker.FLUSH_SEC", 0.2)
     worker = make_worker(server, grace_sec=0.1)
     worker.add_job("work", lambda ctx: None)
     fault = server.fail("release", 503, times=10_000)

@@ -14,18 +14,15 @@ import logging
 from typing import TYPE_CHECKING
 
 from ksana.base.instant import SECOND, Micros
-from ksana.client.contact import ServerContact
-from ksana.client.errors import ApiConflictError, ApiError, ApiNotFoundError, ClientError
-from ksana.client.queue import MAX_CLAIM, WAIT_MARGIN_SEC
+from ksana.client.api_client import WAIT_MARGIN_SEC
+from ksana.client.errors import ApiConflictError, ApiNotFoundError, ClientError
+from ksana.client.queue import MAX_CLAIM
+from ksana.client.recovery import EARLY_EMPTY, Recovery
 from ksana.client.transport import CallBackoff
 from ksana.client.wire import is_outcome_unknown
 
 if TYPE_CHECKING:
     from ksana.client.worker import Worker
-
-EARLY_EMPTY = CallBackoff(first_sec=0.02, most_sec=0.25)
-"""The pause after an empty answer that came long before the long poll should have ended: a server
-that does not wait."""
 
 WORTH_A_SECOND = MAX_CLAIM // 2
 """Free slots that are worth a second claim."""
@@ -38,13 +35,9 @@ class Claims:
 
     def __init__(self, worker: "Worker", backoff: CallBackoff) -> None:
         self._worker = worker
-        self._backoff = backoff
-        self._contact = ServerContact(
-            f"worker {worker.worker_id}", worker.client.base_url, worker.clock
-        )
+        self._recovery = Recovery(worker, worker.client.base_url, backoff)
         self._rechecks: list[Micros] = []
         """When to look for jobs of claims whose answers were lost."""
-        self._failures = 0
         self._early_empties = 0
         self._asked = 0
         """Slots that claims under way may fill."""
@@ -80,14 +73,14 @@ class Claims:
                 self._asked += limit
                 found = await self._claim(limit, 0.0 if burst else worker.wait_sec)
             except ClientError as error:
-                await self._recover(error)
+                self._note_unknown(error)
+                await self._recovery.wait_after(error)
                 continue
-            self._failures = 0
-            self._contact.on_answer()
+            self._recovery.on_answer()
             if burst and not found:
                 if not worker.jobs.held and not self._rechecks and not self._asked:
                     return
-                await self._pause(EARLY_EMPTY.pause(1))
+                await self._recovery.pause(EARLY_EMPTY.pause(1))
 
     def _count_room(self) -> int:
         return min(self._worker.jobs.count_free_slots() - self._asked, MAX_CLAIM)
@@ -155,26 +148,8 @@ class Claims:
             self._early_empties = 0
         elif wait_sec:
             self._early_empties += 1
-            await self._pause(EARLY_EMPTY.pause(self._early_empties))
+            await self._recovery.pause(EARLY_EMPTY.pause(self._early_empties))
         return len(jobs)
-
-    async def _recover(self, error: ClientError) -> None:
-        """After a failed claim: raise what will never pass, else note the recheck and wait."""
-        if (
-            isinstance(error, ApiError)
-            and error.code
-            and error.status < 500
-            and error.status != 429
-        ):
-            log.error("the server refuses our claims: %s", error)
-            raise error
-        self._note_unknown(error)
-        self._failures += 1
-        pause_sec = self._backoff.pause(
-            self._failures, error.retry_after_sec if isinstance(error, ApiError) else None
-        )
-        self._contact.on_failure(error, pause_sec)
-        await self._pause(pause_sec)
 
     def _note_unknown(self, error: ClientError) -> None:
         if is_outcome_unknown(error):
@@ -209,9 +184,3 @@ class Claims:
             log.info("job %s was handed out in a lost answer: taken up", job.job_id)
             worker.stats.adopted += 1
             worker.jobs.begin(job, sent_at)
-
-    async def _pause(self, pause_sec: float) -> None:
-        """Wait, but not longer than until a stop."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_sec):
-                await self._worker.wait_for_stop()

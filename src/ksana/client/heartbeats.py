@@ -1,10 +1,4 @@
-"""Heartbeats for all jobs held, in batches, from a thread with an event loop and connections of its
-own.
-
-A handler that blocks the worker's event loop, or a thread pool that is full, must not cost the
-lease (bullmq#3183). And a lease must not be believed in longer than the server does: `fence_at` is
-the moment, on the monotonic clock, when our own lease time is over, counted from when the last
-renewal *left*. From then on the job is lost to us, whatever happens.
+"""Heartbeats for all queue jobs held, in batches, from a thread of their own (`lease_thread`).
 
     worker's loop                        this thread
     ─────────────                        ───────────
@@ -12,22 +6,20 @@ renewal *left*. From then on the job is lost to us, whatever happens.
     drop the job            ◀─ lost ──   409, 404, or fence_at passed
     tell the handler        ◀─ cancel─   cancel_requested in the answer
 
-A job that has ended is beaten for until the server has its result: while another handler blocks the
-event loop, the result waits there, and its lease must not run out meanwhile. For the same reason,
-while the loop is blocked, the thread asks the server which jobs it has handed out to this worker in
-answers that the loop could not read yet, and beats for those too.
+While the worker's loop is blocked, the thread asks the server which jobs it has handed out to this
+worker in answers that the loop could not read yet, and beats for those too.
 """
 
 import asyncio
 import contextlib
 import logging
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ksana.base.clock import Clock
-from ksana.base.instant import MILLISECOND, SECOND, Micros
-from ksana.client import leased_job
+from ksana.base.instant import SECOND, Micros
+from ksana.client import held_lease
 from ksana.client.errors import ApiConflictError, ApiError, ApiNotFoundError, ClientError
+from ksana.client.lease_thread import LeaseThread
 from ksana.client.leased_job import LeasedJob
 from ksana.client.queue import MAX_LEASE_BATCH, QueueClient
 from ksana.client.shapes import BeatItem
@@ -39,8 +31,8 @@ PROGRESS_GAP: Micros = SECOND
 log = logging.getLogger("ksana.client")
 
 
-class Heartbeats:
-    """Beats for `held` until stopped. The three callbacks are called on this thread."""
+class Heartbeats(LeaseThread[LeasedJob]):
+    """Beats for `held` until stopped. The callbacks are called on this thread."""
 
     def __init__(
         self,
@@ -54,66 +46,30 @@ class Heartbeats:
         on_lost: Callable[[LeasedJob, str], None],
         on_cancel: Callable[[LeasedJob], None],
     ) -> None:
+        super().__init__(f"ksana-heartbeats-{worker_id}", held, ttl_us, clock, on_lost)
         self._source = client
         self._addon_id = addon_id
         self._worker_id = worker_id
-        self._held = held
-        self._ttl_us = ttl_us
-        self._tick_us = max(ttl_us // 6, 20 * MILLISECOND)
-        self._clock = clock
-        self._on_lost = on_lost
         self._on_cancel = on_cancel
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._wake: asyncio.Event | None = None
-        self._is_stopping = False
         self._workers_loop = asyncio.get_running_loop()
         self._pinged_at: Micros | None = None
         """When the worker's loop was asked for a sign of life that it has not given yet."""
         self._look_at: Micros = 0
         self.kept: dict[str, Micros] = {}
         """By lease id, when the last heartbeat left for a job that the worker does not know yet."""
-        self._thread = threading.Thread(
-            target=self._main, name=f"ksana-heartbeats-{worker_id}", daemon=True
-        )
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    async def stop(self) -> None:
-        """Stop beating and wait for the thread."""
-        self._is_stopping = True
-        self.wake()
-        while self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join, 1.0)
-            self.wake()
-
-    def wake(self) -> None:
-        """Look again now. From any thread."""
-        loop, wake = self._loop, self._wake
-        if loop is not None and wake is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has just closed
-                loop.call_soon_threadsafe(wake.set)
-
-    def _main(self) -> None:
-        asyncio.run(self._beat_until_stopped())
-
-    async def _beat_until_stopped(self) -> None:
-        self._wake = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+    async def keep(self) -> None:
         # One try per beat: the next beat is the repeat, and carries what is true by then.
         deadline_sec = min(self._source.deadline_sec, self._ttl_us / 4 / SECOND)
         async with self._source.twin(
             deadline_sec=deadline_sec, backoff=CallBackoff(tries=1)
         ) as client:
             while not self._is_stopping:
+                assert self._wake is not None
                 self._wake.clear()
                 now = self._clock.monotonic()
-                kept = [
-                    held for held in list(self._held.values()) if held.phase is not leased_job.LOST
-                ]
-                alive = [held for held in kept if not self._is_fenced(held, now)]
-                due = [held for held in alive if self._due_at(held) <= now]
+                alive = self._list_alive(now)
+                due = [held for held in alive if self.due_at(held) <= now]
                 for start in range(0, len(due), MAX_LEASE_BATCH):
                     await self._beat(client, due[start : start + MAX_LEASE_BATCH])
                 if self._is_blocked(now) and now >= self._look_at:
@@ -160,27 +116,10 @@ class Heartbeats:
             log.warning("jobs of answers not read yet could not be kept: %s", error)
             self._look_at = self._clock.monotonic() + self._ttl_us // 10
 
-    def _is_fenced(self, held: LeasedJob, now: Micros) -> bool:
-        if now < held.fence_at:
-            return False
-        if held.phase is leased_job.RUNNING:
-            self._on_lost(held, "its own lease time has passed")
-        return True  # of a job that has ended, the server's answer to the release decides
-
-    def _due_at(self, held: LeasedJob) -> Micros:
-        if held.reported != held.sent and held.phase is leased_job.RUNNING:
+    def due_at(self, held: LeasedJob) -> Micros:
+        if held.reported != held.sent and held.phase is held_lease.RUNNING:
             return min(held.beat_at, held.beaten_at + PROGRESS_GAP)
         return held.beat_at
-
-    async def _sleep(self, alive: list[LeasedJob]) -> None:
-        now = self._clock.monotonic()
-        until = min(
-            [now + self._tick_us, *(min(self._due_at(held), held.fence_at) for held in alive)]
-        )
-        assert self._wake is not None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(0, until - now) / SECOND):
-                await self._wake.wait()
 
     async def _beat(self, client: QueueClient, due: list[LeasedJob]) -> None:
         sent_at = self._clock.monotonic()
@@ -215,10 +154,7 @@ class Heartbeats:
                 log.warning("heartbeat of lease %s failed: %s", held.lease_id, answer)
                 self._postpone([held])
 
-    def _postpone(self, due: list[LeasedJob]) -> None:
-        """Beat again soon: a tenth of the lease's time, so that an outage of half of it is still
-        survived."""
-        again_at = self._clock.monotonic() + min(self._ttl_us // 10, 2 * SECOND)
+    def _postpone(self, due: Iterable[LeasedJob]) -> None:
+        super()._postpone(due)
         for held in due:
-            held.beat_at = again_at
-            held.beaten_at = max(held.beaten_at, again_at - PROGRESS_GAP)
+            held.beaten_at = max(held.beaten_at, held.beat_at - PROGRESS_GAP)

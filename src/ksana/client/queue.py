@@ -1,74 +1,26 @@
 """The client of the Queue surface: one method per endpoint, typed answers, errors as exceptions. No
 loops, no threads."""
 
-import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import msgspec
 
 from ksana.client import shapes, wire
+from ksana.client.api_client import ApiClient
 from ksana.client.errors import ApiConflictError, ApiError, DuplicateRequestError
-from ksana.client.transport import CallBackoff, Transport
 
-BASE = "/api/scheduler"
 MAX_SUBMIT_BATCH = 1_000
 MAX_CLAIM = 500
 MAX_LEASE_BATCH = 500
 MAX_WAIT_SEC = 30.0
-WAIT_MARGIN_SEC = 5.0
-"""How much longer than its long poll a claim may take before we call the server silent."""
-
-T = TypeVar("T")
 
 
-class QueueClient:
+class QueueClient(ApiClient):
     """Calls to `/api/scheduler` of one server. Use it on one event loop, and close it."""
 
-    def __init__(
-        self,
-        base_url: str,
-        api_key: str | None = None,
-        *,
-        deadline_sec: float = 30.0,
-        max_connections: int = 32,
-        connect_sec: float = 5.0,
-        tls: ssl.SSLContext | None = None,
-        headers: Mapping[str, str] | None = None,
-        backoff: CallBackoff | None = None,
-    ) -> None:
-        """A call that may be repeated is, until it succeeds or `deadline_sec` is over; `backoff`
-        says how soon, and may bound how often."""
-        self._options: dict[str, Any] = {
-            "api_key": api_key,
-            "max_connections": max_connections,
-            "connect_sec": connect_sec,
-            "tls": tls,
-            "headers": headers,
-            "backoff": backoff,
-        }
-        self.base_url = base_url
-        self.deadline_sec = deadline_sec
-        self._transport = Transport(base_url, **self._options)
-
-    def twin(
-        self, *, deadline_sec: float | None = None, backoff: CallBackoff | None = None
-    ) -> "QueueClient":
-        """Make a client with the same settings, but for those given, and connections of its own,
-        for another event loop."""
-        options = {**self._options, "backoff": backoff or self._options["backoff"]}
-        return QueueClient(self.base_url, deadline_sec=deadline_sec or self.deadline_sec, **options)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._transport.close()
+    base = "/api/scheduler"
 
     # --- jobs ---
 
@@ -163,20 +115,9 @@ class QueueClient:
             body["max_cost_units"] = max_cost_units
         if capabilities:
             body["constraints_capabilities"] = dict(capabilities)
-        # A silent server is found out soon after the long poll should have ended, not after the
-        # deadline of other calls.
-        deadline_sec = max(wait_sec + WAIT_MARGIN_SEC, min(self.deadline_sec, WAIT_MARGIN_SEC))
-        reply, _ = await self._transport.call(
-            "POST",
-            f"{BASE}/jobs/claim",
-            wire.encode(body),
-            deadline_sec=deadline_sec,
-            is_repeatable=False,
-            tries=tries,
-        )
-        if reply.status == 204 or not reply.body:
+        found = await self._take("/jobs/claim", body, wire.ClaimAnswer, wait_sec, tries)
+        if found is None:
             return []
-        found = wire.decode(reply.body, wire.ClaimAnswer)
         if found.jobs is not None:
             return found.jobs
         if found.job is None:
@@ -339,27 +280,7 @@ class QueueClient:
     ) -> list[ApiError | None]:
         """Release up to 500 leases and learn only what was refused: cheaper where the jobs are not
         looked at again."""
-        wire.check_size(items, MAX_LEASE_BATCH)
-        body = wire.encode({"items": items, "brief": True})
-        reply, _ = await self._transport.call(
-            "POST", f"{BASE}/lease/release-batch", body, deadline_sec=self.deadline_sec
-        )
-        found = wire.decode(reply.body, wire.BriefAnswer).results
-        wire.check_count(found, items)
-        if all(item.code is None and not isinstance(item.error, dict) for item in found):
-            return [None] * len(found)
-        return [
-            wire.refusal_in(item) for item in wire.decode(reply.body, dict[str, Any])["results"]
-        ]
-
-    async def _batch(self, path: str, items: Sequence[Any], kind: type[T]) -> list[T | ApiError]:
-        wire.check_size(items, MAX_LEASE_BATCH)
-        results = (await self._post(path, {"items": items}, wire.BatchAnswer)).results
-        wire.check_count(results, items)
-        return [
-            wire.refusal_in(wire.decode(raw, dict[str, Any])) or wire.decode(raw, kind)
-            for raw in results
-        ]
+        return await self._batch_briefly("/lease/release-batch", items, brief=True)
 
     # --- stats ---
 
@@ -373,15 +294,3 @@ class QueueClient:
         """Get a metric over time; `span` is the API's `range`."""
         query = wire.query_string({"metric": metric, "bucket": bucket, "range": span})
         return await self._get(f"/stats/timeseries{query}", shapes.Timeseries)
-
-    async def _get(self, path: str, kind: type[T]) -> T:
-        reply, _ = await self._transport.call(
-            "GET", f"{BASE}{path}", deadline_sec=self.deadline_sec
-        )
-        return wire.decode(reply.body, kind)
-
-    async def _post(self, path: str, body: Any, kind: type[T]) -> T:
-        reply, _ = await self._transport.call(
-            "POST", f"{BASE}{path}", wire.encode(body), deadline_sec=self.deadline_sec
-        )
-        return wire.decode(reply.body, kind)

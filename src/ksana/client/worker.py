@@ -13,40 +13,25 @@ twice; a claim whose answer was lost is looked for afterwards, so no job waits f
 out because of a cut connection.
 """
 
-import asyncio
-import logging
-import os
-import socket
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from ksana.base.clock import Clock, SystemClock
-from ksana.base.ids import new_uid
-from ksana.base.instant import SECOND, Micros
+from ksana.base.clock import Clock
 from ksana.client.claims import Claims
 from ksana.client.handlers import Handler, Registered
 from ksana.client.heartbeats import Heartbeats
 from ksana.client.job_runner import JobRunner
 from ksana.client.leased_job import LeasedJob
+from ksana.client.pull_worker import CALL_SEC, MAX_PAUSE_SEC, PullWorker
 from ksana.client.queue import QueueClient
-from ksana.client.serving import serve_until_signal
 from ksana.client.shapes import Job
-from ksana.client.stats import WorkerStats
 from ksana.client.transport import CallBackoff
 
-FLUSH_SEC = 5.0
-"""How long a stop, its grace over, still tries to bring the results home."""
-CALL_SEC = 10.0
-"""The deadline of a call of the worker's own client: a silent server is tried again after that."""
-MAX_PAUSE_SEC = 2.0
-"""A server that comes back is found after this at the latest."""
-
 F = TypeVar("F", bound=Callable[..., Any])
-log = logging.getLogger("ksana.client")
 
 
-class Worker:
+class Worker(PullWorker):
     """Runs the jobs of one addon. Register handlers with `job`, then `await run()`, or `serve()`
     from a script."""
 
@@ -70,8 +55,15 @@ class Worker:
         """`worker_id` must be this process's alone. `ttl_sec` is the lease's time: after a crash a
         job comes back that late. `grace_sec` is what a stop leaves to running handlers. `on_lost`
         is called with each job whose result is dropped."""
-        if concurrency < 1:
-            raise ValueError("concurrency is 1 or more")
+        super().__init__(
+            addon_id,
+            worker_id,
+            concurrency=concurrency,
+            lease_sec=ttl_sec,
+            wait_sec=wait_sec,
+            grace_sec=grace_sec,
+            clock=clock,
+        )
         self._owns_client = isinstance(client, str)
         self.client = (
             QueueClient(
@@ -81,19 +73,12 @@ class Worker:
             else client
         )
         self.addon_id = addon_id
-        self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{new_uid()[:8]}"
-        self.concurrency = concurrency
-        self.ttl_us: Micros = ttl_sec * SECOND
         self.ttl_sec = ttl_sec
-        self.wait_sec = _choose_wait(wait_sec, ttl_sec)
         self.capabilities = dict(capabilities or {})
         self.max_cost_units = max_cost_units
-        self.grace_sec = grace_sec
-        self.stats = WorkerStats()
-        self.clock: Clock = clock or SystemClock()
         self.handlers: dict[str, Registered] = {}
         self._backoff = backoff or CallBackoff(most_sec=MAX_PAUSE_SEC)
-        self.jobs = JobRunner(
+        self.jobs: JobRunner = JobRunner(
             self.client,
             self.worker_id,
             self.handlers,
@@ -104,11 +89,6 @@ class Worker:
             backoff=self._backoff,
             on_lost=on_lost,
         )
-        self._stopping = asyncio.Event()
-        self._stop_grace_sec = grace_sec
-        self._executor: ThreadPoolExecutor | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._heartbeats: Heartbeats | None = None
 
     # --- handlers ---
 
@@ -158,50 +138,21 @@ class Worker:
 
     # --- life ---
 
-    def serve(self) -> None:
-        """Run until SIGTERM or SIGINT, then stop in good order; a second signal cuts the grace."""
-        serve_until_signal(self.run, self._stop_by_signal)
-
-    def _stop_by_signal(self) -> None:
-        self.stop(0.0 if self._stopping.is_set() else None)
-
-    def stop(self, grace_sec: float | None = None) -> None:
-        """Claim no more, finish what runs within the grace, send the results; `run` returns."""
-        self._stop_grace_sec = self.grace_sec if grace_sec is None else grace_sec
-        self._stopping.set()
-        self.jobs.has_room.set()
-
-    async def wait_for_stop(self) -> None:
-        """Wait until a stop is asked for."""
-        await self._stopping.wait()
-
     @property
     def held(self) -> dict[str, LeasedJob]:
         """The jobs whose results the server has not answered for, by lease id."""
         return self.jobs.held
 
-    @property
-    def running(self) -> int:
-        """Count the handlers at work now."""
-        return self.jobs.running
-
-    @property
-    def is_stopping(self) -> bool:
-        """Tell whether a stop was asked for."""
-        return self._stopping.is_set()
-
-    async def run(self, *, burst: bool = False) -> WorkerStats:
-        """Work until stopped; with `burst` until no job is left to claim. Raise the ApiError when
-        the server refuses our claims for good (a wrong key, a wrong name)."""
+    def _check_ready(self) -> None:
         if not self.handlers:
             raise ValueError("the worker has no handler: register one with @worker.job(…)")
-        if self._loop is not None:
-            raise RuntimeError("a worker runs once: make another")
-        self._loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(
-            max_workers=self.concurrency, thread_name_prefix=f"ksana-{self.addon_id}"
-        )
-        self._heartbeats = Heartbeats(
+
+    def _describe(self) -> str:
+        types = ", ".join(sorted(self.handlers))
+        return f"addon {self.addon_id}, concurrency {self.concurrency}, job types {types}"
+
+    def _start_renewals(self, executor: Executor) -> Heartbeats:
+        heartbeats = Heartbeats(
             self.client,
             self.addon_id,
             self.worker_id,
@@ -211,87 +162,12 @@ class Worker:
             on_lost=self.jobs.on_lost_in_thread,
             on_cancel=self.jobs.on_cancel_in_thread,
         )
-        self.jobs.start(self._executor, self._heartbeats)
-        self._heartbeats.start()
-        self._say_start()
-        claiming = asyncio.create_task(Claims(self, self._backoff).claim_until_stopped(burst=burst))
-        try:
-            await self._watch(claiming)
-        finally:
-            await self._shut_down(claiming)
-        if not claiming.cancelled():
-            claiming.result()
-        return self.stats
+        self.jobs.start(executor, heartbeats)
+        return heartbeats
 
-    def _say_start(self) -> None:
-        log.info(
-            "worker %s: starting, addon %s, concurrency %d, job types %s",
-            self.worker_id,
-            self.addon_id,
-            self.concurrency,
-            ", ".join(sorted(self.handlers)),
-        )
+    async def _take_until_stopped(self, *, burst: bool) -> None:
+        await Claims(self, self._backoff).claim_until_stopped(burst=burst)
 
-    async def _watch(self, claiming: asyncio.Task[None]) -> None:
-        """Wait until claiming has ended by itself, or has been asked to and had its grace."""
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait((claiming, stopping), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
-
-    async def _shut_down(self, claiming: asyncio.Task[None]) -> None:
-        """The stop: the claim under way may still bring jobs; then handlers, results, heartbeats,
-        connections."""
-        assert self._loop is not None and self._heartbeats is not None
-        self._stopping.set()
-        started_at = self._loop.time()
-        await self._wait_within(lambda: [claiming], started_at)
-        claiming.cancel()
-        await self._wait_within(lambda: self.jobs.tasks, started_at)
-        await self.jobs.interrupt_all(FLUSH_SEC / 2)
-        left = max(0.0, self._stop_grace_sec - (self._loop.time() - started_at))
-        unsettled = await self.jobs.drain(left + FLUSH_SEC)
-        if unsettled:
-            self.stats.unsettled += unsettled
-            log.error("stopped with %d results the server has not answered for", unsettled)
-        await self._heartbeats.stop()
-        assert self._executor is not None
-        self._executor.shutdown(wait=False, cancel_futures=True)
+    async def _close(self) -> None:
         if self._owns_client:
             await self.client.close()
-        stats = self.stats
-        log.info(
-            "worker %s: stopped; succeeded %d, failed %d, cancelled %d, timed out %d, lost %d",
-            self.worker_id,
-            stats.succeeded,
-            stats.failed,
-            stats.cancelled,
-            stats.timed_out,
-            stats.lost,
-        )
-
-    async def _wait_within(
-        self, tasks: Callable[[], list[asyncio.Task[None]]], started_at: float
-    ) -> None:
-        """Wait for the tasks while the grace lasts. A second stop may shorten it meanwhile, so look
-        up now and then."""
-        assert self._loop is not None
-        while pending := [task for task in tasks() if not task.done()]:
-            left = self._stop_grace_sec - (self._loop.time() - started_at)
-            if left <= 0:
-                return
-            await asyncio.wait(pending, timeout=min(left, 0.2))
-
-
-def _choose_wait(wait_sec: float | None, ttl_sec: int) -> float:
-    """How long a claim waits for jobs. A lease may be granted right after the claim left, and its
-    time counts from there: a third at most may be waiting."""
-    if not 1 <= ttl_sec <= 86_400:
-        raise ValueError("ttl_sec lies between 1 and 86400")
-    longest = ttl_sec / 3
-    if wait_sec is None:
-        return min(5.0, longest)
-    if not 0 <= wait_sec <= longest:
-        raise ValueError(f"wait_sec lies between 0 and a third of ttl_sec, {longest:g}")
-    return wait_sec
