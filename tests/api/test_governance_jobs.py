@@ -222,6 +222,22 @@ async def test_an_archive_that_is_not_legal_ends_the_job_failed(ground: Governan
     assert (await ground.get("/objects/memory/m1"))["status"] == "active"
 
 
+@pytest.mark.spec("G3", "G7", "X8")
+@pytest.mark.parametrize("action", ["verify", "archive", "reinstate-check"])
+@pytest.mark.parametrize("is_registered", [True, False])
+async def test_a_status_that_does_not_exist_is_a_mistake_and_ends_nothing(
+    ground: GovernanceGround, action: str, is_registered: bool
+) -> None:
+    if is_registered:
+        await ground.put("memory/m1", status="stale")
+    await ground.enqueue(action=action)
+    (job,) = await ground.pull()
+    refused = await ground.ack(job, 400, object={"status": "refuted"})  # of a cognition
+    assert (refused["code"], refused["field"]) == ("INVALID_ARGUMENT", "object.status")
+    assert "archived" in refused["message"]
+    assert (await ground.get(f"/jobs/{job['job_id']}"))["status"] == "running"
+
+
 @pytest.mark.spec("G3")
 async def test_a_batch_of_acks_answers_each_on_its_own(ground: GovernanceGround) -> None:
     for number in range(3):
@@ -240,6 +256,75 @@ async def test_a_batch_of_acks_answers_each_on_its_own(ground: GovernanceGround)
         "NOT_FOUND",
         "succeeded",
     ]
+
+
+@pytest.mark.spec("G4")
+async def test_many_failures_are_answered_one_by_one(ground: GovernanceGround) -> None:
+    for number in range(3):
+        await ground.enqueue(f"m{number}", max_attempts=2 if number else 1)
+    jobs = await ground.pull()
+    items = [
+        {"job_id": job["job_id"], "lease_token": job["lease_token"], "error": "no", **more}
+        for job, more in zip(jobs, ({}, {"retry": False}, {"retry_delay_sec": 60}), strict=True)
+    ]
+    stranger = {"job_id": "job_0", "error": "no"}
+    results = (await ground.post("/jobs/fail-batch", 200, items=[*items, items[0], stranger]))[
+        "results"
+    ]
+    assert [one.get("code", one["status"]) for one in results] == [
+        "dead_letter",
+        "failed",
+        "queued",
+        "LEASE_LOST",
+        "NOT_FOUND",
+    ]
+    assert results[3]["status"] == 409
+    assert results[2]["run_at"] == ground.at(60)
+
+
+@pytest.mark.spec("G5")
+async def test_many_leases_are_renewed_each_by_its_token(ground: GovernanceGround) -> None:
+    for number in range(3):
+        await ground.enqueue(f"m{number}")
+    jobs = await ground.pull(lease_sec=10)
+    tokens = [jobs[0]["lease_token"], jobs[1]["lease_token"], "ff"]
+    items = [
+        {"job_id": job["job_id"], "lease_token": token}
+        for job, token in zip(jobs, tokens, strict=True)
+    ]
+    sent = [*items, items[0], {"job_id": "job_0"}]
+    results = (await ground.post("/jobs/renew-batch", 200, items=sent, lease_sec=60))["results"]
+    assert [one.get("code", one["status"]) for one in results] == [
+        "running",
+        "running",
+        "LEASE_LOST",
+        "running",
+        "NOT_FOUND",
+    ]
+    assert results[0]["lease_expires_at"] == ground.at(60)
+    assert "lease_token" not in results[0]
+    await ground.clock.advance(11 * SECOND)
+    late = (await ground.post("/jobs/renew-batch", 200, items=items, lease_sec=60))["results"]
+    assert [one.get("code", one["status"]) for one in late] == ["running", "running", "LEASE_LOST"]
+    assert (await ground.get(f"/jobs/{jobs[2]['job_id']}"))["attempt"] == 1
+
+
+@pytest.mark.spec("G4", "G5", "X8")
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/jobs/renew-batch", {"items": [{"job_id": "j"}], "lease_sec": 0}, "lease_sec"),
+        ("/jobs/renew-batch", {"items": [{}]}, "items[0].job_id"),
+        ("/jobs/renew-batch", {"items": [{"job_id": "j"}] * 501}, "items"),
+        ("/jobs/fail-batch", {"items": [{"job_id": "j"}]}, "items[0].error"),
+        ("/jobs/fail-batch", {"items": [{"job_id": "j", "error": "e"}] * 501}, "items"),
+    ],
+)
+async def test_bad_batches_are_refused_by_name(
+    ground: GovernanceGround, path: str, body: dict[str, Any], field: str
+) -> None:
+    refused = await ground.post(path, 400, **body)
+    assert refused["field"] == field
 
 
 @pytest.mark.spec("G4")

@@ -24,7 +24,11 @@ PAGE = DOCS / "governance.md"
 
 def verifier(folder: Path) -> Path:
     """The code of the page, as a file."""
-    (code,) = PYTHON.findall(PAGE.read_text(encoding="utf-8"))
+    (code,) = [
+        block
+        for block in PYTHON.findall(PAGE.read_text(encoding="utf-8"))
+        if "def verify(lines)" in block
+    ]
     path = folder / "verify.py"
     path.write_text(code)
     return path

@@ -3,11 +3,19 @@
 from typing import Any
 
 from ksana.base.clock import Clock, SystemClock
-from ksana.domain.governance.jobs import Ack, AttemptFailure, NewGovernanceJob, digest_of
+from ksana.base.instant import Instant
+from ksana.domain.governance.jobs import (
+    Ack,
+    AttemptFailure,
+    NewGovernanceJob,
+    Renewal,
+    digest_of,
+)
 from ksana.domain.governance.objects import ObjectFields
 from ksana.domain.governance.records import URGENCY, GovernanceJob, GovernedObject, Rules, Who
 from ksana.engine.governance.anchoring import write_anchor
 from ksana.engine.governance.pulling import Pull
+from ksana.ports.retention import START, OldRows, WalkPlace
 from ksana.ports.store import Store
 from ksana.service.governance.audit import AuditService
 from ksana.service.governance.service import GovernanceService
@@ -64,6 +72,10 @@ class Governing:
         failure = AttemptFailure(job_id=job.job_id, error=error, token=job.lease_token, **more)
         return await self.service.fail(failure, ME)
 
+    async def renew(self, job: GovernanceJob, lease_us: int, token: int | None = None) -> Any:
+        renewal = Renewal(job_id=job.job_id, token=token or job.lease_token)
+        return await self.service.renew(renewal, lease_us)
+
     async def put(
         self, object_id: str = "m1", object_type: str = "memory", **fields: Any
     ) -> GovernedObject:
@@ -89,6 +101,15 @@ class Governing:
         )
         return [event.type for event in events]
 
+    async def purge_jobs(self, before: Instant) -> int:
+        """What retention does, to its end; how many jobs it removed."""
+        removed, after, is_end = 0, START, False
+        while not is_end:
+            found = await self.store.read(_find_old, before, after)
+            removed += await self.store.transact(_remove, found.keys)
+            after, is_end = found.after, found.is_end
+        return removed
+
     async def anchor(self) -> Any:
         return await self.store.transact(write_anchor, "tester")
 
@@ -96,3 +117,13 @@ class Governing:
         report = await self.audit.verify()
         assert report.findings == []
         assert report.entries > 0
+
+
+def _find_old(tx: Any, before: Instant, after: WalkPlace) -> OldRows:
+    found: OldRows = tx.governance.find_old(before, after, 500)
+    return found
+
+
+def _remove(tx: Any, keys: list[int]) -> int:
+    removed: int = tx.governance.remove(keys)
+    return removed

@@ -352,7 +352,7 @@ class GovernanceMachine(RuleBasedStateMachine):
         if job is not None:
             job_id, token, now = job.id or "", job.token, self.now
             self.do(
-                lambda g: g.service.renew(job_id, token, LEASE),
+                lambda g: g.renew(_held(job_id, token), LEASE),
                 lambda m: m.renew(m.find(job_id), token, now, LEASE),
             )
 
@@ -396,7 +396,7 @@ class GovernanceMachine(RuleBasedStateMachine):
         before = self.now + 1
         ended = [job for job in self.model.jobs if job.status in ("succeeded", "failed")]
         self.do(
-            lambda g: g.store.transact(lambda tx: tx.governance.purge(before, 500)),
+            lambda g: g.purge_jobs(before),
             lambda m: setattr(m, "jobs", [job for job in m.jobs if job.id not in ids_of(ended)]),
         )
 

@@ -243,8 +243,7 @@ class Life:
     async def keep_house(self) -> None:
         """What is old goes, and the ends of the chains are written down."""
         store, now = self.governing.store, self.clock.now()
-        while await store.transact(lambda tx: tx.governance.purge(now - KEPT, 2000)) == 2000:
-            pass
+        await self.governing.purge_jobs(now - KEPT)
         await self.risk(lambda: store.transact(purge_audit, now - AUDIT_KEPT, 20_000), of=0.2)
         await self.risk(self.governing.anchor, of=0.2)
 

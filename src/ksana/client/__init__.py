@@ -1,5 +1,6 @@
 """The Python SDK. For the Queue surface: `QueueClient` for its endpoints, `Worker` for running its
-jobs. For the Nodes surface: `Node` for serving models, `NodeSession` for asking for jobs.
+jobs. For Governance: `GovernanceClient`, and `Governor` for looking after objects. For the Nodes
+surface: `Node` for serving models, `NodeSession` for asking for jobs.
 
 Knows the public API only. Everything a user needs is exported here; the modules inside may change.
 """
@@ -19,6 +20,17 @@ from ksana.client.errors import (
     LeaseLostError,
     TransportError,
 )
+from ksana.client.governance_client import GovernanceClient
+from ksana.client.governance_context import Done, GovernanceContext, RetryAfter
+from ksana.client.governance_shapes import (
+    AckItem,
+    FailItem,
+    Gate,
+    GovernanceJob,
+    GovernedObject,
+    RenewItem,
+)
+from ksana.client.governor import Governor
 from ksana.client.node_context import ModelNotAvailable, NodeJobContext, NodeJobError
 from ksana.client.node_session import NodeSession
 from ksana.client.node_session_job import SessionJob
@@ -49,6 +61,7 @@ from ksana.client.worker import Worker
 
 __all__ = [
     "AccessError",
+    "AckItem",
     "ApiConflictError",
     "ApiError",
     "ApiNotFoundError",
@@ -61,9 +74,17 @@ __all__ = [
     "ClaimLostError",
     "ClientError",
     "DeadlineError",
+    "Done",
     "DuplicateRequestError",
     "Event",
     "Fail",
+    "FailItem",
+    "Gate",
+    "GovernanceClient",
+    "GovernanceContext",
+    "GovernanceJob",
+    "GovernedObject",
+    "Governor",
     "InvalidRequestError",
     "Job",
     "JobCancelled",
@@ -84,7 +105,9 @@ __all__ = [
     "QueueClient",
     "Release",
     "ReleaseItem",
+    "RenewItem",
     "Retry",
+    "RetryAfter",
     "SessionJob",
     "Snapshot",
     "SocketClosed",

@@ -102,14 +102,24 @@ class ApiClient:
     async def _batch(
         self, path: str, items: Sequence[Any], kind: type[T], **more: Any
     ) -> list[T | ApiError]:
-        """Up to 500 items, each answered on its own, in order."""
+        """Up to 500 items, each answered on its own, in order. A refusal knows how many tries of
+        the call were lost before: one of them may have done what is refused now."""
         wire.check_size(items, MAX_BATCH)
-        results = (await self._post(path, {"items": items, **more}, wire.BatchAnswer)).results
+        reply, unknown = await self._transport.call(
+            "POST",
+            f"{self.base}{path}",
+            wire.encode({"items": items, **more}),
+            deadline_sec=self.deadline_sec,
+        )
+        results = wire.decode(reply.body, wire.BatchAnswer).results
         wire.check_count(results, items)
-        return [
-            wire.refusal_in(wire.decode(raw, dict[str, Any])) or wire.decode(raw, kind)
-            for raw in results
-        ]
+        answers: list[T | ApiError] = []
+        for raw in results:
+            refusal = wire.refusal_in(wire.decode(raw, dict[str, Any]))
+            if refusal is not None:
+                refusal.unknown_tries = unknown
+            answers.append(refusal or wire.decode(raw, kind))
+        return answers
 
     async def _batch_briefly(
         self, path: str, items: Sequence[Any], **more: Any

@@ -71,12 +71,7 @@ class Registered:
         self.is_interrupted = is_interrupted
         self.deadline_sec = deadline_sec
         self.is_plain = self.is_async and payload_type is None and deadline_sec is None
-        if not self.is_async and deadline_sec is not None:
-            raise ValueError(
-                f"{job_type!r}: deadline_sec is for async handlers only, a thread cannot be ended"
-            )
-        if deadline_sec is not None and deadline_sec <= 0:
-            raise ValueError(f"{job_type!r}: deadline_sec is more than 0, not {deadline_sec:g}")
+        check_deadline(job_type, self.is_async, deadline_sec)
 
     async def run(self, ctx: JobContext, executor: Executor | None) -> HandlerOutcome:
         """Run it to its end. Only CancelledError comes through: what it means, the caller knows."""
@@ -99,7 +94,7 @@ class Registered:
             return _failed(ctx, one_line(error), is_final=not error.retry)
         except _PayloadMisfit as error:
             return _failed(ctx, f"ValidationError: {one_line(error)}")
-        except _DeadlinePassed:
+        except DeadlinePassed:
             # TIMEOUT ends the job; with attempts left it is a failure, so that the next attempt is
             # made.
             late = f"ran longer than {self.deadline_sec:g} s"
@@ -116,20 +111,10 @@ class Registered:
                 ctx.payload = msgspec.convert(ctx.payload, self.payload_type)
             except msgspec.ValidationError as error:
                 raise _PayloadMisfit(str(error)) from None
-        if not self.is_async:
-            return await asyncio.get_running_loop().run_in_executor(executor, self.handler, ctx)
-        if self.deadline_sec is None:
-            return await self.handler(ctx)
-        try:
-            async with asyncio.timeout(self.deadline_sec) as limit:
-                return await self.handler(ctx)
-        except TimeoutError:
-            if limit.expired():
-                raise _DeadlinePassed from None
-            raise  # the handler's own
+        return await call_handler(self.handler, ctx, self.is_async, executor, self.deadline_sec)
 
 
-class _DeadlinePassed(Exception):
+class DeadlinePassed(Exception):
     """The handler was ended by its deadline."""
 
 
@@ -164,6 +149,39 @@ def check_handler(handler: Callable[..., Any], named: str) -> None:
             f"{named} takes {signature}; it is called with one argument, the context: "
             "def handler(ctx)"
         ) from None
+
+
+def check_deadline(named: str, is_async: bool, deadline_sec: float | None) -> None:
+    """Raise ValueError for a deadline that could not be kept."""
+    if deadline_sec is None:
+        return
+    if not is_async:
+        raise ValueError(
+            f"{named!r}: deadline_sec is for async handlers only, a thread cannot be ended"
+        )
+    if deadline_sec <= 0:
+        raise ValueError(f"{named!r}: deadline_sec is more than 0, not {deadline_sec:g}")
+
+
+async def call_handler(
+    handler: Callable[[Any], Any],
+    ctx: Any,
+    is_async: bool,
+    executor: Executor | None,
+    deadline_sec: float | None,
+) -> Any:
+    """Call a handler where it belongs. Raise DeadlinePassed when its time is over."""
+    if not is_async:
+        return await asyncio.get_running_loop().run_in_executor(executor, handler, ctx)
+    if deadline_sec is None:
+        return await handler(ctx)
+    try:
+        async with asyncio.timeout(deadline_sec) as limit:
+            return await handler(ctx)
+    except TimeoutError:
+        if limit.expired():
+            raise DeadlinePassed from None
+        raise  # the handler's own
 
 
 def describe(error: BaseException) -> str:

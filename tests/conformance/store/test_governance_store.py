@@ -227,7 +227,7 @@ async def test_a_worker_that_lost_its_lease_cannot_end_the_job(governing: Govern
             await refused
         assert lost.value.code == "LEASE_LOST"
     with pytest.raises(ConflictError):
-        await governing.service.renew(zombie.job_id, zombie.lease_token, SECOND)
+        await governing.renew(zombie, SECOND)
     assert (await governing.ack(held)).status == "succeeded"
 
 
@@ -251,12 +251,12 @@ async def test_a_worker_killed_with_a_hundred_jobs_gives_all_back_each_counted_o
 async def test_a_renewed_lease_lasts_and_needs_the_token(governing: Governing) -> None:
     await governing.enqueue()
     (job,) = await governing.pull(lease_us=60 * SECOND)
-    renewed = await governing.service.renew(job.job_id, job.lease_token, 600 * SECOND)
+    renewed = await governing.renew(job, 600 * SECOND)
     assert renewed.lease_expires_at is not None
     assert job.lease_expires_at is not None
     assert renewed.lease_expires_at > job.lease_expires_at + 500 * SECOND
     with pytest.raises(ConflictError):
-        await governing.service.renew(job.job_id, job.lease_token + 1, SECOND)
+        await governing.renew(job, SECOND, job.lease_token + 1)
 
 
 @pytest.mark.spec("G7")

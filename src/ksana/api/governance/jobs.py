@@ -1,5 +1,6 @@
 """Handlers of governance jobs: parse, one call of the service, render."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ksana.api.core.routing import Answer, Call
@@ -14,18 +15,21 @@ from ksana.api.governance.shapes import (
     AckBatch,
     AckBody,
     EnqueueBody,
+    FailBatch,
     FailBody,
     JobsQuery,
     PullBody,
+    RenewBatch,
     RenewBody,
     RequeueBody,
 )
 from ksana.api.governance.views import GovernanceJobView, show_handed, show_job
 from ksana.base.errors import KsanaError
 from ksana.base.instant import SECOND
-from ksana.domain.governance.jobs import AttemptFailure, NewGovernanceJob
+from ksana.domain.governance.jobs import AttemptFailure, NewGovernanceJob, Renewal
 from ksana.domain.governance.records import MAX_ERROR, URGENCY
 from ksana.domain.leases import read_token
+from ksana.engine.governance.ending import Ended
 from ksana.engine.governance.pulling import Pull
 from ksana.ports.governance.tables import GovernanceJobFilter
 from ksana.service.governance.explain import GovernanceExplainer
@@ -84,30 +88,33 @@ class GovernanceJobEndpoints:
         ]
         worker_id = body.items[0].worker_id if body.items else None
         ended = await self._service.ack_batch(acks, read_who(call, worker_id)) if acks else []
-        return {
-            "results": [
-                _refused(one, call) if isinstance(one, KsanaError) else show_job(one)
-                for one in ended
-            ]
-        }
+        return _show_each(ended, call)
 
     async def fail(self, call: Call, body: FailBody) -> GovernanceJobView:
         """End an attempt."""
-        error = body.error
-        failure = AttemptFailure(
-            job_id=call.params["job_id"],
-            error=error if len(error) <= MAX_ERROR else error[: MAX_ERROR - 1] + "…",
-            token=None if body.lease_token is None else read_token(body.lease_token),
-            retry_delay_us=round(body.retry_delay_sec * SECOND),
-            is_final=not body.retry,
-        )
+        failure = _read_failure(call.params["job_id"], body)
         return show_job(await self._service.fail(failure, read_who(call, body.worker_id)))
+
+    async def fail_batch(self, call: Call, body: FailBatch) -> Any:
+        """End many attempts, each answered on its own."""
+        failures = [_read_failure(item.job_id, item) for item in body.items]
+        worker_id = body.items[0].worker_id if body.items else None
+        who = read_who(call, worker_id)
+        return _show_each(await self._service.fail_batch(failures, who) if failures else [], call)
 
     async def renew(self, call: Call, body: RenewBody) -> GovernanceJobView:
         """Hold a job longer."""
-        token = None if body.lease_token is None else read_token(body.lease_token)
+        renewal = Renewal(job_id=call.params["job_id"], token=_find_token(body.lease_token))
+        return show_job(await self._service.renew(renewal, round(body.lease_sec * SECOND)))
+
+    async def renew_batch(self, call: Call, body: RenewBatch) -> Any:
+        """Hold many jobs longer, each answered on its own."""
+        renewals = [
+            Renewal(job_id=item.job_id, token=_find_token(item.lease_token)) for item in body.items
+        ]
         lease_us = round(body.lease_sec * SECOND)
-        return show_job(await self._service.renew(call.params["job_id"], token, lease_us))
+        renewed = await self._service.renew_batch(renewals, lease_us) if renewals else []
+        return _show_each(renewed, call)
 
     async def get(self, call: Call) -> GovernanceJobView:
         """One job."""
@@ -154,6 +161,29 @@ class GovernanceJobEndpoints:
         job_id = call.params["job_id"]
         explained = await self._explainer.explain_job(job_id)
         return {"job_id": job_id, "summary": explained.summary, "reasons": explained.reasons}
+
+
+def _find_token(text: str | None) -> int | None:
+    return None if text is None else read_token(text)
+
+
+def _read_failure(job_id: str, body: FailBody) -> AttemptFailure:
+    error = body.error
+    return AttemptFailure(
+        job_id=job_id,
+        error=error if len(error) <= MAX_ERROR else error[: MAX_ERROR - 1] + "…",
+        token=_find_token(body.lease_token),
+        retry_delay_us=round(body.retry_delay_sec * SECOND),
+        is_final=not body.retry,
+    )
+
+
+def _show_each(ended: Sequence[Ended], call: Call) -> dict[str, Any]:
+    return {
+        "results": [
+            _refused(one, call) if isinstance(one, KsanaError) else show_job(one) for one in ended
+        ]
+    }
 
 
 def _refused(error: KsanaError, call: Call) -> dict[str, Any]:

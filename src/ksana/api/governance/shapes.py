@@ -16,6 +16,7 @@ from ksana.domain.governance.records import (
 )
 
 ObjectId = Annotated[str, Meta(min_length=1, max_length=MAX_OBJECT_ID)]
+JobId = Annotated[str, Meta(min_length=1, max_length=64)]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Text = Annotated[str, Meta(max_length=1024)]
 Token = Annotated[str, Meta(max_length=64)]
@@ -108,7 +109,7 @@ class AckBody(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class AckItem(AckBody, frozen=True, kw_only=True, gc=False):
     """One of many."""
 
-    job_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    job_id: JobId
 
 
 class AckBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +134,32 @@ class RenewBody(msgspec.Struct, frozen=True, kw_only=True):
 
     lease_sec: LeaseSeconds = 120
     lease_token: Token | None = None
+
+
+class FailItem(FailBody, frozen=True, kw_only=True):
+    """One of many."""
+
+    job_id: JobId
+
+
+class FailBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Up to 500 failed attempts, each answered on its own."""
+
+    items: Annotated[list[FailItem], Meta(max_length=500)]
+
+
+class RenewItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One of many."""
+
+    job_id: JobId
+    lease_token: Token | None = None
+
+
+class RenewBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Up to 500 signs of life, each answered on its own."""
+
+    items: Annotated[list[RenewItem], Meta(max_length=500)]
+    lease_sec: LeaseSeconds = 120
 
 
 class RequeueFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

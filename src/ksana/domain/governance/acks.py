@@ -27,6 +27,7 @@ from ksana.domain.governance.objects import (
     NO_FIELDS,
     bump,
     change_object,
+    check_status,
     forget_next_action,
     new_object,
 )
@@ -76,6 +77,11 @@ def decide_ack(
 ) -> Acked | KsanaError:
     """End a held job. `queued` is the object's queued follow-up, if it has one."""
     status = _wanted_status(job, ack)
+    if status is not None:
+        try:  # a status that does not exist is a mistake, whatever the action
+            check_status(job.object_type, status, "object.status")
+        except KsanaError as error:
+            return error
     if governed is not None and status is not None and not can_move(governed, status):
         refusal = OBJECT_LIFECYCLES[governed.object_type].refuse(governed.status, status)
         if job.action not in ENDS_BY_RULE:

@@ -71,6 +71,13 @@ class AttemptFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """End it by a rule: no retry, no dead letter."""
 
 
+class Renewal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker's sign of life for a job it holds."""
+
+    job_id: str
+    token: int | None = None
+
+
 def digest_of(*parts: object) -> str:
     """A short digest of what an ack says."""
     text = "\x1f".join(map(str, parts)).encode()

@@ -61,14 +61,14 @@ def _defaults(rules: Rules) -> dict[str, Any]:
     return {name: getattr(bare, name) for name in ObjectFields.__struct_fields__}
 
 
-def check_status(object_type: str, status: str) -> None:
+def check_status(object_type: str, status: str, field: str = "status") -> None:
     """Raise InvalidError for a status that objects of the type do not have."""
     states = OBJECT_LIFECYCLES[object_type].states
     if status not in states:
         raise InvalidError(
-            f"'status': {status[:64]!r} is no status of a {object_type};"
+            f"'{field}': {status[:64]!r} is no status of a {object_type};"
             f" allowed: {', '.join(sorted(states))}",
-            field="status",
+            field=field,
         )
 
 

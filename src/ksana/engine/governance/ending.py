@@ -2,6 +2,7 @@
 holder by the lease token, and each answers many jobs on their own."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from ksana.base.errors import KsanaError, NotFoundError
 from ksana.base.ids import new_run_uids
@@ -12,6 +13,7 @@ from ksana.domain.governance.changes import GovernanceJobChange, ObjectChange
 from ksana.domain.governance.jobs import (
     Ack,
     AttemptFailure,
+    Renewal,
     decide_failure,
     expire,
     refuse_holder,
@@ -21,6 +23,8 @@ from ksana.domain.governance.objects import forget_next_action
 from ksana.domain.governance.records import GovernanceJob, GovernedObject, Rules, Who
 from ksana.engine.governance.writer import write_changes
 from ksana.ports.governance.tables import GovernanceTx, LockedJob
+
+_Item = TypeVar("_Item", Ack, AttemptFailure)
 
 Ended = GovernanceJob | KsanaError
 """A job as it is now, or why the call changed nothing."""
@@ -72,16 +76,16 @@ def ack_jobs(tx: GovernanceTx, acks: Sequence[Ack], rules: Rules, who: Who) -> l
     return results
 
 
-def _unique(acks: Sequence[Ack]) -> Iterator[list[Ack]]:
+def _unique(items: Sequence[_Item]) -> Iterator[list[_Item]]:
     """Pieces in which no job comes twice: a repeat sees what the first one did."""
-    part: list[Ack] = []
+    part: list[_Item] = []
     seen: set[str] = set()
-    for ack in acks:
-        if ack.job_id in seen:
+    for item in items:
+        if item.job_id in seen:
             yield part
             part, seen = [], set()
-        seen.add(ack.job_id)
-        part.append(ack)
+        seen.add(item.job_id)
+        part.append(item)
     if part:
         yield part
 
@@ -148,7 +152,16 @@ def _expire_late(ending: _Ending, late: Sequence[GovernanceJob], now: int) -> No
 def fail_jobs(
     tx: GovernanceTx, failures: Sequence[AttemptFailure], rules: Rules, who: Who
 ) -> list[Ended]:
-    """End attempts that came to nothing; no job may come twice."""
+    """End attempts that came to nothing, each on its own."""
+    results: list[Ended] = []
+    for part in _unique(failures):
+        results += _fail_part(tx, part, rules, who)
+    return results
+
+
+def _fail_part(
+    tx: GovernanceTx, failures: Sequence[AttemptFailure], rules: Rules, who: Who
+) -> list[Ended]:
     now = tx.now
     locked = tx.governance.lock([failure.job_id for failure in failures])
     final = {failure.job_id for failure in failures if failure.is_final}
@@ -181,24 +194,34 @@ def fail_jobs(
     return results
 
 
-def renew_job(
-    tx: GovernanceTx, job_id: str, token: int | None, lease_us: Micros, rules: Rules
-) -> Ended:
-    """Hold a job longer, by the store's clock."""
-    job = tx.governance.lock([job_id]).get(job_id)
-    if job is None:
-        return not_found(job_id)
-    refusal = refuse_holder(job, token, bool(job.is_expired), "running", rules)
-    if refusal is not None:
-        late = _late([job])
-        if late:
-            ending = _Ending(tx, late)
-            _expire_late(ending, late, tx.now)
-            write_changes(tx, Who(actor=SYSTEM), ending.jobs)
-        return refusal
-    held = renew(job, tx.now + lease_us, tx.now)
-    tx.governance.write([(job, held)])
-    return held
+def renew_jobs(
+    tx: GovernanceTx, renewals: Sequence[Renewal], lease_us: Micros, rules: Rules
+) -> list[Ended]:
+    """Hold jobs longer, by the store's clock, each on its own."""
+    now = tx.now
+    locked = tx.governance.lock(sorted({renewal.job_id for renewal in renewals}))
+    held: dict[str, tuple[GovernanceJob, GovernanceJob]] = {}
+    late: dict[str, LockedJob] = {}
+    results: list[Ended] = []
+    for renewal in renewals:
+        job = locked.get(renewal.job_id)
+        if job is None:
+            results.append(not_found(renewal.job_id))
+            continue
+        refusal = refuse_holder(job, renewal.token, bool(job.is_expired), "running", rules)
+        if refusal is None:
+            held[job.job_id] = (job, renew(job, now + lease_us, now))
+            results.append(held[job.job_id][1])
+            continue
+        late |= {one.job_id: one for one in _late([job])}
+        results.append(refusal)
+    if late:
+        ending = _Ending(tx, list(late.values()))
+        _expire_late(ending, list(late.values()), now)
+        write_changes(tx, Who(actor=SYSTEM), ending.jobs)
+    if held:
+        tx.governance.write(list(held.values()))
+    return results
 
 
 def expire_leases(tx: GovernanceTx, limit: int) -> list[GovernanceJob]:

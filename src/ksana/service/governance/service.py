@@ -10,7 +10,13 @@ from ksana.base.clock import Clock
 from ksana.base.errors import InvalidError, KsanaError, UnavailableError
 from ksana.base.instant import Instant, Micros, format_instant
 from ksana.domain.governance.gates import EVERYTHING
-from ksana.domain.governance.jobs import AHEAD_GRACE, Ack, AttemptFailure, NewGovernanceJob
+from ksana.domain.governance.jobs import (
+    AHEAD_GRACE,
+    Ack,
+    AttemptFailure,
+    NewGovernanceJob,
+    Renewal,
+)
 from ksana.domain.governance.objects import ObjectFields
 from ksana.domain.governance.records import (
     GATES,
@@ -28,7 +34,7 @@ from ksana.engine.governance.ending import (
     fail_jobs,
     new_job_ids,
     not_found,
-    renew_job,
+    renew_jobs,
 )
 from ksana.engine.governance.pulling import Pull, Pulled, pull_jobs
 from ksana.engine.governance.sweep import GovernanceSweep
@@ -155,17 +161,25 @@ class GovernanceService:
 
     async def fail(self, failure: AttemptFailure, who: Who) -> GovernanceJob:
         """End one attempt. Raise LEASE_LOST when it is not, or no longer, the caller's."""
-        ended = await self._transact(fail_jobs, [failure], self.rules, who)
-        self.waiting.notify_all()
-        return _or_raise(ended[0])
+        return _or_raise((await self.fail_batch([failure], who))[0])
 
-    async def renew(self, job_id: str, token: int | None, lease_us: Micros) -> GovernanceJob:
+    async def fail_batch(self, failures: Sequence[AttemptFailure], who: Who) -> list[Ended]:
+        """End attempts, each answered on its own."""
+        ended = await self._transact(fail_jobs, failures, self.rules, who)
+        self.waiting.notify_all()
+        return ended
+
+    async def renew(self, renewal: Renewal, lease_us: Micros) -> GovernanceJob:
         """Hold a job longer."""
-        renewed = _or_raise(
-            await self._store.transact(renew_job, job_id, token, lease_us, self.rules)
-        )
-        if renewed.lease_expires_at is not None:
-            self.sweep.note_lease(renewed.lease_expires_at)
+        return _or_raise((await self.renew_batch([renewal], lease_us))[0])
+
+    async def renew_batch(self, renewals: Sequence[Renewal], lease_us: Micros) -> list[Ended]:
+        """Hold jobs longer, each answered on its own."""
+        renewed = await self._store.transact(renew_jobs, renewals, lease_us, self.rules)
+        for one in renewed:
+            if not isinstance(one, KsanaError) and one.lease_expires_at is not None:
+                self.sweep.note_lease(one.lease_expires_at)
+                break  # they all end at the same time
         return renewed
 
     async def get_job(self, job_id: str) -> GovernanceJob:
