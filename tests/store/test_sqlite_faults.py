@@ -1,5 +1,7 @@
 """What goes wrong beside a SQLite store while it is served: descriptors, damage."""
 
+import asyncio
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.store.sql import SqlStore, open_store
+from ksana.store.sql.core.dialects import SqliteDialect, Trouble
 from ksana.store.sql.core.tally import Tally
 from tests.conformance.store.checks import enter_key, key_names
 
@@ -129,6 +132,55 @@ async def test_damage_found_while_opening_is_told_as_such(tmp_path: Path) -> Non
     path.write_bytes(whole[:page] + b"\x07" * 4096 + whole[page + 4096 :])
     with pytest.raises(SetupError, match="is damaged"):
         await open_store(f"sqlite:///{path}", SystemClock())
+
+
+@pytest.mark.parametrize(
+    ("name", "trouble"),
+    [
+        ("IOERR_FSYNC", Trouble.BROKEN),
+        ("IOERR_DIR_FSYNC", Trouble.BROKEN),
+        ("IOERR_READ", Trouble.LOST),
+        ("IOERR_SHMMAP", Trouble.LOST),
+        ("IOERR_LOCK", Trouble.LOST),
+        ("IOERR_NOMEM", Trouble.LOST),
+        ("IOERR_WRITE", Trouble.FULL),
+        ("FULL", Trouble.FULL),
+        ("CANTOPEN", Trouble.LOST),
+        ("READONLY", Trouble.LOST),
+        ("NOMEM", Trouble.LOST),
+        ("CORRUPT", Trouble.DAMAGED),
+        ("BUSY", Trouble.RETRY),
+        ("CONSTRAINT_UNIQUE", Trouble.OURS),
+    ],
+)
+def test_only_a_failed_sync_closes_the_store(name: str, trouble: Trouble) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = getattr(sqlite3, f"SQLITE_{name}")
+    assert SqliteDialect("k.db", SystemClock()).classify(error) is trouble
+
+
+@pytest.mark.spec("X10", "X18")
+@pytest.mark.parametrize("how", ["removed", "replaced by another"])
+async def test_nothing_is_acknowledged_into_a_file_that_is_gone(tmp_path: Path, how: str) -> None:
+    path, aside = tmp_path / "k.db", tmp_path / "aside.db"
+    store = await open_store(f"sqlite:///{path}", SystemClock())
+    await store.transact(enter_key, "first")
+    path.rename(aside)
+    if how != "removed":
+        path.write_bytes(aside.read_bytes())
+    with pytest.raises(StoreDownError, match=f"k.db was {how} while the server runs"):
+        for n in range(100):
+            await store.transact(enter_key, f"k{n}")
+            await asyncio.sleep(0.05)
+    assert not store.health().ok
+    with pytest.raises(StoreDownError):
+        await store.transact(enter_key, "no")
+    aside.rename(path)  # and back: it was only away
+    await store.transact(enter_key, "last")
+    assert store.health().ok
+    names = await store.read(key_names)
+    assert {"first", "last"} <= names and "no" not in names
+    await store.close()
 
 
 def test_a_store_reached_by_one_writer_is_not_away_for_the_others() -> None:

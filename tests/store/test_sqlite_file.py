@@ -4,6 +4,7 @@ file. kill -9."""
 import asyncio
 import hashlib
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -120,6 +121,58 @@ async def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
     path.touch()
     await make_store(path, "a")
     assert path.read_bytes()[68:72] == b"KSAN"
+
+
+async def vanish(path: Path, how: str) -> None:
+    """A store that was served, and of whose database nothing is left."""
+    store = await open_store(f"sqlite:///{path}", SystemClock(), serve=True)
+    await store.transact(enter_key, "a")
+    await store.close()
+    path.unlink()
+    if "empty" in how:
+        path.touch()
+    if "log" in how:
+        path.with_name("k.db-wal").write_bytes(b"x" * 4152)
+    if "no note" in how:
+        path.with_name("k.db.lock").write_text("123")
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("missing", [r"is missing", r"k\.db\.lock, which says: opened 20\S+Z, with \d+ events"]),
+        ("empty", [r"is empty", r"k\.db\.lock, which says: opened"]),
+        ("empty, log left", [r"is empty", r"k\.db-wal with 4152 bytes, k\.db\.lock"]),
+        ("missing, log left, no note", [r"is missing", r"here: k\.db-wal with 4152 bytes\. No"]),
+    ],
+)
+@pytest.mark.parametrize("serve", [True, False])
+async def test_a_store_that_vanished_is_refused_with_what_it_left(
+    tmp_path: Path, how: str, told: list[str], serve: bool
+) -> None:
+    path = tmp_path / "k.db"
+    await vanish(path, how)
+    for _ in range(2):  # a refusal takes nothing of the evidence away
+        message = await refused(path, serve=serve)
+        assert all(re.search(one, message) for one in told), message
+        assert "restore a backup (docs/operate/backup.md" in message
+    assert ("log" in how) == path.with_name("k.db-wal").exists()
+
+
+async def test_a_first_start_that_was_cut_short_is_made_up_for(tmp_path: Path) -> None:
+    path = tmp_path / "k.db"
+    path.touch()
+    path.with_name("k.db.lock").write_text("123")  # the lock is taken before the store is made
+    await make_store(path, "a")
+    assert path.read_bytes()[68:72] == b"KSAN"
+
+
+async def test_who_moves_the_remains_away_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "k.db"
+    await vanish(path, "missing, log left")
+    for beside in (".lock", "-wal"):
+        path.with_name("k.db" + beside).unlink()
+    await make_store(path, "a")
 
 
 async def test_many_who_make_the_same_new_store_at_once_all_succeed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 anything."""
 
 import asyncio
+import contextlib
 import os
 import platform
 import shutil
@@ -25,8 +26,9 @@ from ksana.boot.stores import check_store, find_file, open_store
 from ksana.boot.surfaces import find_doctor_checks
 from ksana.domain.zones import rules_version
 from ksana.engine.core.clock_watch import SKEW_TOLERANCE
-from ksana.store.sql.core import sqlite_file
+from ksana.store.sql.core import sqlite_place
 from ksana.store.sql.core.private_files import is_open_to_others
+from ksana.store.sql.core.sqlite_check import find_damage
 from ksana.store.sql.core.store import sqlite_path
 
 LEAST_FREE: Final = 256 << 20
@@ -34,6 +36,8 @@ _LEAST_SQLITE: Final = (3, 35, 0)
 """The first with RETURNING."""
 
 _ANSWER_WITHIN_SEC: Final = 5.0
+_READ_THROUGH_SEC: Final = 60.0
+_RESTORE: Final = f"Stop the server and restore a backup ({sqlite_place.WAY_BACK})"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -53,8 +57,9 @@ async def examine(settings: Settings, clock: Clock | None = None) -> list[Findin
         ("address", lambda: _look_at_address(settings)),
         ("disk", lambda: _look_at_disk(settings)),
         ("files", lambda: _look_at_files(settings)),
-        ("sqlite", lambda: _look_at_sqlite(settings, at)),
+        ("sqlite", lambda: _look_at_sqlite(settings)),
         ("store", lambda: _look_at_store(settings, at)),
+        ("contents", lambda: _look_at_contents(settings)),
         ("clocks", lambda: _look_at_clocks(settings, at)),
         ("coordination", lambda: _look_at_coordination(settings)),
         *((name, partial(check, settings)) for name, check in find_doctor_checks().items()),
@@ -122,36 +127,51 @@ def _private_paths(file: Path, settings: Settings) -> list[Path]:
     return [*paths, folder] if Path(settings.store.data_dir).resolve() == folder else paths
 
 
-async def _look_at_sqlite(settings: Settings, clock: Clock) -> str:
+async def _look_at_sqlite(settings: Settings) -> str:
     if sqlite3.sqlite_version_info < _LEAST_SQLITE:
         raise SetupError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or newer is needed")
     words = f"SQLite {sqlite3.sqlite_version}"
-    path = (
-        Path(sqlite_path(settings.store.url)) if settings.store.url.startswith("sqlite:") else None
-    )
-    if path is None or not path.exists():
+    path = _find_database(settings.store.url)
+    if path is None:
         return words
-    connection = sqlite_file.connect(str(path), clock, read_only=True)
     try:
-        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
-        level = connection.execute("PRAGMA synchronous").fetchone()[0]
+        # Read-only: the last one to close a database moves its log into it.
+        with contextlib.closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        ) as connection:
+            mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
     except sqlite3.DatabaseError as error:
         raise SetupError(f"{path} cannot be read: {error}") from None
-    finally:
-        connection.close()
-    if mode != "wal" or level < 2:
-        raise SetupError(
-            f"{path} would lose acknowledged writes: journal_mode={mode}, synchronous={level}"
-        )
+    if mode != "wal":
+        raise SetupError(f"{path} would lose acknowledged writes: journal_mode={mode}")
     return f"{words}, {path.name} in WAL mode with synchronous=FULL"
 
 
 async def _look_at_store(settings: Settings, clock: Clock) -> str:
     url = settings.store.url
-    if _is_missing_file(url):
+    if url.startswith("sqlite:") and _find_database(url) is None:
         return f"{sqlite_path(url)} does not exist yet; the first start makes it"
     report = await check_store(url, clock)
     return f"{mask_url(url)} answers, schema {report.now}"
+
+
+async def _look_at_contents(settings: Settings) -> str:
+    file = _find_database(settings.store.url)
+    if file is None:
+        return "there is no database file to read through"
+    try:
+        found = await asyncio.to_thread(find_damage, file, _READ_THROUGH_SEC)
+    except sqlite3.Error as error:
+        raise SetupError(f"{file} is damaged: {error}. {_RESTORE}") from None
+    if found.damages:
+        tables = "; ".join(f"table {one.table}: {one.words}" for one in found.damages[:8])
+        raise SetupError(f"{file} is damaged. {tables}. {_RESTORE}")
+    if found.seen < found.tables:
+        return (
+            f"no damage in {found.seen} of {found.tables} tables; "
+            f"the rest was not read within {_READ_THROUGH_SEC:g} s"
+        )
+    return f"{found.tables} tables are whole"
 
 
 async def _look_at_clocks(settings: Settings, clock: Clock) -> str:
@@ -189,8 +209,15 @@ async def _look_at_coordination(settings: Settings) -> str:
     return f"{', '.join(answers)} can be reached"
 
 
-def _is_missing_file(url: str) -> bool:
-    return url.startswith("sqlite:") and not Path(sqlite_path(url)).exists()
+def _find_database(url: str) -> Path | None:
+    """The SQLite file, if there is one with something in it. Raise SetupError if there was one."""
+    path = sqlite_path(url) if url.startswith("sqlite:") else ":memory:"
+    if path == ":memory:":
+        return None
+    if not os.path.exists(path) or (os.path.isfile(path) and os.path.getsize(path) == 0):
+        sqlite_place.check_vanished(path)
+        return None
+    return Path(path)
 
 
 def _nearest_folder(folder: Path) -> Path:

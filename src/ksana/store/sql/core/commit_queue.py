@@ -103,11 +103,13 @@ class Writer:
         clock: Clock,
         tally: Tally,
         seal: Callable[[Session], None] | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         """`seal` commits in the place of a bare COMMIT, for a store that must write more than the
-        database."""
+        database. `check` is asked before each batch, and raises while nothing may be written."""
         self._dialect = dialect
         self._seal = seal
+        self._check = check
         self._statements = statements
         self._clock = clock
         self._tally = tally
@@ -127,6 +129,8 @@ class Writer:
         try:
             if self._tally.down_reason is not None or self._tally.broken_reason is not None:
                 self._refuse_if_away()
+            if self._check is not None:
+                self._check()
             self._commit_until_settled(batch)
         except StoreDownError as error:
             self._tally.down_reason = self._tally.down_reason or error.message
@@ -326,7 +330,7 @@ class Writer:
             self._drop()
             if next(lost) > MAX_RECONNECTS:
                 raise StoreDownError(
-                    f"the store keeps dropping the connection: {summary(error)}"
+                    f"the store fails again and again: {summary(error)}"
                 ) from error
             return
         self._roll_back(session)

@@ -16,7 +16,7 @@ from typing import IO, Final
 
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
-from ksana.store.sql.core import private_files
+from ksana.store.sql.core import private_files, sqlite_place
 
 APPLICATION_ID: Final = 0x4B53414E
 """`KSAN`, in the file's header."""
@@ -68,6 +68,8 @@ def prepare(path: str, clock: Clock, *, make: bool = True) -> None:
     file = Path(path)
     try:
         is_new = not file.exists() or (file.is_file() and file.stat().st_size == 0)
+        if is_new:
+            sqlite_place.check_vanished(path)
         if is_new and not make:
             raise SetupError(f"there is no store at {path} yet: run ksana migrate")
         private_files.make_folder(file.parent)
@@ -190,18 +192,25 @@ class ServeLock:
             _lock(stream)
         except OSError:
             stream.seek(0)
-            holder = stream.read(64).strip() or "unknown"
+            holder = stream.readline().strip()[:64] or "unknown"
             stream.close()
             raise SetupError(
                 f"another ksana serve (pid {holder}) is on this store already: "
                 f"{self._path.removesuffix('.lock')}. "
                 "One server per SQLite or JSON file; for several use MySQL or PostgreSQL."
             ) from None
+        self._stream = stream
+        stream.seek(0)
+        self.leave(sqlite_place.note_in(stream.read()))
+
+    def leave(self, note: str) -> None:
+        """Leave a note beside our process's number, for those who find it without the database."""
+        stream = self._stream
+        assert stream is not None, "the lock was not taken"
         stream.seek(0)
         stream.truncate()
-        stream.write(str(os.getpid()))
+        stream.write(f"{os.getpid()}\n{note}\n" if note else str(os.getpid()))
         stream.flush()
-        self._stream = stream
 
     def drop(self) -> None:
         """Give it back."""

@@ -2,6 +2,7 @@
 tally for health."""
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError, StoreDownError
+from ksana.base.instant import Instant, format_instant
 from ksana.ports.store import CommitListener, StoreHealth
 from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.checkpoints import Checkpointer
@@ -24,6 +26,7 @@ from ksana.store.sql.core.dialects import (
 )
 from ksana.store.sql.core.durability import list_weaknesses
 from ksana.store.sql.core.migrate import MigrationReport, apply_migrations
+from ksana.store.sql.core.sqlite_place import FilePlace
 from ksana.store.sql.core.statements import load_statements
 from ksana.store.sql.core.tally import Tally, summary
 from ksana.store.sql.core.threads import (
@@ -67,11 +70,15 @@ class SqlStore:
             )
             return
         count = NETWORK_WRITERS if dialect.is_network else 1
-        writers = [Writer(dialect, statements, clock, self._tally) for _ in range(count)]
         after_commits: Callable[[], None] | None = None
+        check: Callable[[], None] | None = None
         if isinstance(dialect, SqliteDialect) and dialect.path != ":memory:":
             self._checkpointer = Checkpointer(dialect, self._tally)
             after_commits = self._checkpointer.ask
+            check = FilePlace(dialect.path).check
+        writers = [
+            Writer(dialect, statements, clock, self._tally, check=check) for _ in range(count)
+        ]
         self._writes = WriterThreads(writers, "store-write", after_commits)
         self._reads = ReaderThreads(dialect, statements, clock, self._tally, READERS)
 
@@ -168,6 +175,8 @@ def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str =
                 lock.take()
             _patiently(dialect, partial(sqlite_file.prepare, dialect.path, clock, make=apply))
         report = _patiently(dialect, partial(apply_migrations, dialect, clock.now(), apply=apply))
+        if lock is not None:
+            lock.leave(_describe_opening(dialect, clock.now()))
         warnings = list_weaknesses(dialect)
         if warnings and durability == "strict":
             raise SetupError(
@@ -188,6 +197,17 @@ def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str =
             raise SetupError(f"the store {shown} cannot be used: {error}") from error
         raise StoreDownError(f"the store {shown} is away: {summary(error)}") from error
     return Opened(dialect, shown, lock, report, warnings)
+
+
+def _describe_opening(dialect: Dialect, now: Instant) -> str:
+    """What the lock file says of a store that is served, should its database vanish."""
+    words = f"opened {format_instant(now)}"
+    with contextlib.closing(dialect.connect(read_only=True)) as connection:
+        try:
+            row = connection.execute("SELECT COALESCE(MAX(id), 0) FROM scheduler_events").fetchone()
+        except Exception:  # a damaged page is told by whoever needs it
+            return words
+    return f"{words}, with {row[0]} events"
 
 
 def _patiently(dialect: Dialect, step: Callable[[], T]) -> T:

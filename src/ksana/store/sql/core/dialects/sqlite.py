@@ -12,6 +12,9 @@ from ksana.store.sql.core import bulk, sqlite_file
 from ksana.store.sql.core.dialects.base import Send, Trouble, all_match
 from ksana.store.sql.core.statements import Macros
 
+_PASSING = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM})
+"""Out of descriptors or memory, the folder gone or mounted read-only: later perhaps."""
+
 
 def _sqlite_list(values: Sequence[int] | Sequence[str] | str) -> str:
     """A JSON array, which `json_each` makes rows of."""
@@ -62,6 +65,10 @@ class SqliteDialect:
     """Writes refused for want of room (EDQUOT, ENOSPC on some systems): full, not broken, for
     nothing was synced yet."""
 
+    _NOT_SYNCED = frozenset({sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC})
+    """After these the kernel may report success for data it dropped. Every other error of the disk
+    may pass: nothing was acknowledged that is not on it."""
+
     def __init__(self, path: str, clock: Clock) -> None:
         self.path = path
         self._clock = clock
@@ -79,11 +86,11 @@ class SqliteDialect:
         if primary == sqlite3.SQLITE_FULL:
             return Trouble.FULL
         if primary == sqlite3.SQLITE_IOERR:
-            return Trouble.FULL if code in self._NO_ROOM else Trouble.BROKEN
-        if primary == sqlite3.SQLITE_CANTOPEN:
-            return Trouble.LOST  # out of descriptors, or the folder is gone: later perhaps
-        if primary == sqlite3.SQLITE_READONLY:
-            return Trouble.BROKEN
+            if code in self._NOT_SYNCED:
+                return Trouble.BROKEN
+            return Trouble.FULL if code in self._NO_ROOM else Trouble.LOST
+        if primary in _PASSING:
+            return Trouble.LOST
         if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             return Trouble.DAMAGED
         if code is None and "Could not decode to UTF-8" in str(error):
