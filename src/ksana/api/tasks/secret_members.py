@@ -36,8 +36,9 @@ NOTHING: Final = Stored()
 
 
 def find_stored(old: Definition | None, url: str, name: str) -> Stored:
-    """What a change of a task to this URL and name may keep."""
-    return NOTHING if old is None else Stored(old, has_moved(old, url, name))
+    """What a change of a task to this URL and name may keep. Without a URL the change is refused
+    for that, and not for the secrets."""
+    return NOTHING if old is None else Stored(old, bool(url) and has_moved(old, url, name))
 
 
 def mask_headers(headers: Mapping[str, str], secret: tuple[str, ...]) -> dict[str, str]:
