@@ -189,3 +189,31 @@ def test_a_redirect_to_a_name_is_looked_up_and_judged_too(
 )
 def test_addresses_need_no_lookup(host: str, literal: bool) -> None:
     assert is_literal(host) == literal
+
+
+async def test_lookups_that_nobody_waits_for_leave_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """600 silent names: a healthy one is looked up as soon as one thread is free."""
+    monkeypatch.setattr(resolver, "MAX_THREADS", 2)
+    silent, asked = threading.Event(), list[str]()
+
+    def look_up(host: str) -> list[str]:
+        asked.append(host)
+        if host.startswith("silent"):
+            silent.wait(10)
+        return ["192.0.2.1"]
+
+    names = resolver.Resolver(asyncio.get_running_loop(), look_up)
+    given_up = [(f"silent{n}", lambda _: None) for n in range(600)]
+    for host, done in given_up:
+        names.ask(host, done)
+    for host, done in given_up:
+        names.forget(host, done)
+    found: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    names.ask("healthy", found.set_result)
+    silent.set()
+    async with asyncio.timeout(5):
+        assert await found == ("192.0.2.1",)
+    assert len(asked) <= 3
+    names.close()

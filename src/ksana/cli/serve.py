@@ -24,6 +24,8 @@ def serve(loaded: Loaded) -> None:
     from ksana.boot.server import serve as serve_until_stopped
 
     settings = loaded.settings
+    # A name server that is silent holds a thread for four seconds, not for ten.
+    os.environ.setdefault("RES_OPTIONS", "timeout:2 attempts:2")
     os.umask(0o077)  # the store's files have their modes anyway; this is for whatever else is made
     lines = settings.logging
     logs = start_logging(lines.level, lines.format, SystemClock(), access=lines.access)

@@ -10,6 +10,7 @@ to the loop.
 """
 
 import asyncio
+import contextlib
 import queue
 import re
 import socket
@@ -64,8 +65,10 @@ class Resolver:
     def find(self, host: str) -> tuple[str, ...] | None:
         """LookupResult the addresses if they are known and fresh."""
         kept = self._kept.get(host)
-        if kept is None or kept[0] < self._loop.time():
+        if kept is None:
             return None
+        if kept[0] < self._loop.time() and self._outstanding < MAX_THREADS:
+            return None  # while every thread is taken by silent names the last answer stands
         return kept[1]
 
     def ask(self, host: str, done: Callable[[LookupResult], None]) -> None:
@@ -82,7 +85,8 @@ class Resolver:
         self._asked.put(host)
 
     def forget(self, host: str, done: Callable[[LookupResult], None]) -> None:
-        """Stop waiting. The lookup itself goes on; it cannot be ended, only ignored."""
+        """Stop waiting. A lookup that is under way cannot be ended, only ignored; one that nobody
+        waits for any more when its turn comes is not made."""
         waiting = self._waiting.get(host, [])
         if done in waiting:
             waiting.remove(done)
@@ -95,6 +99,9 @@ class Resolver:
 
     def _serve(self) -> None:
         while (host := self._asked.get()) is not None:
+            if not self._waiting.get(host):
+                self._tell(self._skip, host)
+                continue
             result: LookupResult
             try:
                 result = tuple(self._look_up(host)) or f"name not found: {host}"
@@ -106,10 +113,19 @@ class Resolver:
                 )
             except (OSError, UnicodeError) as error:
                 result = _explain(host, error)
-            try:
-                self._loop.call_soon_threadsafe(self._deliver, host, result)
-            except RuntimeError:  # the loop has ended
-                return
+            self._tell(self._deliver, host, result)
+
+    def _tell(self, step: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(step, *args)
+
+    def _skip(self, host: str) -> None:
+        """Nobody waited when its turn came. Whoever asked since then is served in a new turn."""
+        if self._waiting.get(host):
+            self._asked.put(host)
+            return
+        self._waiting.pop(host, None)
+        self._outstanding -= 1
 
     def _deliver(self, host: str, result: LookupResult) -> None:
         self._outstanding -= 1

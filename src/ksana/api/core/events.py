@@ -1,13 +1,15 @@
 """The event log over HTTP: pages, and live as server-sent events (X11)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from ksana.api.core.auth import Authenticator
 from ksana.api.core.routing import MAX_ID, AnyRoute, Call, Route, Stream
 from ksana.api.core.services import Services
-from ksana.base.errors import InvalidError
+from ksana.base.clock import Clock
+from ksana.base.errors import InvalidError, KsanaError, UnavailableError
 from ksana.base.instant import SECOND, format_instant
 from ksana.ports.store import Event
 from ksana.service.core.events import MAX_PAGE, EventFilter, EventLog
@@ -15,6 +17,9 @@ from ksana.service.core.events import MAX_PAGE, EventFilter, EventLog
 HEARTBEAT_US: Final = 15 * SECOND
 """Below the idle limit of common proxies, so that a quiet stream stays open."""
 RECONNECT_MS: Final = 2000
+JUDGE_US: Final = 2 * SECOND
+"""How often the key of a stream is judged again: one that was revoked ends its streams."""
+SCOPE: Final = "*:read"
 
 Text = Annotated[str, msgspec.Meta(max_length=255)]
 EventId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
@@ -76,7 +81,7 @@ class EventList(msgspec.Struct, frozen=True):
 
 def routes(services: Services) -> list[AnyRoute]:
     """The page and the stream."""
-    log = services.events
+    log, authenticator = services.events, Authenticator(services)
 
     async def list_events(call: Call) -> EventList:
         query: EventQuery = call.query
@@ -87,7 +92,13 @@ def routes(services: Services) -> list[AnyRoute]:
         query: StreamQuery = call.query
         after = _last_event_id(call, query.after)
         log.ensure_room()
-        return Stream(_write_events(log, _filter(query), after), "text/event-stream")
+
+        async def judge() -> None:
+            await authenticator.admit(call.headers, SCOPE)
+
+        return Stream(
+            _write_events(log, _filter(query), after, judge, services.clock), "text/event-stream"
+        )
 
     return [
         Route(
@@ -141,18 +152,36 @@ def _last_event_id(call: Call, after: int | None) -> int | None:
 
 
 async def _write_events(
-    log: EventLog, wanted: EventFilter, after: int | None
+    log: EventLog,
+    wanted: EventFilter,
+    after: int | None,
+    judge: Callable[[], Awaitable[None]],
+    clock: Clock,
 ) -> AsyncIterator[bytes]:
+    """Write events as they come, as long as the key that asked would still be let in."""
     yield b"retry: %d\n: connected\n\n" % RECONNECT_MS
-    batches = log.listen(wanted, after, HEARTBEAT_US)
+    batches = log.listen(wanted, after, JUDGE_US)
+    quiet_us, judged_at = 0, clock.monotonic()
     try:
         async for batch in batches:
+            if clock.monotonic() - judged_at >= JUDGE_US:
+                judged_at = clock.monotonic()
+                try:
+                    await judge()
+                except UnavailableError:
+                    pass  # the store is away: nothing is known, nothing is ended
+                except KsanaError:
+                    return
             if batch:
+                quiet_us = 0
                 yield b"".join(
                     b"id: %d\ndata: %s\n\n" % (event.id, _encode(show_event(event)))
                     for event in batch
                 )
-            else:
+                continue
+            quiet_us += JUDGE_US
+            if quiet_us >= HEARTBEAT_US:
+                quiet_us = 0
                 yield b": heartbeat\n\n"
     finally:
         await batches.aclose()  # type: ignore[attr-defined]

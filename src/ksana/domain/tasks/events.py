@@ -153,4 +153,10 @@ KINDS: Final = (
         "A callback came for a finished run.",
         ("task_id", "status", "sent"),
     ),
+    EventKind(
+        "RUN",
+        "CALLBACKS_CAPPED",
+        "A run keeps no more callbacks: it has as many as it may, by number or by size.",
+        ("task_id", "kept", "bytes"),
+    ),
 )

@@ -7,11 +7,11 @@ that at connect time.
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from ksana.base.errors import InvalidError
+from ksana.base.short_cache import cache_short
 
 METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD")
 MAX_URL: Final = 2048
@@ -74,7 +74,7 @@ def find_url_fault(url: str) -> str | None:
     return None
 
 
-@lru_cache(maxsize=4096)
+@cache_short(maxsize=4096, longest=512)
 def split_url(url: str) -> Target:
     """Take a URL apart, so strictly that no other parser can see another host in it. Raise
     ValueError saying why."""

@@ -1,12 +1,12 @@
 """Tasks and runs: the frozen types that T and C share. A timer job and a task are one record seen
 through two dialects."""
 
-from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
 
 from ksana.base.instant import HOUR, MINUTE, SECOND, Instant, Micros
+from ksana.base.short_cache import cache_short
 from ksana.domain.schedule import Schedule
 
 Dialect = Literal["T", "C"]
@@ -223,7 +223,7 @@ class NewRun(msgspec.Struct, frozen=True, gc=False):
     """Further members of its event, as the inside of a JSON object."""
 
 
-@lru_cache(maxsize=16_384)
+@cache_short(maxsize=16_384, longest=512)
 def host_of(url: str) -> str:
     """The key of a target's host: the limit of calls per host counts by it. The URL is not parsed,
     because it may have placeholders."""

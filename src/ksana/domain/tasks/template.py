@@ -7,11 +7,11 @@ No expressions, no nesting, no engine: a value that contains `{{…}}` is not lo
 import json
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
 from ksana.base.errors import InvalidError
+from ksana.base.short_cache import cache_short
 
 NAMES: Final = (
     "run_id",
@@ -32,7 +32,7 @@ _ANY = re.compile(r"\{\{(.{0,80}?)\}\}", re.DOTALL)
 _FILLED = re.compile(r'("(job_id|run_id)"\s*:\s*)"<filled-by-service>"')
 
 
-@lru_cache(maxsize=4096)
+@cache_short(maxsize=1024, longest=4096)
 def _parts(text: str) -> tuple[tuple[str, str | None, str], ...]:
     """Cut a text into (literal before, name, the hole as written); the tail has no name."""
     parts: list[tuple[str, str | None, str]] = []

@@ -41,7 +41,10 @@ class _Plan(msgspec.Struct, frozen=True):
     """What the target must not give back; None if there is nothing."""
 
 
-@lru_cache(maxsize=8192)
+_LONGEST_PLANNED: Final = 4096
+
+
+@lru_cache(maxsize=4096)
 def _plan_of(
     headers: tuple[tuple[str, str], ...],
     secret: tuple[str, ...],
@@ -61,7 +64,9 @@ def _plan_of(
 
 
 def _plan_for(headers: dict[str, str], options: Options) -> _Plan:
-    return _plan_of(
+    # Long headers pass the cache by: it is bounded by bytes as well as by entries.
+    is_short = not headers or sum(map(len, headers.values())) <= _LONGEST_PLANNED
+    return (_plan_of if is_short else _plan_of.__wrapped__)(
         tuple(headers.items()), options.secret_headers, options.signing_secret, options.secret_body
     )
 

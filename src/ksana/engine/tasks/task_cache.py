@@ -11,6 +11,9 @@ from ksana.domain.tasks.records import Task
 MOST: Final = 16_384
 """Tasks remembered at most, some 2 kB each."""
 
+LARGEST: Final = 4096
+"""Characters of body and headers of a task that is remembered: larger ones are read each time."""
+
 
 class TaskCache:
     """Filled on the event loop, after the commit that made or fired a task; read by the writer."""
@@ -28,7 +31,7 @@ class TaskCache:
         held = self._tasks
         for task in tasks:
             known = held.get(task.id)
-            if known is None or known.version != task.version:
+            if (known is None or known.version != task.version) and not _is_large(task):
                 held[task.id] = task
         while len(held) > self._most:
             held.popitem(last=False)
@@ -37,3 +40,12 @@ class TaskCache:
         """The task, if it is remembered with this version."""
         task = self._tasks.get(task_id)
         return task if task is not None and task.version == version else None
+
+
+def _is_large(task: Task) -> bool:
+    """Whether a task would make the memory of the cache grow beyond what MOST stands for."""
+    definition = task.definition
+    size = len(definition.body) if definition.body is not None else 0
+    if definition.headers:
+        size += sum(map(len, definition.headers.values()))
+    return size > LARGEST

@@ -9,6 +9,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
+from ksana.base.short_cache import cache_short
 from ksana.domain.tasks.headers import split_url
 from ksana.outbound.curl.handle import BAD_HEADER, METHOD, NEEDS_LENGTH, USER_AGENT
 from ksana.outbound.resolver import is_literal
@@ -58,7 +59,7 @@ class PlainRoute:
         return start
 
 
-@lru_cache(maxsize=4096)
+@cache_short(maxsize=4096, longest=512)
 def find_route(url: str) -> PlainRoute | None:
     """Find where a URL leads, or None if it is not for this client. Raise ValueError if it cannot
     be called at all."""

@@ -30,6 +30,11 @@ class Runs(Protocol):
         """The run with this uid, or with this callback token."""
         ...
 
+    def measure_callbacks(self, run_id: int) -> tuple[int, int, bool]:
+        """How many callbacks of a run are kept, how many bytes they have, and whether a row says
+        that no more are."""
+        ...
+
     def list_runs(
         self,
         *,

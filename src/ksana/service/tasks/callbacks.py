@@ -2,7 +2,7 @@
 
 import contextlib
 import hmac
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,12 @@ from ksana.service.tasks.definitions import Hints
 
 _DATA_LIMIT = 1024 * 1024
 _encode = msgspec.json.Encoder().encode
+
+MAX_KEPT: Final = 100
+MAX_KEPT_BYTES: Final = 2 * 1024 * 1024
+"""Callbacks that one run keeps, by number and by size."""
+MAX_CUT: Final = 4096
+"""Characters kept of the callback that ends a run beyond that."""
 
 
 class CallbackBody(msgspec.Struct, frozen=True):
@@ -159,15 +165,15 @@ def _take(
     if status not in ("SUCCESS", "FAILED", "RUNNING"):
         raise InvalidError("status must be SUCCESS, FAILED or RUNNING", field="status")
     if run.status in RUN.final:
-        tx.run_changes.insert_callback(run.id, received.headers_json, received.raw_body, "IGNORED")
-        tx.events.append(
-            "RUN",
-            run.id,
-            "CALLBACK_IGNORED",
-            {"task_id": task.id, "status": run.status, "sent": status},
-        )
+        if _keep(tx, run, received, "IGNORED"):
+            tx.events.append(
+                "RUN",
+                run.id,
+                "CALLBACK_IGNORED",
+                {"task_id": task.id, "status": run.status, "sent": status},
+            )
         return CallbackAnswer(run.id, final_status(run)), set()
-    tx.run_changes.insert_callback(run.id, received.headers_json, received.raw_body, "RECEIVED")
+    _keep(tx, run, received, "RECEIVED")
     if status == "RUNNING":
         return _keep_waiting(tx, run, received.body), set()
     return _end(tx, task, run, received.body)
@@ -207,6 +213,23 @@ def _mask(received: Received, secrets: Secrets | None) -> Received:
         secrets.mask(received.headers_json),
         received.method,
     )
+
+
+def _keep(tx: TasksTx, run: Run, received: Received, status: str) -> bool:
+    """Keep a callback as it came, within what a run may keep: whoever has its token could fill the
+    disk. The one that ends the run is always kept, cut if need be. Answer whether it is."""
+    count, size, is_capped = tx.runs.measure_callbacks(run.id)
+    body = received.raw_body
+    if count < MAX_KEPT and size + len(body) <= MAX_KEPT_BYTES:
+        tx.run_changes.insert_callback(run.id, received.headers_json, body, status)
+        return True
+    if not is_capped:
+        tx.run_changes.insert_callback(run.id, "{}", "", "CAPPED")
+        data = {"task_id": run.task_id, "kept": count, "bytes": size}
+        tx.events.append("RUN", run.id, "CALLBACKS_CAPPED", data)
+    if status == "RECEIVED" and received.body.status != "RUNNING":
+        tx.run_changes.insert_callback(run.id, "{}", body[:MAX_CUT], status)
+    return False
 
 
 def _keep_waiting(tx: TasksTx, run: Run, body: CallbackBody) -> CallbackAnswer:

@@ -32,6 +32,11 @@ class SqlRuns:
         rows = self._session.filtered("runs.find_id", filters)
         return int(rows[0][0]) if rows else None
 
+    def measure_callbacks(self, run_id: int) -> tuple[int, int, bool]:
+        row = self._session.one("runs.measure_callbacks", run_id=run_id)
+        assert row is not None
+        return int(row[0]), int(row[1]), bool(row[2])
+
     def list_runs(
         self,
         *,

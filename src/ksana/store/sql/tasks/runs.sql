@@ -154,3 +154,8 @@ UPDATE task_runs SET status = :status, token = :new_token, attempt = :attempt, s
   error_message = :error_message, reason = :reason, next_retry_time = :next_retry_time,
   callback_deadline = :callback_deadline, callback_data = :callback_data, attempts = :attempts, updated_at = :at
 WHERE id = :id AND status = :old_status AND token = :token
+
+-- name: measure_callbacks
+-- How many callbacks of a run are kept, their size, and whether it was said that no more are.
+SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + LENGTH(headers_json)), 0), COALESCE(SUM(CASE WHEN status = 'CAPPED' THEN 1 ELSE 0 END), 0)
+FROM async_callbacks WHERE task_run_id = :run_id

@@ -1,0 +1,108 @@
+"""One caller against the real process: what it holds, fills or floods is bounded."""
+
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ground.child import wait_for
+from tests.ground.process import Program, run_cli
+from tests.ground.storms import memory_mib
+from tests.ground.target import Answer, Target
+
+NEVER = "0 0 0 1 1 *"
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    with Target() as one:
+        yield one
+
+
+def make_task(program: Program, target: Target, **members: Any) -> int:
+    body = {
+        "name": "t",
+        "cron_expr": NEVER,
+        "target_url": target.url("/t"),
+        "http_method": "POST",
+        "max_concurrency": 1000,
+        "concurrency_policy": "PARALLEL",
+        **members,
+    }
+    answer = program.post("/api/v1/tasks", body)
+    assert answer.status_code == 201, answer.text
+    return int(answer.json()["id"])
+
+
+@pytest.mark.spec("C17", "X13")
+def test_a_token_holder_cannot_fill_the_disk_with_callbacks(tmp_path: Path, target: Target) -> None:
+    target.on("/t", Answer(202))
+    with Program(tmp_path) as program:
+        program.start()
+        task_id = make_task(program, target, exec_type="ASYNC")
+        run_id = program.post(f"/api/v1/tasks/{task_id}/trigger", {}).json()["run_id"]
+        token = target.wait_for(1)[0].headers["x-callback-token"]
+        path = f"/api/v1/callbacks/{token}"
+        for size in (*[10] * 130, *[900_000] * 4):
+            body = {"status": "RUNNING", "progress": 0.1, "noise": "x" * size}
+            assert program.post(path, body).status_code == 200
+        assert program.post(path, {"status": "SUCCESS", "data": 7}).status_code == 200
+        for _ in range(5):
+            assert program.post(path, {"status": "SUCCESS"}).status_code == 200
+        run = program.get(f"/api/v1/runs/{run_id}").json()
+        assert (run["status"], run["callback_data"]) == ("CALLBACK_SUCCESS", 7)
+        with closing(sqlite3.connect(tmp_path / "ksana.db", timeout=10)) as database:
+            kept = database.execute("SELECT status FROM async_callbacks ORDER BY id").fetchall()
+        assert len(kept) == 102
+        assert kept[-2:] == [("CAPPED",), ("RECEIVED",)]
+        events = program.get(f"/api/v1/events?entity_type=RUN&entity_id={run_id}").json()["events"]
+        capped = [event for event in events if event["type"] == "CALLBACKS_CAPPED"]
+        assert len(capped) == 1
+        assert capped[0]["data"]["kept"] == 100
+
+
+@pytest.mark.spec("X19")
+def test_a_stream_ends_when_its_key_is_revoked(tmp_path: Path) -> None:
+    with Program(tmp_path) as program:
+        made = run_cli(
+            "key", "create", "--name", "a", "--scope", "*:read", env=program.env, cwd=tmp_path
+        )[1]
+        key = made.strip().splitlines()[-1]
+        program.start()
+        with socket.create_connection((program.host, program.port), timeout=15) as one:
+            one.sendall(
+                b"GET /api/v1/events/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                b"Authorization: Bearer %s\r\n\r\n" % key.encode()
+            )
+            assert b"200 OK" in one.recv(4096)
+            code, _ = run_cli("key", "revoke", key, env=program.env, cwd=tmp_path)
+            assert code == 0
+            rest = b""
+            while piece := one.recv(4096):
+                rest += piece
+                if rest.endswith(b"0\r\n\r\n"):
+                    break
+            assert rest.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
+def test_large_triggers_do_not_stay_in_memory(tmp_path: Path, target: Target, count: int) -> None:
+    with Program(tmp_path, env={"KSANA_LOG_LEVEL": "error"}) as program:
+        program.start()
+        task_id = make_task(program, target, history_limit=10)
+        before = memory_mib(program)
+        for number in range(count):
+            body = f"{number} {{{{run_id}}}} " + "x" * 900_000
+            sent = program.post(f"/api/v1/tasks/{task_id}/trigger", {"override_body": body})
+            assert sent.status_code == 202
+        target.wait_for(count, "/t", within_s=100)
+        wait_for(
+            lambda: program.get(f"/api/v1/tasks/{task_id}").json()["last_status"] == "success",
+            "they are recorded",
+        )
+        assert memory_mib(program) - before < 0.5 * count + 60
+        assert memory_mib(program) < 400
