@@ -1,5 +1,5 @@
-"""Tasks of type `queue` over HTTP: their members, what is refused and why, changes, and how the
-timer dialect sees them."""
+"""Tasks of types `queue` and `node` over HTTP: their members, what is refused and why, changes, and
+how the timer dialect sees them."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -170,6 +170,80 @@ async def test_a_changed_type_drops_the_members_of_the_former_one(ground: Ground
     back = await ground.ask("PATCH", path, {"type": None, "target_url": URL}, status=200)
     assert (back["type"], back["queue"], back["body_template"]) == ("http", None, None)
     assert (back["timeout_seconds"], back["target_url"]) == (10, URL)
+
+
+NODE = {"model": "echo"}
+WHOLE_NODE: dict[str, Any] = {
+    "model": "echo",
+    "labels": {"zone": "a", "gpu": "yes"},
+    "priority": 9,
+    "payload": {"text": "{{task_name}}", "n": [1]},
+    "wait_sec": 5,
+    "timeout_sec": 2.5,
+}
+
+
+def node_body(**members: Any) -> dict[str, Any]:
+    return {"name": "n", "cron_expr": "0 0 2 * * *", "type": "node", "node": NODE, **members}
+
+
+async def test_a_node_task_is_shown_as_it_was_written_and_can_be_sent_back(ground: Ground) -> None:
+    made = await ground.ask("POST", TASKS, node_body(node=WHOLE_NODE), status=201)
+    assert (made["type"], made["node"], made["queue"]) == ("node", WHOLE_NODE, None)
+    assert made["timeout_seconds"] == 5 + 3 * 2.5 + 10
+    again = await ground.ask("PUT", f"{TASKS}/{made['id']}", made, status=200)
+    assert (again["node"], again["timeout_seconds"]) == (WHOLE_NODE, 22.5)
+    plain = await ground.ask("POST", TASKS, node_body(name="plain"), status=201)
+    assert plain["node"] == {
+        **NODE,
+        "labels": {},
+        "priority": 5,
+        "payload": {},
+        "wait_sec": 60,
+        "timeout_sec": None,
+    }
+    assert (plain["timeout_seconds"], plain["delivery"]) == (250, "at_least_once")
+
+
+@pytest.mark.spec("C3")
+async def test_a_timeout_that_nobody_chose_follows_the_node_job(ground: Ground) -> None:
+    made = await ground.ask("POST", TASKS, node_body(), status=201)
+    path = f"{TASKS}/{made['id']}"
+    patch = {"node": {"wait_sec": 0, "labels": {"zone": "b"}}}
+    changed = await ground.ask("PATCH", path, patch, status=200)
+    assert (changed["timeout_seconds"], changed["node"]["labels"]) == (190, {"zone": "b"})
+    chosen = await ground.ask("PATCH", path, {"timeout_seconds": 7}, status=200)
+    changed = await ground.ask(
+        "PATCH", path, {"node": {"wait_sec": 30, "labels": {"zone": None}}}, status=200
+    )
+    assert (chosen["timeout_seconds"], changed["timeout_seconds"]) == (7, 7)
+    assert changed["node"]["labels"] == {}
+
+
+@pytest.mark.parametrize(
+    ("members", "field"),
+    [
+        ({"node": None}, "node"),
+        ({"node": {}}, "node.model"),
+        ({"node": {"model": ""}}, "node.model"),
+        ({"node": {**NODE, "priority": 10}}, "node.priority"),
+        ({"node": {**NODE, "wait_sec": -1}}, "node.wait_sec"),
+        ({"node": {**NODE, "wait_sec": 86_401}}, "node.wait_sec"),
+        ({"node": {**NODE, "timeout_sec": 0}}, "node.timeout_sec"),
+        ({"node": {**NODE, "labels": {"a": "x" * 129}}}, "node.labels[...]"),
+        ({"node": {**NODE, "labels": {str(n): "x" for n in range(65)}}}, "node.labels"),
+        ({"node": {**NODE, "payload": "{{nobody}}"}}, "node.payload"),
+        ({"node": {**NODE, "colour": "red"}}, "node.colour"),
+        ({"delivery": "at_most_once"}, "delivery"),
+        ({"queue": QUEUE}, "queue"),
+        ({"target_url": URL}, "target_url"),
+        ({"timeout_seconds": 86_401}, "timeout_seconds"),
+    ],
+)
+async def test_what_a_node_task_cannot_have_is_refused_by_its_name(
+    ground: Ground, members: dict[str, Any], field: str
+) -> None:
+    await ground.refused("POST", TASKS, node_body(**members), field)
 
 
 @pytest.mark.spec("C4")

@@ -14,10 +14,19 @@ from ksana.base.instant import SECOND, Instant
 from ksana.domain.queue.admission import Limits
 from ksana.domain.schedule import Once, Schedule, make_cron, make_every
 from ksana.domain.tasks.events import KINDS
-from ksana.domain.tasks.records import QUEUE_PLACE, Definition, Options, RetryPolicy, Run, Task
+from ksana.domain.tasks.records import (
+    NODE_PLACE,
+    QUEUE_PLACE,
+    Definition,
+    Options,
+    RetryPolicy,
+    Run,
+    Task,
+)
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.delivery import Delivery
 from ksana.engine.tasks.firing import FiringEngine
+from ksana.engine.tasks.node_runs import NodeRuns
 from ksana.engine.tasks.queue_runs import QueueRuns
 from ksana.engine.tasks.rescue import RescueEngine
 from ksana.ports.caller import NOT_OURS, MaySend, Reply, Request, Timing, always
@@ -28,6 +37,7 @@ from ksana.service.tasks.callbacks import CallbackBody, CallbackService, Receive
 from ksana.service.tasks.definitions import NewTask, TaskService
 from ksana.service.tasks.runs import RunService
 from ksana.store.sql import SqlStore, open_store
+from tests.engine.node_ground import ScriptedNodes
 
 _KINDS = {(kind.entity, kind.name): kind for kind in KINDS}
 
@@ -148,6 +158,7 @@ class World:
         self.metrics = Quiet()
         self.is_alive = False
         self.generation = 0
+        self.nodes = ScriptedNodes(clock)
         self._is_draining = False
         self._names = 0
         self.renew_every_us = SECOND
@@ -189,8 +200,18 @@ class World:
         delivery = self.delivery
         self.queue_runs = QueueRuns(store, clock, jobs, me, (self.metrics,), delivery.on_handled)
         delivery.on_places[QUEUE_PLACE] = self.queue_runs.ready
+        node_runs = NodeRuns(store, clock, self.nodes, me, self, delivery.recorder.add)
+        self.node_runs = node_runs
+        delivery.on_places[NODE_PLACE] = node_runs.ready
+        delivery.on_abort = node_runs.abort
         self.rescue = RescueEngine(
-            store, clock, me, delivery.ready, delivery.known_runs, self.queue_runs
+            store,
+            clock,
+            me,
+            delivery.ready,
+            lambda: delivery.known_runs() | node_runs.known_runs(),
+            self.queue_runs,
+            lambda: node_runs.are_jobs_kept,
         )
         self.delivery.on_wakes = self.rescue.wakes.signal
         self.tasks = TaskService(store, clock, self, SECOND)
@@ -203,6 +224,7 @@ class World:
             self.rescue.rescue,
             self.rescue.promote,
             self.queue_runs.pump,
+            self.node_runs.pump,
             self.firing.pump,
         )
         self._pumps = pumps
@@ -220,6 +242,8 @@ class World:
     async def die(self) -> None:
         """Stop dead: nothing is flushed, nothing is recorded any more."""
         self.is_alive = False
+        self.node_runs.close()
+        self.nodes.lose_instance()
         for task in self._tasks:
             task.cancel()
         for ended in await asyncio.gather(*self._tasks, return_exceptions=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 
 class EchoNode:
@@ -44,7 +44,8 @@ class EchoNode:
 
     async def _live(self) -> None:
         while True:
-            with contextlib.suppress(OSError, ConnectionClosed):
+            # Refused too: a server that has just started does not take sockets yet.
+            with contextlib.suppress(OSError, WebSocketException):
                 url = f"ws://127.0.0.1:{self._find_port()}/ws/node"
                 async with connect(url, max_queue=None) as socket:
                     await self._serve(socket)

@@ -64,6 +64,9 @@ RECORDED: Final[dict[str, str]] = {
     "ORPHANED_NO_RETRY_LEFT": "the instance that held it died, and no try is left",
     "ORPHANED_ON_ORPHAN_FAIL": "the instance that held it died, and the task says on_orphan=fail",
     "ORPHANED_TASK_DELETED": "the instance that held it died, and its task is deleted",
+    "NODE_JOB_TAKEN_UP": (
+        "the instance that waited for its node job died, and another waits for the same job"
+    ),
     # ended by people
     "CANCELED_BY_CALLER": "somebody cancelled it",
     "TASK_DELETED": "its task was deleted",
@@ -118,6 +121,7 @@ PRESENT: Final[dict[str, str]] = {
     "WAITS_FOR_RETRY": "attempt {attempt} is over; the next is made at {at}, in {rest}",
     "WAITS_FOR_CALLBACK": "the target has until {deadline} to call back, another {rest}",
     "WAITS_FOR_JOB": "its job {job_id} is {state}; it has until {deadline}, another {rest}",
+    "WAITS_FOR_NODE_JOB": "instance {instance} waits for its node job {job_id}, attempt {attempt}",
     "JOB_JUST_ENDED": "its job {job_id} is {state}, and the run is about to be told",
     "JOB_GONE": "its job {job_id} is not there any more; the run ends at {deadline} at the latest",
     "OVERDUE": "{what} was due at {at} and is about to be looked at",

@@ -63,7 +63,7 @@ def job_id_of(uid: str, attempt: int) -> str:
 def pick_handed_over(job_ids: Iterable[str]) -> list[str]:
     """Those of these jobs that runs wait, or waited, for."""
     # The version of a UUID, as a literal: each job that ends is looked at.
-    return [job_id for job_id in job_ids if job_id[14] == "8"]
+    return [job_id for job_id in job_ids if job_id[14:15] == "8"]
 
 
 def request_id_of(uid: str, attempt: int) -> str:

@@ -5,6 +5,9 @@ The queue is in the same store, so an order is entered, looked up and cancelled 
 transaction that moves the run: both happen, or neither. The end of a job is noted in
 `tx.handover_ends` by the transaction that ends it, and taken up by whoever waits for it, soon
 after. Nobody who ends a job waits for a run's row, and nobody who moves a run waits for a lease.
+
+Node jobs are elsewhere and may be lost. The instance that holds the run waits for the job; if it
+dies, the instance that takes the run over finds the same job by its id.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +15,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from ksana.domain.handover import HandedJob
+from ksana.base.errors import ConflictError
+from ksana.base.instant import Micros
+from ksana.domain.handover import HandedEnd, HandedJob
 from ksana.ports.store import Tx
 
 
@@ -129,3 +134,76 @@ class NoQueueJobs:
 
 
 NO_QUEUE: Final = NoQueueJobs()
+
+
+class NodeOrder(msgspec.Struct, frozen=True, gc=False):
+    """A node job to submit for an attempt of a run."""
+
+    job_id: str
+    request_id: str
+    model: str
+    labels: tuple[tuple[str, str], ...]
+    priority: int
+    payload_json: str
+    wait_us: Micros
+    timeout_us: Micros | None
+    trace_id: str
+
+
+class RunNodeJobs(Protocol):
+    """Node jobs, as runs use them. They are not in the store: whoever submits one waits for its
+    end, and another may take the waiting over."""
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether a job survives the end of the process that submitted it."""
+        ...
+
+    async def submit(self, order: NodeOrder) -> None:
+        """Have the job made, unless it is there already. Raise ConflictError if no node may have
+        it, UnavailableError if nobody can be asked."""
+        ...
+
+    async def find_job(self, job_id: str) -> HandedJob | None:
+        """The job; None if it is gone. Raise UnavailableError."""
+        ...
+
+    async def cancel(self, job_id: str, reason: str) -> None:
+        """End a job, if it can be reached. Never raises for one that has ended or is gone."""
+        ...
+
+    def is_here(self, job_id: str) -> bool:
+        """Whether this instance is in charge of the job, so that its end will be told here."""
+        ...
+
+    def subscribe(self, hear: Callable[[str, HandedEnd], None]) -> None:
+        """Be told the id and the end of every job that a run waits for and that this instance is in
+        charge of."""
+        ...
+
+
+class NoRunNodeJobs:
+    """Where no nodes are served."""
+
+    is_durable = False
+
+    async def submit(self, order: NodeOrder) -> None:
+        """Refuse it."""
+        raise ConflictError("no nodes are served here")
+
+    async def find_job(self, job_id: str) -> HandedJob | None:
+        """There is none."""
+        return None
+
+    async def cancel(self, job_id: str, reason: str) -> None:
+        """There is none."""
+
+    def is_here(self, job_id: str) -> bool:
+        """None is."""
+        return False
+
+    def subscribe(self, hear: Callable[[str, HandedEnd], None]) -> None:
+        """Nothing ends."""
+
+
+NO_NODES: Final = NoRunNodeJobs()

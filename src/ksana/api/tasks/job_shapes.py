@@ -196,8 +196,6 @@ def default_timeout(node: NodeSpec | None) -> Micros:
 def refuse_foreign(kind: TaskType, body: Any) -> None:
     """Raise InvalidError for a member that belongs to another type. What a task shows may be sent
     back."""
-    if kind == "node":
-        raise InvalidError("type node is not available yet: http and queue are", field="type")
     for other in ("queue", "node"):
         if other != kind and given(getattr(body, other), None) is not None:
             raise InvalidError(f"{other} goes with type {other}, not with {kind}", field=other)

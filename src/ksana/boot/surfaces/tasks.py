@@ -1,5 +1,6 @@
 """The tasks surface (T and C), put together: services, engine, routes, metrics."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -24,13 +25,14 @@ from ksana.boot.task_hints import TaskHints
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.changes import METRIC_OF
 from ksana.domain.tasks.events import KINDS
-from ksana.domain.tasks.records import QUEUE_PLACE
+from ksana.domain.tasks.records import NODE_PLACE, QUEUE_PLACE
 from ksana.domain.tasks.sealing import CLEAR, GONE, UNKNOWN
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.delivery import Delivery
 from ksana.engine.tasks.firing import FiringEngine
+from ksana.engine.tasks.node_runs import NodeRuns
 from ksana.engine.tasks.queue_runs import QueueRuns
 from ksana.engine.tasks.recorder import RunObserver
 from ksana.engine.tasks.rescue import RescueEngine
@@ -40,7 +42,7 @@ from ksana.engine.tasks.run_log import RunLog
 from ksana.engine.tasks.task_secrets import TaskSecrets
 from ksana.outbound.by_scheme import HttpCaller
 from ksana.outbound.egress import EgressPolicy
-from ksana.ports.handover import NO_QUEUE, QueueJobs
+from ksana.ports.handover import NO_NODES, NO_QUEUE, QueueJobs, RunNodeJobs
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
 from ksana.service.tasks.callbacks import CallbackService
@@ -200,21 +202,24 @@ def make_surface(core: CoreServices) -> Surface:
         poll_us=limits.poll_interval_us,
         secrets=secrets,
     )
-    jobs: QueueJobs = core.offers.get("queue", NO_QUEUE)
-    queue_runs = QueueRuns(store, clock, jobs, me, (metrics, *others), delivery.on_handled)
-    delivery.on_places[QUEUE_PLACE] = queue_runs.ready
-    rescue = RescueEngine(store, clock, me, delivery.ready, delivery.known_runs, queue_runs)
+    queue_runs, node_runs = _make_job_runs(core, delivery, (metrics, *others))
+    rescue = RescueEngine(
+        store,
+        clock,
+        me,
+        delivery.ready,
+        lambda: delivery.known_runs() | node_runs.known_runs(),
+        queue_runs,
+        lambda: node_runs.are_jobs_kept,
+    )
     delivery.on_wakes = rescue.wakes.signal
     hints = TaskHints(firing, delivery, core.signals, clock)
-    surface = _make_services(core, hints, jobs, secrets)
+    surface = _make_services(core, hints, queue_runs.jobs, secrets)
 
     async def drain() -> None:
         firing.stop()
         queue_runs.stop()
-        try:
-            await delivery.drain()
-        finally:
-            delivery.close()
+        await _drain(delivery, node_runs)
 
     core.dead_letters.add(make_letter_section(hints, secrets))
     add_run_history(core.retention, settings.store.retention_us)
@@ -225,6 +230,7 @@ def make_surface(core: CoreServices) -> Surface:
         *delivery.pumps,
         *rescues,
         queue_runs.pump,
+        node_runs.pump,
         firing.pump,
         history.pump,
         figures.pump,
@@ -233,13 +239,39 @@ def make_surface(core: CoreServices) -> Surface:
     return Surface(
         name="tasks",
         events=KINDS,
-        routes=(*_list_routes(surface), *explain_api.routes(ExplainService(store, jobs))),
+        routes=(
+            *_list_routes(surface),
+            *explain_api.routes(ExplainService(store, queue_runs.jobs)),
+        ),
         loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,
         seals=_list_seals,
         stats=lambda: store.read(_stats),
         drain=drain,
     )
+
+
+def _make_job_runs(
+    core: CoreServices, delivery: Delivery, observers: tuple[RunObserver, ...]
+) -> tuple[QueueRuns, NodeRuns]:
+    """Who does the runs that no host is called for."""
+    store, clock, me = core.store, core.clock, core.membership.instance_id
+    jobs: QueueJobs = core.offers.get("queue", NO_QUEUE)
+    nodes: RunNodeJobs = core.offers.get("node", NO_NODES)
+    queue_runs = QueueRuns(store, clock, jobs, me, observers, delivery.on_handled)
+    node_runs = NodeRuns(store, clock, nodes, me, core.membership, delivery.recorder.add)
+    delivery.on_places |= {QUEUE_PLACE: queue_runs.ready, NODE_PLACE: node_runs.ready}
+    delivery.on_abort = node_runs.abort
+    return queue_runs, node_runs
+
+
+async def _drain(delivery: Delivery, node_runs: NodeRuns) -> None:
+    try:
+        await asyncio.gather(node_runs.drain(), delivery.drain())
+        await delivery.drain()  # what the last node jobs came to is written as well
+    finally:
+        node_runs.close()
+        delivery.close()
 
 
 def _make_delivery(

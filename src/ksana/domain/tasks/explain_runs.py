@@ -11,7 +11,7 @@ from ksana.domain.handover import HandedJob, job_id_of
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.job_runs import is_waiting_for_job
-from ksana.domain.tasks.records import Run, Task
+from ksana.domain.tasks.records import NODE_PLACE, Run, Task
 
 MASK = "***"
 
@@ -153,9 +153,15 @@ def _explain_held(facts: RunFacts) -> tuple[Waiting, Reason]:
     run, lease_until = facts.run, facts.holder_lease_until
     holder = run.held_by or "?"
     waits_for = Waiting("answer", instance=run.held_by, lease_until=show(lease_until))
+    job_id = job_id_of(run.uid, run.attempt)
+    if run.host == NODE_PLACE:
+        waits_for = msgspec.structs.replace(waits_for, what="job", job_id=job_id)
     if lease_until is None or lease_until <= facts.now:
         return waits_for, reason("HOLDER_LOST", instance=holder, lease_until=show(lease_until))
     data = {"since": show(run.start_time), "lease_until": show(lease_until)}
+    if run.host == NODE_PLACE:
+        data["job_id"] = job_id
+        return waits_for, reason("WAITS_FOR_NODE_JOB", instance=holder, attempt=run.attempt, **data)
     return waits_for, reason("HELD", instance=holder, attempt=run.attempt, **data)
 
 

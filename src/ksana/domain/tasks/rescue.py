@@ -5,19 +5,49 @@ import msgspec
 
 from ksana.base.instant import Instant, format_instant
 from ksana.domain.tasks.changes import MAX_ERROR, RunChange, append_attempt, facts, move
-from ksana.domain.tasks.records import Run, Task
+from ksana.domain.tasks.records import NODE_PLACE, Run, Task
 
 _encode = msgspec.json.Encoder().encode
 
 
 def rescue_orphan(
-    run: Run, task: Task | None, watermark: int | None, now: Instant, new_token: int
+    run: Run,
+    task: Task | None,
+    watermark: int | None,
+    now: Instant,
+    new_token: int,
+    *,
+    keeps_jobs: bool = False,
 ) -> RunChange:
     """Take a RUNNING run from a holder that died. `watermark` is the highest run id the holder may
-    have sent; None if that is not known."""
+    have sent; None if that is not known. `keeps_jobs`: node jobs outlive who submitted them."""
+    if run.host == NODE_PLACE:
+        if keeps_jobs and task is not None and _may_take_up(task):
+            return _take_up(run, now, new_token)
+        return _rescue_sent(run, task, "died while it held the run", now, new_token)
     if watermark is None or run.id <= watermark or task is None or task.is_deleted:
         return _rescue_sent(run, task, "died while it held the run", now, new_token)
     return _give_back(run, f"instance {run.held_by} died before it began the run", now, new_token)
+
+
+def _may_take_up(task: Task) -> bool:
+    return not task.is_deleted and task.definition.options.on_orphan == "retry"
+
+
+def _take_up(run: Run, now: Instant, new_token: int) -> RunChange:
+    # The same attempt: its job is found by its id, or submitted under it if it never was.
+    reason, error = "NODE_JOB_TAKEN_UP", f"instance {run.held_by} died while it waited for the job"
+    return move(
+        run,
+        "RETRYING",
+        now,
+        new_token,
+        reason=reason,
+        error=error[:MAX_ERROR],
+        data=facts(run, reason, error=error[:MAX_ERROR], instance=run.held_by),
+        retry_at=now,
+        attempt=run.attempt - 1,
+    )
 
 
 def rescue_forgotten(run: Run, task: Task | None, now: Instant, new_token: int) -> RunChange:

@@ -14,6 +14,7 @@ import structlog
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import MILLISECOND, SECOND
+from ksana.domain.handover import pick_handed_over
 from ksana.domain.nodes.messages import Finished, Withdraw
 from ksana.domain.nodes.moves import Moved, NodeJobChange
 from ksana.domain.nodes.records import JobError, JobOutcome, JobRequest, NodeJob
@@ -74,6 +75,8 @@ class JobEndings:
         self._hinted_mono = clock.monotonic() - _HINT_EVERY_US
         self._is_hint_due = False
         self.stale = 0
+        self.on_handed_over: Callable[[JobRequest, JobOutcome], None] = lambda _, __: None
+        """A job that a run waits for has ended."""
 
     # ---- a node answered ----
 
@@ -219,6 +222,8 @@ class JobEndings:
             return
         self._watch.line.remove(request.job_id)
         self._notes.finished(request.job_id, attempt, node_id, outcome)
+        if pick_handed_over((request.job_id,)):
+            self.on_handed_over(request, outcome)
         frame = result_frame(request, attempt, outcome)
         await self._sessions.push(request.session_id, frame, keep=True)
         self._watch.offer.signal()

@@ -3,10 +3,11 @@
 import msgspec
 
 from ksana.base.instant import Instant
+from ksana.domain.handover import HandedEnd, HandedJob
 from ksana.domain.tasks.changes import RunChange
 from ksana.domain.tasks.firing import prompt_due_at
 from ksana.domain.tasks.records import ClaimedRun, Run, Task
-from ksana.ports.caller import Reply, Request
+from ksana.ports.caller import Reply, Request, Timing
 
 
 class AttemptOver(msgspec.Struct, frozen=True, gc=False):
@@ -18,6 +19,8 @@ class AttemptOver(msgspec.Struct, frozen=True, gc=False):
     reply: Reply
     started_at: Instant
     ended_at: Instant
+    job: HandedJob | None = None
+    """The job that it was handed over to, with its end; None for a call."""
 
 
 def claimed_run_of(
@@ -63,4 +66,14 @@ def waiting_run_of(run: Run, task: Task, instance_id: str) -> ClaimedRun:
         held_by=instance_id,
         override_body=run.override_body,
         attempts=run.attempts,
+    )
+
+
+def reply_of(end: HandedEnd, started_at: Instant, ended_at: Instant) -> Reply:
+    """The end of a job in the form of a reply, for those who observe attempts."""
+    return Reply(
+        "answered" if end.kind in ("done", "canceled") else "refused",
+        Timing(total_ms=max(0, ended_at - started_at) / 1000),
+        error=end.error,
+        sends=0,
     )

@@ -62,6 +62,8 @@ class Delivery:
         self._stopped = False
         self._quiet = asyncio.Event()
         self.on_wakes: Callable[[], None] = lambda: None
+        self.on_abort: Callable[[int], None] = lambda run_id: None
+        """A run that may wait for its job here was cancelled."""
         self.on_places: dict[str, Callable[[], None]] = {}
         """Who starts the runs that no host is called for, by their place."""
         self.dispatcher = Dispatcher(
@@ -124,6 +126,7 @@ class Delivery:
     def abort(self, run_id: int) -> None:
         """End a call in flight; its result will find the token void."""
         self.dispatcher.abort(run_id)
+        self.on_abort(run_id)
 
     def known_runs(self) -> set[int]:
         """The runs that wait here, are in flight, or whose outcome is being written."""

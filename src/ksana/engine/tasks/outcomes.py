@@ -9,6 +9,7 @@ from ksana.base.ids import new_token
 from ksana.base.instant import format_instant
 from ksana.domain.tasks import classify, rescue
 from ksana.domain.tasks.changes import AttemptRecord, RunChange
+from ksana.domain.tasks.job_runs import end_by_job
 from ksana.domain.tasks.outcome import decide_attempt, end_attempt
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.requests import shown_body
@@ -64,6 +65,8 @@ def record_outcomes(
 def _change_of(tx: TasksTx, over: AttemptOver) -> RunChange | None:
     """The change an attempt's end makes; None if its run is another's already."""
     held, reply, now = over.held, over.reply, tx.now
+    if over.job is not None and over.job.end is not None:
+        return end_by_job(held, over.job, over.job.end, over.ended_at, now)
     if over.request is None and reply.kind == "aborted":
         # Never sent, because the lease of this instance was lost: no attempt was made.
         run = tx.runs.find(held.run_id)

@@ -5,7 +5,7 @@ from ksana.domain.handover import MAX_PAYLOAD, job_id_of, request_id_of
 from ksana.domain.tasks import template
 from ksana.domain.tasks.records import ClaimedRun
 from ksana.engine.tasks.requests import values_of
-from ksana.ports.handover import QueueOrder
+from ksana.ports.handover import NodeOrder, QueueOrder
 
 NO_PAYLOAD = "{}"
 
@@ -24,12 +24,33 @@ def build_payload(run: ClaimedRun, now: Instant) -> str:
     return text
 
 
+def build_node_order(run: ClaimedRun, now: Instant) -> NodeOrder:
+    """The node job of one attempt. Raise ValueError if it cannot be made."""
+    spec = run.task.definition.options.node
+    if spec is None:
+        raise ValueError(_other_type(run))
+    return NodeOrder(
+        job_id=job_id_of(run.uid, run.attempt),
+        request_id=request_id_of(run.uid, run.attempt),
+        model=spec.model,
+        labels=spec.labels,
+        priority=spec.priority,
+        payload_json=build_payload(run, now),
+        wait_us=spec.wait_us,
+        timeout_us=spec.timeout_us,
+        trace_id=run.trace_id,
+    )
+
+
+def _other_type(run: ClaimedRun) -> str:
+    return f"the task is of type {run.task.definition.options.type} since this run was made"
+
+
 def build_queue_order(run: ClaimedRun, now: Instant) -> QueueOrder:
     """The queue job of one attempt. Raise ValueError if it cannot be made."""
     spec = run.task.definition.options.queue
     if spec is None:
-        kind = run.task.definition.options.type
-        raise ValueError(f"the task is of type {kind} since this run was made")
+        raise ValueError(_other_type(run))
     return QueueOrder(
         job_id=job_id_of(run.uid, run.attempt),
         request_id=request_id_of(run.uid, run.attempt),

@@ -31,11 +31,15 @@ from ksana.domain.tasks.job_runs import (
 )
 from ksana.domain.tasks.records import QUEUE_PLACE, ClaimedRun, Run, Task
 from ksana.engine.core.pump import AGAIN, Pump
-from ksana.engine.tasks.claimed_run import AttemptOver, claimed_run_of, waiting_run_of
+from ksana.engine.tasks.claimed_run import (
+    AttemptOver,
+    claimed_run_of,
+    reply_of,
+    waiting_run_of,
+)
 from ksana.engine.tasks.payloads import build_queue_order
 from ksana.engine.tasks.recorder import RunObserver
 from ksana.engine.tasks.run_writer import write_changes
-from ksana.ports.caller import Reply, Timing
 from ksana.ports.handover import HandoverTx, QueueJobs, QueueOrder
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
@@ -266,10 +270,5 @@ def _end(
 
 def _over(held: ClaimedRun, end: HandedEnd, started_at: Instant, ended_at: Instant) -> AttemptOver:
     """The end of an attempt as observers know it."""
-    reply = Reply(
-        "answered" if end.kind in ("done", "canceled") else "refused",
-        Timing(total_ms=max(0, ended_at - started_at) / 1000),
-        error=end.error,
-        sends=0,
-    )
+    reply = reply_of(end, started_at, ended_at)
     return AttemptOver(held, None, None, reply, started_at, ended_at)

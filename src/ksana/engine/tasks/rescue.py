@@ -69,14 +69,17 @@ class RescueEngine:
         ready: Callable[[str], None],
         known: Callable[[], set[int]],
         jobs: OverdueJobs,
+        keeps_jobs: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`known` tells the runs that this instance works on."""
+        """`known` tells the runs that this instance works on, `keeps_jobs` whether node jobs
+        outlive who submitted them."""
         self._store = store
         self._clock = clock
         self._instance_id = instance_id
         self._ready = ready
         self._known = known
         self._jobs = jobs
+        self._keeps_jobs = keeps_jobs
         self.wakes = Pump("wakes", clock, self._wake, poll_us=5 * SECOND)
         self.rescue = Pump("rescue", clock, self._rescue, poll_us=10 * SECOND)
         self.promote = Pump("promote", clock, self._promote, poll_us=PROMOTE_EVERY)
@@ -93,7 +96,10 @@ class RescueEngine:
     async def _rescue(self) -> Instant | None:
         orphans = await self._store.read(_list_orphans, self._instance_id)
         if orphans:
-            self._announce(await self._store.transact(rescue_orphans, orphans, self._instance_id))
+            hosts = await self._store.transact(
+                rescue_orphans, orphans, self._instance_id, keeps_jobs=self._keeps_jobs()
+            )
+            self._announce(hosts)
             self.wakes.signal()
         held = await self._store.read(_list_long_held, self._instance_id)
         forgotten = set(held) - self._known() if held else None
@@ -146,7 +152,9 @@ def wake_due(tx: TasksTx, jobs: OverdueJobs) -> Woken:
     return woken
 
 
-def rescue_orphans(tx: TasksTx, run_ids: list[int], instance_id: str) -> set[str]:
+def rescue_orphans(
+    tx: TasksTx, run_ids: list[int], instance_id: str, *, keeps_jobs: bool = False
+) -> set[str]:
     """Take runs from holders that died: again if a retry is left and the task allows it, else
     failed with the reason. Answer the hosts at which others may start instead."""
     wanted = set(run_ids)
@@ -157,6 +165,7 @@ def rescue_orphans(tx: TasksTx, run_ids: list[int], instance_id: str) -> set[str
             None if run.held_by is None else tx.instances.find_begun_to(run.held_by),
             tx.now,
             new_token(),
+            keeps_jobs=keeps_jobs,
         )
         for run in tx.run_due.list_orphans(instance_id, BATCH)
         if run.id in wanted
