@@ -111,10 +111,16 @@ class MediaTypeError(KsanaError):
 
 
 class RateLimitedError(KsanaError):
-    """Too many, too fast."""
+    """Too many, too fast: try again after `retry_after_sec`."""
 
     status = 429
     default_code = "RATE_LIMITED"
+
+    def __init__(
+        self, message: str, *, retry_after_sec: int = 1, code: str | None = None, **extra: Any
+    ) -> None:
+        super().__init__(message, code=code, **extra)
+        self.retry_after_sec = retry_after_sec
 
 
 class UnavailableError(KsanaError):

@@ -327,6 +327,7 @@ def _api_settings(settings: Settings, is_local: bool) -> ApiSettings:
         allowed_origins=server.allowed_origins,
         tzdata_version=rules_version(),
         serves_metrics=settings.metrics.enabled,
+        rate=settings.limits.rate,
     )
 
 

@@ -12,6 +12,7 @@ from ksana.base.errors import (
     InvalidError,
     KsanaError,
     MethodError,
+    RateLimitedError,
     UnauthenticatedError,
     UnavailableError,
 )
@@ -47,7 +48,7 @@ def refusal(error: KsanaError, request_id: str) -> tuple[int, bytes, Headers]:
     """Render an error of ours: status, body, and the headers that belong to it."""
     headers: Headers = []
     extra = error.extra
-    if isinstance(error, UnavailableError):
+    if isinstance(error, UnavailableError | RateLimitedError):
         headers.append((b"retry-after", b"%d" % max(1, error.retry_after_sec)))
     elif isinstance(error, MethodError) and "allow" in extra:
         headers.append((b"allow", ", ".join(extra["allow"]).encode()))

@@ -26,6 +26,7 @@ from ksana.api.core.body import (
 )
 from ksana.api.core.errors import error_body, refusal
 from ksana.api.core.query import decode_query, refuse_query
+from ksana.api.core.rate_limit import RateLimiter
 from ksana.api.core.routing import (
     Answer,
     AnyRoute,
@@ -36,7 +37,7 @@ from ksana.api.core.routing import (
     Router,
     Stream,
 )
-from ksana.api.core.services import LogControl, Services
+from ksana.api.core.services import DEFAULT_RATE, LogControl, Services
 from ksana.api.core.traffic import RequestSpans, Traffic
 from ksana.base.errors import KsanaError, TooLargeError
 from ksana.base.ids import new_uid
@@ -135,11 +136,15 @@ class Pipeline:
         self._traffic = Traffic(spans)
         services.metrics.register(self._traffic)
         self._logs = logs or NO_ACCESS_LOG
+        self._limiter = RateLimiter(
+            services.settings.rate,
+            self._monotonic,
+            spares_local=services.settings.rate == DEFAULT_RATE,
+        )
 
     async def serve(self, request: IncomingRequest) -> RenderedResponse:
         """Answer a request. Raise nothing but cancellation."""
-        started = self._monotonic()
-        headers, method = request.headers, request.method
+        started, headers, method = self._monotonic(), request.headers, request.method
         sent_id = headers.get(b"x-request-id")
         request_id = next_request_id() if sent_id is None else sane_request_id(sent_id)
         template, principal = UNKNOWN_ROUTE, None
@@ -151,6 +156,7 @@ class Pipeline:
             call.params, call.is_gone = params, request.is_gone
             if route.scope is not None:
                 call.principal = principal = await self.authenticator.admit(headers, route.scope)
+            self._limiter.take(principal, request.peer)
             max_body = route.max_body or self._max_body
             if request.receive is not None:
                 check_length(headers, max_body)

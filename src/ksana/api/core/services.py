@@ -16,6 +16,11 @@ MAX_BODY = 1024 * 1024
 """Bytes of a request body (X13)."""
 
 
+DEFAULT_RATE = 5000
+"""Requests a second of one key or address. Left so, calls from this machine without a key are not
+counted."""
+
+
 class ApiSettings(msgspec.Struct, frozen=True):
     """The settings that the edges read."""
 
@@ -29,6 +34,7 @@ class ApiSettings(msgspec.Struct, frozen=True):
     allowed_origins: tuple[str, ...] = ()
     """Foreign origins that browsers may call from, such as `https://ops.example.org`."""
     max_body: int = MAX_BODY
+    rate: int = DEFAULT_RATE
     tzdata_version: str = "unknown"
     serves_metrics: bool = True
 

@@ -162,6 +162,14 @@ class SecretSettings(msgspec.Struct, frozen=True):
 class LimitSettings(msgspec.Struct, frozen=True):
     """What one caller may take."""
 
+    rate: Annotated[
+        int,
+        About(
+            integer(1, 1_000_000),
+            "Requests a second by one key, or by one address without keys; twice as many at once. "
+            "At the default, calls from this machine without a key are not counted.",
+        ),
+    ] = 5000
     connections: Annotated[
         int,
         About(
