@@ -37,11 +37,12 @@ async def at_work(node: Node) -> AsyncIterator[Node]:
 
 
 def make_node(server: NodesServer, **options: Any) -> Node:
-    return Node(server.base, **{"node_id": "n", "slots": 4, "backoff": QUICK, **options})
+    plain = {"base_url": server.base, "node_id": "n", "slots": 4, "backoff": QUICK}
+    return Node(**{**plain, **options})
 
 
 def make_session(server: NodesServer, **options: Any) -> NodeSession:
-    return NodeSession(server.base, **{"backoff": QUICK, **options})
+    return NodeSession(**{"base_url": server.base, "backoff": QUICK, **options})
 
 
 def close_node(server: NodesServer, node_id: str = "n") -> None:

@@ -13,6 +13,7 @@ from ksana.client import (
     ApiConflictError,
     BusyError,
     ModelNotAvailable,
+    Node,
     NodeJobContext,
     NodeJobError,
     SocketClosed,
@@ -22,6 +23,7 @@ from ksana.domain.nodes import frames
 from ksana.engine.nodes.parameters import NodeParameters
 from tests.api.nodes_ground import NodesServer, nodes_server
 from tests.client.nodes import QUICK, at_work, close_node, make_node, make_session, until
+from tests.ground.child import free_port
 
 
 @pytest.fixture
@@ -329,7 +331,7 @@ async def test_what_the_server_would_refuse_is_refused_before_it_is_sent(
     with pytest.raises(ValueError, match="slots"):
         make_node(server, slots=0)
     with pytest.raises(ValueError, match="address"):
-        make_node(NodesServer(server.core, server.engine, 0)).__class__("ftp://x")
+        Node("ftp://x")
 
 
 async def test_a_server_that_asks_for_a_pause_is_given_one() -> None:
@@ -348,3 +350,21 @@ async def test_a_server_that_asks_for_a_pause_is_given_one() -> None:
             await address.open(frames.to_node)
     assert pause_after(busy.value, 1, QUICK) == 7.0
     assert not is_for_good(busy.value)
+
+
+@pytest.mark.spec("N3")
+async def test_of_several_addresses_one_that_answers_is_taken_and_left_when_it_is_lost(
+    server: NodesServer,
+) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    for first in range(3):
+        node = make_node(server, base_url=[dead, server.base, dead], node_id=f"n{first}")
+        node._address._turn = first
+        node.add_model("echo", lambda ctx: ctx.payload)
+        async with at_work(node), make_session(server, base_url=[dead, server.base]) as session:
+            assert await session.request("echo", first) == first
+            close_node(server, f"n{first}")
+            await until(lambda node=node: node.stats.connections == 2)
+            assert await session.request("echo", "again", wait_sec=10) == "again"
+    with pytest.raises(ValueError, match="no address"):
+        Node([])

@@ -12,6 +12,7 @@ from ksana.domain.nodes.attempts import AttemptLimits
 from ksana.domain.nodes.records import InstanceInfo
 from ksana.engine.nodes.home import NoNodeError
 from ksana.engine.nodes.parameters import NodeParameters
+from tests.nodes.load import slots_are_free
 from tests.nodes.world import NodeTalker, World, until
 
 FAST = NodeParameters(
@@ -428,6 +429,35 @@ async def test_what_a_dead_instance_left_is_taken_over(world: World) -> None:
             await asyncio.sleep(0.05)
     assert await one.fabric.inbox.send("dead", b"x") == "gone"
     assert [info.instance_id for info in await one.fabric.presence.list_living()] == ["one"]
+
+
+@pytest.mark.spec("N9", "N12")
+async def test_an_outcome_in_the_inbox_of_a_dead_home_is_told_and_nothing_is_done_again(
+    world: World,
+) -> None:
+    brief = NodeParameters(
+        refresh_us=100 * MILLISECOND,
+        progress_us=10 * MILLISECOND,
+        presence_ttl_us=1500 * MILLISECOND,
+        owner_ttl_us=1500 * MILLISECOND,
+        limits=AttemptLimits(ack_us=500 * MILLISECOND),
+    )
+    dead, one = await world.start("dead", brief), await world.start("one", brief)
+    node = await one.node("n", slots=5)
+    node.mode = "silent"  # it takes jobs, and answers once their home is dead
+    await dead.sees("n")
+    orphan = await dead.session("orphan")
+    made = [await orphan.ask(b"%d" % number) for number in range(5)]
+    await until(lambda: len(node.all(frames.JobAssign)) == 5)
+    await dead.die()
+    for frame in node.all(frames.JobAssign):
+        node.finish(frame)
+    back = await one.session("orphan")
+    told = await back.wait(frames.SessionResult, 5)
+    assert {one.job_id for one in told} == {created.job_id for created in made}
+    assert {(one.success, one.attempt_id) for one in told} == {(True, 1)}
+    assert len(node.all(frames.JobAssign)) == 5
+    await slots_are_free(one, "n")
 
 
 @pytest.mark.spec("N1")

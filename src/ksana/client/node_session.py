@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -40,7 +40,7 @@ class NodeSession:
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         api_key: str | None = None,
         *,
         session_id: str | None = None,
@@ -50,9 +50,11 @@ class NodeSession:
         headers: Mapping[str, str] | None = None,
         backoff: CallBackoff = RECONNECT,
     ) -> None:
-        """With the `session_id` of an earlier session, results that came since are taken up by
-        requests made again under their request ids. After `give_up_sec` without a connection, what
-        is awaited ends with a TransportError: the server keeps results for a minute."""
+        """With several addresses, of instances that share a Redis, a lost connection is made again
+        to another of them. With the `session_id` of an earlier session, results that came since are
+        taken up by requests made again under their request ids. After `give_up_sec` without a
+        connection, what is awaited ends with a TransportError: the server keeps results for a
+        minute."""
         self._address = SocketAddress(
             base_url,
             "/ws/session",
@@ -202,6 +204,7 @@ class NodeSession:
                 self._take(await socket.read())
         finally:
             self._socket = None
+            self._address.pass_on()
             with contextlib.suppress(Exception):
                 await socket.close()
 

@@ -6,9 +6,10 @@
 import asyncio
 import contextlib
 import logging
+import random
 import ssl
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -59,11 +60,12 @@ class SocketClosed(TransportError):
 
 
 class SocketAddress:
-    """Where to connect, and with what."""
+    """Where to connect, and with what. Of several addresses the first is chosen by chance, so that
+    many programs spread over the instances; after a failure the next one is tried."""
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         path: str,
         *,
         api_key: str | None,
@@ -71,29 +73,60 @@ class SocketAddress:
         tls: ssl.SSLContext | None,
         headers: Mapping[str, str] | None,
     ) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError(f"{base_url!r} is not an http:// or https:// address")
-        is_secure = parts.scheme == "https"
-        host = parts.netloc.rpartition("@")[2]
-        self.url = f"{'wss' if is_secure else 'ws'}://{host}{parts.path.rstrip('/')}{path}"
+        given = [base_url] if isinstance(base_url, str) else list(base_url)
+        if not given:
+            raise ValueError("there is no address")
+        self._urls = [_socket_url(one, path) for one in given]
+        self._turn = random.randrange(len(self._urls))
+        is_secure = any(url.startswith("wss:") for url in self._urls)
         self._tls = (tls or ssl.create_default_context()) if is_secure else None
         self._connect_sec = connect_sec
         self._headers = dict(headers or {})
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
+    @property
+    def url(self) -> str:
+        """Which address is tried next, or was tried last."""
+        return self._urls[self._turn % len(self._urls)]
+
+    @property
+    def shown(self) -> str:
+        """All of them, for the log; without what stands before the host."""
+        return ", ".join(self._urls)
+
+    def pass_on(self) -> None:
+        """This one failed: the next."""
+        self._turn += 1
+
     async def open(self, decoder: msgspec.json.Decoder[Any]) -> "FrameSocket":
-        """Connect. Raise the ApiError of the server that refuses, or TransportError."""
+        """Connect to the first that takes us. Raise the ApiError of a server that refuses, or
+        TransportError."""
+        for _ in range(len(self._urls) - 1):
+            try:
+                return await self._open(decoder)
+            except ClientError as error:
+                if is_for_good(error):
+                    raise
+                log.info("%s; trying another address", error)
+                self.pass_on()
+        try:
+            return await self._open(decoder)
+        except ClientError:
+            self.pass_on()
+            raise
+
+    async def _open(self, decoder: msgspec.json.Decoder[Any]) -> "FrameSocket":
         try:
             from websockets.asyncio.client import connect
             from websockets.exceptions import InvalidHandshake, InvalidStatus
         except ImportError as error:
             raise RuntimeError(_NEEDS_WEBSOCKETS) from error
+        url = self.url
         try:
             connection = await connect(
-                self.url,
-                ssl=self._tls,
+                url,
+                ssl=self._tls if url.startswith("wss:") else None,
                 additional_headers=self._headers,
                 compression=None,
                 max_size=MAX_FRAME,
@@ -110,9 +143,18 @@ class SocketAddress:
             body = bytes(refused.body or b"")
             raise from_answer(refused.status_code, body, retry_after_sec) from None
         except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
-            told = f"cannot connect to {self.url}: {error or type(error).__name__}"
+            told = f"cannot connect to {url}: {error or type(error).__name__}"
             raise TransportError(told, is_outcome_unknown=False) from None
         return FrameSocket(connection, decoder)
+
+
+def _socket_url(base_url: str, path: str) -> str:
+    parts = urlsplit(base_url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"{base_url!r} is not an http:// or https:// address")
+    scheme = "wss" if parts.scheme == "https" else "ws"
+    host = parts.netloc.rpartition("@")[2]
+    return f"{scheme}://{host}{parts.path.rstrip('/')}{path}"
 
 
 class FrameSocket:

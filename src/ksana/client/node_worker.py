@@ -14,7 +14,7 @@ import contextlib
 import logging
 import platform
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -52,7 +52,7 @@ class Node:
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         node_id: str | None = None,
         *,
         models: Iterable[str] | None = None,
@@ -67,10 +67,11 @@ class Node:
         headers: Mapping[str, str] | None = None,
         backoff: CallBackoff = RECONNECT,
     ) -> None:
-        """Without `node_id` the server gives one, which is kept. `models` are those to announce at
-        first; without it all that have a handler. `slots` is how many jobs run at a time. `load` is
-        asked with each heartbeat; without it the share of the slots in use is told. `grace_sec` is
-        what a stop leaves to running handlers."""
+        """With several addresses, of instances that share a Redis, the node connects to one of them
+        and goes to another when it is lost. Without `node_id` the server gives one, which is kept.
+        `models` are those to announce at first; without it all that have a handler. `slots` is how
+        many jobs run at a time. `load` is asked with each heartbeat; without it the share of the
+        slots in use is told. `grace_sec` is what a stop leaves to running handlers."""
         if slots < 1:
             raise ValueError("slots is 1 or more")
         self._address = SocketAddress(
@@ -93,7 +94,8 @@ class Node:
         self._backoff = backoff
         self._answer_sec = connect_sec
         self._attempts = NodeAttempts(self.handlers, slots, self.stats)
-        self._contact = ServerContact(f"node {node_id or ''}".strip(), base_url, SystemClock())
+        where = base_url if isinstance(base_url, str) else self._address.shown
+        self._contact = ServerContact(f"node {node_id or ''}".strip(), where, SystemClock())
         self._socket: FrameSocket | None = None
         self._connected = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -226,6 +228,7 @@ class Node:
                 task.result()
         finally:
             self._attempts.give_up("the connection was lost")
+            self._address.pass_on()
             await socket.close()
 
     async def _register(self, socket: FrameSocket) -> frames.NodeRegisterAck:

@@ -4,6 +4,7 @@ One survivor does it, by a right that runs out (`Inbox.begin_drain`). Everything
 jobs are adopted by a guarded write, messages may come again anyhow.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -16,6 +17,7 @@ from ksana.domain.nodes.records import NodeJob
 from ksana.engine.core.pump import Pump
 from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.home import HomeJobs
+from ksana.engine.nodes.job_watch import HomeJob
 from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.view import NodeView
 from ksana.ports.fabric import Fabric
@@ -61,36 +63,39 @@ class Adoption:
         return None
 
     async def take_over(self, instance_id: str) -> None:
-        """Adopt, drain, delete, forget."""
+        """Adopt, drain, decide, delete, forget. What is in the inbox may be the outcome of a job
+        that we adopt: nothing is decided about one before that is read."""
         _log.info("taking over what a dead instance left", instance=instance_id)
-        await self._adopt_jobs(instance_id)
+        adopted = await self._adopt_jobs(instance_id)
         while True:
             if not await self._fabric.inbox.begin_drain(instance_id, _RIGHT_US):
-                return
+                break
             found = await self._fabric.inbox.drain(instance_id, self._settings.stream_count)
-            if found is None:
-                return
             if not found:
                 break
             done = await self._courier.handle(found)
             self.drained += len(done)
             await self._fabric.inbox.done(done, instance_id)
+        for job, record in adopted:
+            await self._decide(instance_id, job, record)
         if await self._fabric.inbox.end_drain(instance_id):
             await self._fabric.presence.forget(instance_id)
 
-    async def _adopt_jobs(self, instance_id: str) -> None:
+    async def _adopt_jobs(self, instance_id: str) -> list[tuple[HomeJob, NodeJob]]:
+        adopted: list[tuple[HomeJob, NodeJob]] = []
         while True:
             job_ids = await self._fabric.jobs.list_homed(instance_id, _JOBS_AT_ONCE)
             if not job_ids:
-                return
-            for job_id in job_ids:
-                record = await self._fabric.jobs.find(job_id)
-                if record is not None:
-                    await self._adopt(instance_id, record)
+                return adopted
+            records = await asyncio.gather(*map(self._fabric.jobs.find, job_ids))
+            for record in records:
+                job = None if record is None else await self._adopt(instance_id, record)
+                if job is not None and record is not None:
+                    adopted.append((job, record))
             await self._fabric.jobs.strike_homed(instance_id, job_ids)
             await self._fabric.inbox.begin_drain(instance_id, _RIGHT_US)
 
-    async def _adopt(self, former: str, record: NodeJob) -> None:
+    async def _adopt(self, former: str, record: NodeJob) -> HomeJob | None:
         request = record.request
         job_id = request.job_id
         if record.outcome is not None:
@@ -100,24 +105,30 @@ class Adoption:
             if record.state == "FINISHED":
                 await self._fabric.reservations.release(record.node_id, job_id)
                 await endings.release_record(job_id, record.attempt)
-            return
+            return None
         life_us = request.wait_us + self._settings.keep_us
         if not await self._fabric.jobs.adopt_if(job_id, former, life_us):
-            return
+            return None
         self.adopted += 1
-        job = self._home.take_in(record)
-        if not record.node_id:
+        return self._home.take_in(record)
+
+    async def _decide(self, former: str, job: HomeJob, record: NodeJob) -> None:
+        """Go on with a job that was adopted, where it stood."""
+        job_id = record.request.job_id
+        if self._home.jobs.get(job_id) is not job or job.attempt != record.attempt:
+            return  # it has ended, or is further by now
+        if not job.node_id:
             await self._home.resume(job)
             return
-        node = self._view.get(record.node_id)
+        node = self._view.get(job.node_id)
         if node is None or node.instance_id == former:
-            await self._home.fail(job_id, record.attempt, "INSTANCE_GONE")
+            await self._home.fail(job_id, job.attempt, "INSTANCE_GONE")
             return
         job.instance_id = node.instance_id
         message = Rehome(
-            node_id=record.node_id,
+            node_id=job.node_id,
             job_id=job_id,
-            attempt=record.attempt,
+            attempt=job.attempt,
             home=self._fabric.instance_id,
         )
         await self._courier.tell(node.instance_id, message)

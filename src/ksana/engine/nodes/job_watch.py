@@ -87,12 +87,11 @@ class RecentIds:
 
 
 def times_of(record: NodeJob, now: Instant) -> AttemptTimes:
-    """What a record says about the stages of its attempt. When it was acknowledged or started is
-    not recorded: now is as good, and never too early."""
-    dispatched_at = record.progress.dispatched_at or now
+    """What a record says about the stages of its attempt. All of them count from now: when it was
+    acknowledged or started is not recorded, and what was told of it went to the dead."""
     is_acked = record.state in ("ACCEPTED", "RUNNING")
     return AttemptTimes(
-        dispatched_at=dispatched_at,
+        dispatched_at=now,
         acked_at=now if is_acked else 0,
         started_at=now if record.state == "RUNNING" else 0,
     )
