@@ -17,6 +17,7 @@ import pytest
 from ksana.engine.core.membership import LEASE
 from ksana.store.sql.core.dialects import MysqlDialect, PostgresDialect
 from tests.ground.child import wait_for
+from tests.ground.fleet import fleet
 from tests.ground.mariadb import MariaDB
 from tests.ground.postgres import Postgres
 from tests.ground.process import Program
@@ -65,24 +66,6 @@ def shared(request: pytest.FixtureRequest) -> Iterator[tuple[str, Ask]]:
     yield server.url(name), ask
     server.heal()
     server.drop_database(name)
-
-
-@contextlib.contextmanager
-def fleet(folder: Path, url: str, count: int) -> Iterator[list[Program]]:
-    """So many instances over one store, all started."""
-    with contextlib.ExitStack() as stack:
-        programs = [
-            stack.enter_context(
-                Program(folder / f"i{n}", store=url, env={"KSANA_INSTANCE_ID": f"i{n}"})
-            )
-            for n in range(count)
-        ]
-        programs[0].start()  # it makes the schema
-        for program in programs[1:]:
-            program.start(until=None)
-        for program in programs[1:]:
-            program.wait_until()
-        yield programs
 
 
 def trigger_on(program: Program, task: Json, ask: Ask, target: Target) -> int:
