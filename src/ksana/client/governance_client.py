@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 
 from ksana.base.clock import SystemClock
-from ksana.base.instant import MILLISECOND, format_instant
+from ksana.base.instant import MILLISECOND, format_instant, to_instant
 from ksana.client import wire
 from ksana.client.api_client import ApiClient
 from ksana.client.errors import ApiConflictError, ApiError, ApiNotFoundError
@@ -36,9 +36,9 @@ def show_when(when: When) -> str:
     """A time as the API takes it. Raise ValueError for one without a zone."""
     if isinstance(when, timedelta):
         return format_instant(_clock.now() + int(when / timedelta(milliseconds=1)) * MILLISECOND)
-    shown = wire.to_rfc3339(when)
-    assert shown is not None
-    return shown
+    if when.tzinfo is None:
+        raise ValueError(f"{when} has no time zone: say datetime.now(UTC), or a timedelta")
+    return format_instant(to_instant(when))
 
 
 class GovernanceClient(ApiClient):

@@ -158,7 +158,7 @@ class Governor(PullWorker):
             try:
                 found = await self._pull(limit, 0.0 if burst else self.wait_sec, recovery)
             except ClientError as error:
-                if is_outcome_unknown(error):
+                if is_outcome_unknown(error) and not recovery.is_lost:
                     log.warning(
                         "worker %s: the answer to a pull was lost; what it handed out comes back"
                         " within %d s",

@@ -26,6 +26,11 @@ class Recovery:
         self._contact = ServerContact(f"worker {worker.worker_id}", address, worker.clock)
         self._failures = 0
 
+    @property
+    def is_lost(self) -> bool:
+        """Tell whether the last try failed."""
+        return self._contact.is_lost
+
     def on_answer(self) -> None:
         """The server answered."""
         self._failures = 0
