@@ -14,8 +14,9 @@ from ksana.domain.governance.decay import FLOOR
 from ksana.domain.governance.objects import ObjectFields
 from ksana.domain.governance.records import GovernanceJob, GovernedObject
 from ksana.engine.governance.anchoring import EVERY, AuditAnchors
+from ksana.engine.governance.performing import Performed
 from ksana.engine.governance.webhook import perform_by_webhook, read_reply
-from ksana.engine.governance.worker import PERFORM_US, GovernanceWorker, Performed
+from ksana.engine.governance.worker import PERFORM_US, GovernanceWorker
 from ksana.ports.caller import Reply, Timing
 from ksana.store.sql import open_store
 from tests.engine.tasks_world import ScriptedCaller
@@ -108,11 +109,11 @@ async def test_the_built_in_worker_has_others_verify(
         name: await governing.enqueue(name, action="verify") for name in ("good", "bad", "slow")
     }
     worker = GovernanceWorker(governing.store, clock, governing.service.rules, 5 * SECOND, perform)
-    await run_beside(worker.pump.run, clock, 90 * SECOND)
+    await run_beside(worker.asking.run, clock, 90 * SECOND)
     assert sorted(asked)[:3] == [("bad", None), ("good", "candidate"), ("slow", None)]
     good = await governing.object("good")
     assert (good.status, good.next_action) == ("verified", "verify")
-    for name, error in (("bad", "RuntimeError: no evidence"), ("slow", "not done within 60 s")):
+    for name, error in (("bad", "RuntimeError: no evidence"), ("slow", "not done within 1m")):
         failed = await governing.job(jobs[name])
         assert (failed.status, failed.attempt, failed.last_error) == ("queued", 1, error)
 
@@ -123,10 +124,10 @@ async def test_a_webhook_is_not_called_after_a_freeze_in_which_another_may_have_
 ) -> None:
     caller = ScriptedCaller(clock)
     caller.connects = False
-    perform = perform_by_webhook("http://hook/", lambda: caller, clock)
+    perform = perform_by_webhook("http://hook/", lambda: caller, clock, PERFORM_US)
     await governing.enqueue("m1", action="verify")
     worker = GovernanceWorker(governing.store, clock, governing.service.rules, DAY, perform)
-    loop = asyncio.ensure_future(worker.pump.run())
+    loop = asyncio.ensure_future(worker.asking.run())
     await clock.settle()
     assert len(caller.connecting) == 1
     clock.suspend(PERFORM_US)
@@ -156,7 +157,7 @@ async def test_jobs_that_came_too_late_from_the_store_are_not_performed(
     await governing.enqueue("m1", action="verify")
     worker = GovernanceWorker(governing.store, clock, governing.service.rules, DAY, perform)
     monkeypatch.setattr(governing.store, "read", freeze_and_read)
-    loop = asyncio.ensure_future(worker.pump.run())
+    loop = asyncio.ensure_future(worker.asking.run())
     await clock.settle()
     assert performed == []
     loop.cancel()
@@ -190,8 +191,71 @@ def test_a_webhook_may_change_the_object_and_plan_the_next_action() -> None:
     read = read_reply(Reply(kind="answered", timing=Timing(), status=200, body=body))
     assert (read.error, read.next_action, read.fields.status) == (None, "decay", "active")
     assert read.next_action_at == 1_769_904_000_000_000
-    broken = read_reply(Reply(kind="answered", timing=Timing(), status=200, body=b"<html>"))
-    assert broken.error is not None
+
+
+@pytest.mark.spec("G13")
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>",
+        b"[]",
+        b"null",
+        b'{"result":7}',
+        b'{"next_action":"dance"}',
+        b'{"next_action_at":"tomorrow"}',
+        b'{"next_action_at":"2026-01-01T00:00:00"}',
+        b'{"object":{"status":7}}',
+        b'{"object":{"status":"' + b"x" * 25 + b'"}}',
+        b'{"object":{"epistemic_state":"confused"}}',
+        b'{"object":{"weight":-1}}',
+        b'{"object":{"weight":1e999}}',
+        b'{"object":{"reinforcement_count":-1}}',
+        b'{"object":[]}',
+        b"[" * 100_000,
+    ],
+)
+def test_an_answer_that_the_api_would_refuse_is_a_failure(body: bytes) -> None:
+    read = read_reply(Reply(kind="answered", timing=Timing(), status=200, body=body))
+    assert (read.error or "").startswith("the webhook's answer cannot be read")
+
+
+@pytest.mark.spec("G13")
+async def test_a_move_that_is_not_legal_fails_the_attempt(
+    governing: Governing, clock: VirtualClock
+) -> None:
+    await governing.put("m1", status="active")
+    job = await governing.enqueue("m1", action="verify")
+
+    async def perform(*_: Any) -> Performed:
+        return Performed(fields=ObjectFields(status="candidate"))
+
+    worker = GovernanceWorker(governing.store, clock, governing.service.rules, 5 * SECOND, perform)
+    await run_beside(worker.asking.run, clock, SECOND)
+    failed = await governing.job(job)
+    assert (failed.status, failed.attempt) == ("queued", 1)
+    assert "cannot go from active to candidate" in (failed.last_error or "")
+
+
+@pytest.mark.spec("G13")
+async def test_what_others_take_their_time_for_holds_up_no_decay(
+    governing: Governing, clock: VirtualClock
+) -> None:
+    await governing.enqueue("slow", action="verify")
+    await governing.put(
+        "m1", half_life_us=HOUR, next_action_at=clock.now() + 20 * SECOND, next_action="decay"
+    )
+
+    async def perform(*_: Any) -> Performed:
+        await clock.sleep_until(clock.now() + DAY)
+        return Performed()
+
+    worker = GovernanceWorker(governing.store, clock, governing.service.rules, 5 * SECOND, perform)
+
+    async def both() -> None:
+        await asyncio.gather(worker.pump.run(), worker.asking.run())
+
+    await run_beside(both, clock, 40 * SECOND)
+    assert (await governing.object("m1")).weight < 1.0
 
 
 @pytest.mark.spec("G12")

@@ -7,7 +7,9 @@ from prometheus_client.core import GaugeMetricFamily
 
 from ksana.api.governance.routes import Governance
 from ksana.base.clock import Clock, SystemClock
+from ksana.base.errors import SetupError
 from ksana.base.instant import SECOND, Instant, Micros
+from ksana.boot.callables import load_callable
 from ksana.boot.settings.sections.governance import GovernanceSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import open_store
@@ -17,8 +19,10 @@ from ksana.domain.governance.records import Rules
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.governance.anchoring import AuditAnchors, purge_audit
+from ksana.engine.governance.by_callable import PerformByCallable
+from ksana.engine.governance.performing import Perform
 from ksana.engine.governance.webhook import perform_by_webhook
-from ksana.engine.governance.worker import GovernanceWorker, Perform
+from ksana.engine.governance.worker import GovernanceWorker
 from ksana.outbound.by_scheme import HttpCaller
 from ksana.outbound.egress import EgressPolicy
 from ksana.ports.governance.tables import GovernanceTx
@@ -39,6 +43,7 @@ FIGURES_SHARE: Final = 500
 def make_surface(core: CoreServices) -> Surface:
     """Build the surface; nothing waits here."""
     settings = core.settings.section(GovernanceSettings)
+    _check_worker(settings)
     rules = Rules(
         verify_limit=settings.verify_limit,
         auto_verify_budget=settings.auto_verify_budget,
@@ -71,6 +76,8 @@ def make_surface(core: CoreServices) -> Surface:
     if settings.worker.enabled:
         worker = _make_worker(core, settings, rules)
         loops.append(Loop("governance-worker", worker.pump.run))
+        if settings.worker.callable or settings.worker.webhook:
+            loops.append(Loop("governance-asking", worker.asking.run))
 
     async def drain() -> None:
         service.waiting.close()
@@ -97,8 +104,15 @@ def _remove_jobs(tx: GovernanceTx, seqs: list[int]) -> int:
 def _make_worker(
     core: CoreServices, settings: GovernanceSettings, rules: Rules
 ) -> GovernanceWorker:
+    worker = settings.worker
     perform: Perform | None = None
-    if settings.worker.webhook:
+    more: dict[str, Any] = {"perform_us": worker.timeout_us}
+    if worker.callable:
+        perform = by_callable = PerformByCallable(
+            load_callable(worker.callable, "governance.worker.callable")
+        )
+        more["count_free"] = by_callable.count_free
+    elif worker.webhook:
         callers: list[HttpCaller] = []
         egress = core.settings.egress
         policy = EgressPolicy(allow=egress.allow, deny=egress.deny)
@@ -108,8 +122,20 @@ def _make_worker(
                 callers.append(HttpCaller(policy))
             return callers[0]
 
-        perform = perform_by_webhook(settings.worker.webhook, find_caller, core.clock)
-    return GovernanceWorker(core.store, core.clock, rules, settings.worker.interval_us, perform)
+        perform = perform_by_webhook(worker.webhook, find_caller, core.clock, worker.timeout_us)
+    return GovernanceWorker(core.store, core.clock, rules, worker.interval_us, perform, **more)
+
+
+def _check_worker(settings: GovernanceSettings) -> None:
+    """Raise SetupError for settings that cannot be meant, whether the worker is on or not."""
+    worker = settings.worker
+    if worker.callable and worker.webhook:
+        raise SetupError(
+            "governance.worker.webhook and governance.worker.callable are both set: one of them "
+            "does the work, unset the other"
+        )
+    if worker.callable:
+        load_callable(worker.callable, "governance.worker.callable")
 
 
 def find_jobs(tx: GovernanceTx) -> dict[str, int]:

@@ -6,15 +6,15 @@ and a worker that dies has done all of a batch or nothing of it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from ksana.base.clock import Clock
+from ksana.base.durations import format_duration
 from ksana.base.errors import KsanaError
-from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
+from ksana.base.instant import MILLISECOND, MINUTE, Instant, Micros
 from ksana.domain.governance.decay import decay, next_decay_at
 from ksana.domain.governance.jobs import Ack, AttemptFailure, digest_of
 from ksana.domain.governance.objects import NO_FIELDS, ObjectFields
@@ -29,6 +29,7 @@ from ksana.domain.governance.records import (
 )
 from ksana.engine.core.pump import Pump
 from ksana.engine.governance.ending import Ended, ack_jobs, fail_jobs
+from ksana.engine.governance.performing import Perform, Performed
 from ksana.engine.governance.pulling import Pull, pull_jobs
 from ksana.engine.governance.writer import LostRaceError
 from ksana.ports.governance.tables import GovernanceTx
@@ -42,24 +43,11 @@ BATCH: Final = 50
 """Jobs in one transaction: so few that a worker who pulls at the same time hardly waits."""
 AT_ONCE: Final = 16
 """Jobs that are performed elsewhere at the same time."""
-PERFORM_US: Final[Micros] = LEASE_US // 2
-"""How long an action may take elsewhere: the rest of the lease is for writing it down."""
+PERFORM_US: Final[Micros] = MINUTE
+"""How long an action may take elsewhere. Its lease is twice as long, at least: the rest is for
+writing down what came of it."""
 PAUSE: Final[Micros] = 20 * MILLISECOND
 """Between two batches: what serves callers goes first."""
-
-
-class Performed(msgspec.Struct, frozen=True):
-    """What came of an action that was performed elsewhere."""
-
-    error: str | None = None
-    """Why it failed; None if it succeeded."""
-    next_action_at: Instant | UnsetType | None = UNSET
-    next_action: str | None = None
-    fields: ObjectFields = NO_FIELDS
-
-
-Perform = Callable[[GovernanceJob, GovernedObject | None], Awaitable[Performed]]
-"""Verifies, revalidates or checks an object. What it raises counts as a failed attempt."""
 
 
 def work_off(tx: GovernanceTx, limit: int, rules: Rules) -> int:
@@ -94,7 +82,8 @@ def _ack_own(job: GovernanceJob, governed: GovernedObject | None, now: Instant) 
 
 
 class GovernanceWorker:
-    """The loop, on the pump. Without `perform` it leaves what it cannot do to other workers."""
+    """Two loops, on pumps: what it does itself, and what it has done by others. Without `perform`
+    it leaves the latter to other workers."""
 
     def __init__(
         self,
@@ -103,25 +92,40 @@ class GovernanceWorker:
         rules: Rules,
         interval_us: Micros,
         perform: Perform | None = None,
+        *,
+        perform_us: Micros = PERFORM_US,
+        count_free: Callable[[], int] = lambda: AT_ONCE,
     ) -> None:
+        """`perform_us` bounds an action that is performed elsewhere; `count_free` says how many
+        more may be, now."""
         self._store = store
         self._clock = clock
         self._rules = rules
         self._interval_us = interval_us
         self._perform = perform
+        self._perform_us = perform_us
+        self._lease_us = max(LEASE_US, 2 * perform_us)
+        self._count_free = count_free
         self.pump = Pump("governance-worker", clock, self._step, interval_us)
+        self.asking = Pump("governance-asking", clock, self._ask, interval_us)
+        """What others perform takes as long as they like, and holds up nothing here."""
 
     async def _step(self) -> Instant | None:
         try:
             worked = await self._store.transact(work_off, BATCH, self._rules)
         except LostRaceError:
             worked = BATCH
+        return self._clock.now() + (PAUSE if worked >= BATCH else self._interval_us)
+
+    async def _ask(self) -> Instant | None:
         asked = 0 if self._perform is None else await self._perform_due(self._perform)
-        is_full = worked >= BATCH or asked >= AT_ONCE
-        return self._clock.now() + (PAUSE if is_full else self._interval_us)
+        return self._clock.now() + (PAUSE if asked >= AT_ONCE else self._interval_us)
 
     async def _perform_due(self, perform: Perform) -> int:
-        pull = Pull(worker_id=NAME, limit=AT_ONCE, lease_us=LEASE_US, actions=ASKED_ACTIONS)
+        limit = min(AT_ONCE, self._count_free())
+        if limit <= 0:
+            return 0
+        pull = Pull(worker_id=NAME, limit=limit, lease_us=self._lease_us, actions=ASKED_ACTIONS)
         asked_at = self._clock.boottime()
         pulled = await self._store.transact(pull_jobs, pull, self._rules, WHO)
         jobs = [one.job.job for one in pulled.handed]
@@ -130,7 +134,7 @@ class GovernanceWorker:
             objects: dict[str, GovernedObject] = await self._store.read(
                 lambda tx: tx.objects.read(keys)
             )
-            if self._clock.boottime() >= asked_at + LEASE_US - PERFORM_US:
+            if self._clock.boottime() >= asked_at + self._lease_us - self._perform_us:
                 return len(jobs)  # frozen meanwhile: another may have them before we are done
             await asyncio.gather(
                 *(self._perform_one(perform, job, objects.get(job.key)) for job in jobs)
@@ -162,8 +166,8 @@ class GovernanceWorker:
         task = asyncio.ensure_future(perform(job, governed))
         task.add_done_callback(lambda _: over.set())
         try:
-            if not await self._clock.wait(over, self._clock.now() + PERFORM_US):
-                return Performed(error=f"not done within {PERFORM_US // SECOND} s")
+            if not await self._clock.wait(over, self._clock.now() + self._perform_us):
+                return Performed(error=f"not done within {format_duration(self._perform_us)}")
             return task.result()
         except Exception as error:
             return Performed(error=f"{type(error).__name__}: {error}")

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from ksana.base.instant import DAY, MILLISECOND, SECOND, Micros
-from ksana.boot.settings.values import BASE_URL, SWITCH, About, duration, integer
+from ksana.base.instant import DAY, HOUR, MILLISECOND, MINUTE, SECOND, Micros
+from ksana.boot.settings.values import BASE_URL, SWITCH, About, duration, integer, text
 
 
 class GovernanceWorkerSettings(msgspec.Struct, frozen=True):
@@ -18,6 +18,17 @@ class GovernanceWorkerSettings(msgspec.Struct, frozen=True):
     webhook: Annotated[
         str, About(BASE_URL, "Where it sends verify, revalidate and reinstate-check.")
     ] = ""
+    callable: Annotated[
+        str,
+        About(
+            text(pattern=r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", allowed="module:function"),
+            "A Python function that does these in the place of a webhook.",
+        ),
+    ] = ""
+    timeout_us: Annotated[
+        Micros,
+        About(duration(SECOND, HOUR), "How long the webhook or the function may take."),
+    ] = MINUTE
 
 
 class GovernanceSettings(msgspec.Struct, frozen=True):
