@@ -169,6 +169,9 @@ class CoreServices:
     def readiness(self) -> Callable[[], list[Check]]:
         return lambda: self.checks
 
+    def is_open(self) -> bool:
+        return True
+
     def app(self, *routes: AnyRoute) -> Application:
         return create_app(self, routes or thing_routes(), stats=self.stats)
 

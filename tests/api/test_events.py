@@ -49,6 +49,53 @@ async def test_events_are_listed_in_pages_with_filters(
     assert (await client.get("/api/v1/events?type=OTHER")).json()["events"] == []
 
 
+@pytest.mark.spec("X11")
+async def test_events_are_listed_newest_first_and_paged_back(
+    core: CoreServices, client: httpx.AsyncClient
+) -> None:
+    await core.store.transact(append_events, "a", "b", "c", "d", "e")
+
+    async def page(query: str) -> tuple[str, Any, Any]:
+        found = (await client.get(f"/api/v1/events?order=desc&{query}")).json()
+        names = "".join(event["entity_id"] for event in found["events"])
+        return names, found["next_after"], found["next_before"]
+
+    names, newest, before = await page("limit=2")
+    assert (names, newest) == ("ed", 5)
+    assert await page(f"limit=2&before={before}") == ("cb", 3, 2)
+    assert await page("limit=2&before=2") == ("a", 1, None)
+    assert await page("limit=2&before=1") == ("", 0, None)
+    assert await page("after=3") == ("ed", 5, None)
+    assert await page("type=JOB_CREATED&entity_id=b") == ("b", 2, None)
+    told = check_refusal(await client.get("/api/v1/events?before=2"), 400, "INVALID_ARGUMENT")
+    assert told["field"] == "before"
+    check_refusal(await client.get("/api/v1/events?order=up"), 400, "INVALID_ARGUMENT")
+
+
+@pytest.mark.spec("X11")
+async def test_events_are_listed_by_time(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    async with open_house(tmp_path, clock=clock) as core, client_of(core.app()) as client:
+        for name in "abcdef":
+            await core.store.transact(append_events, name)
+            await clock.advance(3600 * 1_000_000)
+
+        async def names(query: str) -> str:
+            found = (await client.get(f"/api/v1/events?{query}")).json()
+            return "".join(event["entity_id"] for event in found["events"])
+
+        assert await names("from=2026-01-01T02:00:00Z") == "cdef"
+        assert await names("to=2026-01-01T02:00:00Z") == "ab"
+        assert await names("from=2026-01-01T01:00:00Z&to=2026-01-01T03:00:01Z") == "bcd"
+        assert await names("from=2026-01-01T02:00:00Z&order=desc&limit=2") == "fe"
+        assert await names("from=2026-01-01T02:00:00Z&after=4") == "ef"
+        assert await names("from=2026-01-01T09:00:00Z") == ""
+        assert await names("to=2026-01-01T03:00:00%2B01:00") == "ab"
+        for query, field in (("from=yesterday", "from"), ("to=2026-01-01T00:00:00", "to")):
+            answer = await client.get(f"/api/v1/events?{query}")
+            assert check_refusal(answer, 400, "INVALID_ARGUMENT")["field"] == field
+
+
 @pytest.mark.spec("X11", "X19")
 async def test_the_events_of_keys_are_as_declared(core: CoreServices) -> None:
     made = await core.keys.create_key("ops", ("*:read",))

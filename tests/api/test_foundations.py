@@ -6,12 +6,13 @@ from typing import Any
 import httpx
 import pytest
 import tzdata
+from prometheus_client import CollectorRegistry
 
 from ksana.api.core.app import create_app
 from ksana.api.core.routing import Call, Route
 from ksana.api.core.services import Check
 from ksana.domain.zones import rules_version
-from tests.api.ground import CoreServices, thing_routes
+from tests.api.ground import CoreServices, client_of, thing_routes
 
 
 @pytest.mark.spec("X18", "T5")
@@ -23,6 +24,34 @@ async def test_a_probe_answers_ok_as_text_or_json(client: httpx.AsyncClient, pat
     assert (await client.get(path, headers={"accept": "application/json"})).json() == {
         "status": "ok"
     }
+
+
+@pytest.mark.spec("X18")
+async def test_a_probe_is_503_until_the_store_is_open(
+    core: CoreServices, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "is_open", lambda: False)
+    for path in ("/health", "/api/v1/healthz"):
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (503, "STORE_DOWN")
+        assert answer.headers["retry-after"]
+
+
+async def test_the_root_leads_to_the_console_or_else_to_the_api_page(
+    core: CoreServices, client: httpx.AsyncClient
+) -> None:
+    answer = await client.get("/")
+    assert (answer.status_code, answer.headers["location"]) == (302, "/docs")
+    assert (await client.get(answer.headers["location"])).status_code == 200
+
+    async def show(call: Call) -> str:
+        return "console"
+
+    console = Route("GET", "/ui", show, scope=None, summary="The console", hidden=True)
+    core.metrics = CollectorRegistry()
+    async with client_of(core.app(console)) as other:
+        answer = await other.get("/", headers={"accept": "text/html"})
+    assert (answer.status_code, answer.headers["location"]) == (302, "/ui")
 
 
 @pytest.mark.spec("X18")

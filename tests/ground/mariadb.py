@@ -89,13 +89,13 @@ class MariaDB(Server):
     def create_database(self) -> str:
         """Make a fresh database and tell its name."""
         name = f"t{next(self._numbers)}"
-        self._run(f"CREATE DATABASE {name}")
+        self.run(f"CREATE DATABASE {name}")
         return name
 
     def drop_database(self, name: str) -> None:
-        self._run(f"DROP DATABASE IF EXISTS {name}")
+        self.run(f"DROP DATABASE IF EXISTS {name}")
 
-    def _run(self, statement: str) -> None:
+    def run(self, statement: str) -> None:
         connection = self.connect()
         try:
             with connection.cursor() as cursor:

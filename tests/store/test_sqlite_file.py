@@ -104,7 +104,7 @@ async def test_a_damaged_schema_page_is_refused(tmp_path: Path) -> None:
 async def test_a_directory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "k.db"
     path.mkdir()
-    assert "Is a directory" in await refused(path)
+    assert "is a folder; the store is a file" in await refused(path)
     assert "Is a directory" in await refused(path, serve=False)
 
 

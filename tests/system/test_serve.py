@@ -99,8 +99,12 @@ def test_an_address_that_others_reach_is_refused_without_a_key_unless_insecure(
 def test_a_store_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
     url = f"mysql://app:topsecret@127.0.0.1:{free_port()}/ksana"
     with Program(tmp_path, store=url) as program:
-        program.start(until="/health")
-        program.wait_until("/readyz", 503)
+        program.start(until=None)
+        program.wait_until("/health", 503)
+        for path in ("/health", "/api/v1/healthz"):
+            answer = program.get(path)
+            assert (answer.status_code, answer.json()["code"]) == (503, "STORE_DOWN")
+            assert answer.headers["retry-after"]
         wait_for(
             lambda: "is away" in program.get("/readyz").text,
             "the probe says what is missing",

@@ -76,6 +76,10 @@ class Seen(msgspec.Struct, frozen=True):
     events: EventLog
     server: "KsanaServer"
 
+    def is_open(self) -> bool:
+        """Ask whether the store was opened."""
+        return self.store.is_open
+
     def readiness(self) -> list[Check]:
         """Ask the server how everything fares."""
         return self.server.readiness()

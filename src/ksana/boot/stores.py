@@ -48,8 +48,11 @@ async def open_store(
     jobs: Jobs = NO_IMPORT,
     durability: Durability = "warn",
 ) -> Store:
-    """Open the store of a URL. Raise SetupError if it can never work, StoreDownError if it may
-    later."""
+    """Open the store of a URL. With neither `migrate` nor `serve` it must be there: nothing is
+    made. Raise SetupError if it can never work, StoreDownError if it may later."""
+    if is_json(url) and not serve and not jsonfile.json_path(url).exists():
+        place = jsonfile.json_path(url)
+        raise SetupError(f"there is no store at {place} yet: a start of the server makes it")
     try:
         if is_json(url):
             opened: sql.SqlStore = await jsonfile.open_store(

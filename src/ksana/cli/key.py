@@ -64,20 +64,18 @@ def revoke(
     # The whole key is taken too: its owner may have nothing else at hand.
     bare = key_id.removeprefix("ksana_").partition("_")[0]
     _with_keys(loaded, lambda keys: keys.revoke_key(bare), is_change=True)
-    print(f"The key {bare} is revoked. A running server follows within seconds.")
+    print(f"The key {bare} is revoked; no server accepts it any more.")
 
 
 def _with_keys(loaded: Loaded, ask: Callable[[Any], Awaitable[T]], *, is_change: bool = False) -> T:
     from ksana.base.clock import SystemClock
     from ksana.boot.fabrics import KEYS_CHANGED, tell_instances
     from ksana.boot.stores import open_store
-    from ksana.service.core.keys import KeyRing
+    from ksana.service.core.keys import STALE_US, KeyRing
 
     async def ask_once() -> T:
         clock = SystemClock()
-        store = await open_store(
-            loaded.settings.store.url, clock, migrate=loaded.settings.store.migrate, serve=False
-        )
+        store = await open_store(loaded.settings.store.url, clock, migrate=False, serve=False)
         keys = KeyRing(store, clock)
         try:
             answer = await ask(keys)
@@ -85,8 +83,11 @@ def _with_keys(loaded: Loaded, ask: Callable[[Any], Awaitable[T]], *, is_change:
             await keys.close()
             await store.close()
         if is_change:
+            # When the command ends the change binds: no server's copy is older than this.
+            bound_at = clock.now() + STALE_US
             coordination = loaded.settings.coordination
             await tell_instances(coordination.url, coordination.key_prefix, clock, KEYS_CHANGED)
+            await clock.sleep_until(bound_at)
         return answer
 
     return asyncio.run(ask_once())

@@ -66,7 +66,7 @@ def _with_store(loaded: Loaded, ask: Callable[[Any], Awaitable[T]]) -> T:
 
     async def ask_once() -> T:
         settings = loaded.settings.store
-        store = await open_store(settings.url, SystemClock(), migrate=settings.migrate, serve=False)
+        store = await open_store(settings.url, SystemClock(), migrate=False, serve=False)
         try:
             return await ask(store)
         finally:

@@ -73,9 +73,34 @@ class Events(Protocol):
         entity_type: str | None = None,
         entity_id: str | None = None,
         event_type: str | None = None,
+        *,
+        before: int | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
     ) -> list[Event]:
-        """Read events with a greater id, in the order of ids. Rows of this very transaction are not
-        seen."""
+        """Read events with a greater id (and a lesser one than `before`) of [since, until), in the
+        order of ids. Rows of this very transaction are not seen."""
+        ...
+
+    def list_before(
+        self,
+        before: int,
+        limit: int,
+        entity_type: str | None = None,
+        entity_id: str | None = None,
+        event_type: str | None = None,
+        *,
+        after: int | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+    ) -> list[Event]:
+        """Read events with a lesser id (and a greater one than `after`) of [since, until), the
+        newest first."""
+        ...
+
+    def find_id_at(self, at: Instant) -> int:
+        """The id of the last event before an instant, 0 if there is none, found by halving: ids
+        grow with time, as far as the clocks did."""
         ...
 
     def latest_id(self) -> int:

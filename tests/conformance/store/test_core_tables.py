@@ -331,3 +331,27 @@ async def test_a_writer_whose_mark_was_purged_marks_again(
     await store.transact(enter_key, "again")
     marks = [row[0] for row in database.ask("SELECT mark FROM commit_marks")]
     assert store.sole or any(marks)
+
+
+@pytest.mark.spec("X11")
+async def test_events_are_read_back_and_found_by_time(store: SqlStore) -> None:
+    def append(tx: Any, number: int) -> int:
+        tx.events.append("KEY", number, "EVEN" if number % 2 == 0 else "ODD")
+        return int(tx.now)
+
+    times = [await store.transact(append, number) for number in range(1, 7)]
+
+    def read(tx: Any, *args: Any, **filters: Any) -> list[int]:
+        return [int(event.entity_id) for event in tx.events.list_before(*args, **filters)]
+
+    ids = [event.id for event in await store.read(lambda tx: tx.events.list_after(0, 10))]
+    after, top = ids[0], ids[-1] + 1
+    assert await store.read(read, top, 3) == [6, 5, 4]
+    assert await store.read(read, ids[3], 10) == [3, 2, 1]
+    assert await store.read(read, top, 10, after=after) == [6, 5, 4, 3, 2]
+    assert await store.read(read, top, 10, "KEY", None, "ODD") == [5, 3, 1]
+    assert await store.read(read, top, 10, since=times[2], until=times[4]) == [4, 3]
+    for place, at in enumerate(times):
+        found = await store.read(lambda tx, at=at: tx.events.find_id_at(at))
+        assert found == (ids[place - 1] if place else 0)
+    assert await store.read(lambda tx: tx.events.find_id_at(times[-1] + 1)) == ids[-1]

@@ -56,6 +56,7 @@ def create_app(
     ]
     for surface in surfaces:
         routes.extend(surface)
+    routes.append(docs.root_route(routes))
     described = [route for route in routes if isinstance(route, Route) and not route.hidden]
     routes.append(openapi.route(described, services.settings.version))
     return Application(services, routes, spans, logs)

@@ -1,6 +1,7 @@
 """The API page at /docs: our own small script renders /openapi.json. Nothing is fetched from
-elsewhere."""
+elsewhere. And where `/` leads."""
 
+from collections.abc import Iterable
 from importlib import resources
 from typing import Final
 
@@ -17,6 +18,7 @@ PAGE_HEADERS: Final[Headers] = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-cache"),
 )
+CONSOLE: Final = "/ui"
 _FILES: Final = {
     "/docs": ("docs.html", "text/html; charset=utf-8"),
     "/docs/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
@@ -31,6 +33,17 @@ def routes() -> list[AnyRoute]:
         _route(path, Content((folder / name).read_bytes(), media_type, headers=PAGE_HEADERS))
         for path, (name, media_type) in _FILES.items()
     ]
+
+
+def root_route(routes: Iterable[AnyRoute]) -> Route:
+    """Who asks for `/` is led to the console, or where there is none to the API page."""
+    has_console = any(route.path.startswith(CONSOLE) for route in routes)
+    place = CONSOLE if has_console else "/docs"
+
+    async def lead(call: Call) -> Content:
+        return Content(b"", "", 302, ((b"location", place.encode()),))
+
+    return Route("GET", "/", lead, scope=None, summary="Lead to the console", hidden=True)
 
 
 def _route(path: str, content: Content) -> Route:

@@ -10,9 +10,9 @@ from ksana.api.core.routing import MAX_ID, AnyRoute, Call, Route, Stream
 from ksana.api.core.services import Services
 from ksana.base.clock import Clock
 from ksana.base.errors import InvalidError, KsanaError, UnavailableError
-from ksana.base.instant import SECOND, format_instant
+from ksana.base.instant import SECOND, Instant, format_instant, parse_instant
 from ksana.ports.store import Event
-from ksana.service.core.events import MAX_PAGE, EventFilter, EventLog
+from ksana.service.core.events import MAX_PAGE, EventFilter, EventLog, EventSpan
 
 HEARTBEAT_US: Final = 15 * SECOND
 """Below the idle limit of common proxies, so that a quiet stream stays open."""
@@ -22,6 +22,7 @@ JUDGE_US: Final = 2 * SECOND
 SCOPE: Final = "*:read"
 
 Text = Annotated[str, msgspec.Meta(max_length=255)]
+When = Annotated[str, msgspec.Meta(max_length=64)]
 EventId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 _encode = msgspec.json.Encoder().encode
 
@@ -49,6 +50,10 @@ class EventQuery(msgspec.Struct, frozen=True):
     entity_id: Text | None = None
     type: Text | None = None
     after: EventId = 0
+    before: EventId | None = None
+    since: When | None = msgspec.field(default=None, name="from")
+    until: When | None = msgspec.field(default=None, name="to")
+    order: Literal["asc", "desc"] = "asc"
     limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)] = 100
 
 
@@ -73,10 +78,12 @@ class EventView(msgspec.Struct, frozen=True):
 
 
 class EventList(msgspec.Struct, frozen=True):
-    """A page. Ask again with `after` = `next_after`."""
+    """A page. Ask again with `after` = `next_after`, or from the newest back with `before` =
+    `next_before` while that is not null."""
 
     events: list[EventView]
     next_after: int
+    next_before: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 def routes(services: Services) -> list[AnyRoute]:
@@ -85,7 +92,15 @@ def routes(services: Services) -> list[AnyRoute]:
 
     async def list_events(call: Call) -> EventList:
         query: EventQuery = call.query
-        page = await log.list_events(_filter(query), query.after, query.limit)
+        span = EventSpan(_read_time(query.since, "from"), _read_time(query.until, "to"))
+        wanted, after, limit = _filter(query), query.after, query.limit
+        if query.order == "desc":
+            page = await log.list_newest(wanted, query.before, after, limit, span)
+            shown = [show_event(event) for event in page.events]
+            return EventList(shown, page.next_after, page.next_before)
+        if query.before is not None:
+            raise InvalidError("'before' goes with order=desc", field="before")
+        page = await log.list_events(wanted, after, limit, span)
         return EventList([show_event(event) for event in page.events], page.next_after)
 
     async def stream_events(call: Call) -> Stream:
@@ -106,7 +121,7 @@ def routes(services: Services) -> list[AnyRoute]:
             "/api/v1/events",
             list_events,
             scope="*:read",
-            summary="List events in the order of their ids",
+            summary="List events in the order of their ids, or the newest first",
             tags=("events",),
             query=EventQuery,
             answers={200: EventList},
@@ -134,6 +149,15 @@ def show_event(event: Event) -> EventView:
         event.type,
         event.data,
     )
+
+
+def _read_time(text: str | None, field: str) -> Instant | None:
+    if text is None:
+        return None
+    try:
+        return parse_instant(text)
+    except ValueError as error:
+        raise InvalidError(str(error), field=field) from None
 
 
 def _filter(query: EventQuery | StreamQuery) -> EventFilter:

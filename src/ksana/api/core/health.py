@@ -10,6 +10,7 @@ from prometheus_client.exposition import choose_encoder
 
 from ksana.api.core.routing import AnyRoute, Call, Content, Route
 from ksana.api.core.services import Check, Services
+from ksana.base.errors import StoreDownError
 from ksana.base.instant import format_instant
 
 Section = Callable[[], Awaitable[Any]]
@@ -75,6 +76,8 @@ def routes(services: Services, stats: StatsSections) -> list[AnyRoute]:
     settings = services.settings
 
     async def show_alive(call: Call) -> Content:
+        if not services.is_open():
+            raise StoreDownError(services.store.health().reason or "the store is not open yet")
         if "json" in (call.header("accept") or ""):
             return Content(b'{"status":"ok"}', "application/json")
         return Content(b"ok", "text/plain; charset=utf-8")
@@ -127,8 +130,13 @@ def routes(services: Services, stats: StatsSections) -> list[AnyRoute]:
         media_types=METRICS_TYPES,
     )
     return [
-        probe("/health", show_alive, "Say that the process answers", Alive),
-        probe("/api/v1/healthz", show_alive, "Say that the process answers", Alive),
+        probe(
+            "/health",
+            show_alive,
+            "Say that the process answers; 503 until its store is open",
+            Alive,
+        ),
+        probe("/api/v1/healthz", show_alive, "The same", Alive),
         probe(
             "/readyz",
             show_ready,

@@ -72,6 +72,11 @@ class Services(Protocol):
     def settings(self) -> ApiSettings: ...
 
     @property
+    def is_open(self) -> Callable[[], bool]:
+        """Whether the store was opened: before that nothing can be asked."""
+        ...
+
+    @property
     def readiness(self) -> Callable[[], list[Check]]:
         """The state of the store, the loops and the coordination, without waiting for them."""
         ...

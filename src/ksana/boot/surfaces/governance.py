@@ -199,7 +199,5 @@ def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
 
 async def open_audit(settings: Settings) -> tuple[AuditService, Store]:
     """The audit of a store, beside a running server if there is one. Close the store afterwards."""
-    store = await open_store(
-        settings.store.url, SystemClock(), migrate=settings.store.migrate, serve=False
-    )
+    store = await open_store(settings.store.url, SystemClock(), migrate=False, serve=False)
     return AuditService(store), store

@@ -21,7 +21,7 @@ import structlog
 
 from ksana.base.clock import Clock
 from ksana.base.errors import RateLimitedError, UnavailableError
-from ksana.base.instant import MILLISECOND, SECOND, Instant
+from ksana.base.instant import MILLISECOND, MINUTE, SECOND, Instant
 from ksana.ports.store import Event, Store
 
 MAX_PAGE: Final = 500
@@ -30,6 +30,8 @@ RING: Final = 2000
 MAX_LISTENERS: Final = 200
 POLL_US: Final = 500 * MILLISECOND
 """The net under the wake-up signal, and the only way to notice other processes."""
+CLOCK_SLACK: Final = 10 * MINUTE
+"""By how much events may be out of the order of time, because a clock was set."""
 SETTLE_US: Final = 2 * SECOND
 """How long a transaction may take from drawing an event's id to its commit."""
 
@@ -55,11 +57,23 @@ class EventFilter(msgspec.Struct, frozen=True):
 EVERYTHING: Final = EventFilter()
 
 
+class EventSpan(msgspec.Struct, frozen=True):
+    """Events of [since, until); None has no bound."""
+
+    since: Instant | None = None
+    until: Instant | None = None
+
+
+ALL_TIME: Final = EventSpan()
+
+
 class EventPage(msgspec.Struct, frozen=True):
-    """Some events in the order of ids, and the id after which to go on."""
+    """Some events, and where to go on: after an id in their order, before one from the newest
+    back."""
 
     events: list[Event]
     next_after: int
+    next_before: int | None = None
 
 
 class EventLog:
@@ -79,10 +93,26 @@ class EventLog:
         self._positioned: asyncio.Event = asyncio.Event()
         self._closed = False
 
-    async def list_events(self, wanted: EventFilter, after: int, limit: int) -> EventPage:
-        """Read one page."""
-        events = await self._store.read(_read_page, wanted, after, limit, self._store.sole)
+    async def list_events(
+        self, wanted: EventFilter, after: int, limit: int, span: EventSpan = ALL_TIME
+    ) -> EventPage:
+        """Read one page in the order of ids."""
+        events = await self._store.read(_read_page, wanted, after, limit, self._store.sole, span)
         return EventPage(events=events, next_after=events[-1].id if events else after)
+
+    async def list_newest(
+        self,
+        wanted: EventFilter,
+        before: int | None,
+        after: int,
+        limit: int,
+        span: EventSpan = ALL_TIME,
+    ) -> EventPage:
+        """Read one page from the newest back, below `before` and above `after`."""
+        events = await self._store.read(_read_back, wanted, before, after, limit, span)
+        newest = events[0].id if events else after
+        oldest = events[-1].id if len(events) == limit else None
+        return EventPage(events=events, next_after=newest, next_before=oldest)
 
     def wake(self) -> None:
         """Hint that events were committed. Costs nothing while nobody listens."""
@@ -222,22 +252,54 @@ def _id_of(event: Event) -> int:
     return event.id
 
 
-def _read_page(tx: Any, wanted: EventFilter, after: int, limit: int, sole: bool) -> list[Event]:
+def _read_page(
+    tx: Any, wanted: EventFilter, after: int, limit: int, sole: bool, span: EventSpan = ALL_TIME
+) -> list[Event]:
     """Read a page that ends before the first gap which may still be filled."""
+    low, high = _find_bounds(tx, span)
     events: list[Event] = tx.events.list_after(
-        after,
+        max(after, low),
         limit,
         entity_type=wanted.entity_type,
         entity_id=wanted.entity_id,
         event_type=wanted.type,
+        before=high,
+        since=span.since,
+        until=span.until,
     )
     if not events or sole or events[-1].ts <= tx.now - SETTLE_US:
         return events
-    if wanted == EVERYTHING:
+    if wanted == EVERYTHING and span == ALL_TIME:
         settled = find_settled(events, after, tx.now)
     else:
         settled = _settled_head(tx, sole)
     return [event for event in events if event.id <= settled]
+
+
+def _read_back(
+    tx: Any, wanted: EventFilter, before: int | None, after: int, limit: int, span: EventSpan
+) -> list[Event]:
+    """Read a page of all that is committed, the newest first."""
+    low, high = _find_bounds(tx, span)
+    tops = [top for top in (before, high) if top is not None]
+    events: list[Event] = tx.events.list_before(
+        min(tops) if tops else tx.events.latest_id() + 1,
+        limit,
+        entity_type=wanted.entity_type,
+        entity_id=wanted.entity_id,
+        event_type=wanted.type,
+        after=max(after, low),
+        since=span.since,
+        until=span.until,
+    )
+    return events
+
+
+def _find_bounds(tx: Any, span: EventSpan) -> tuple[int, int | None]:
+    """The ids between which the events of a span lie, so that no more is read than these."""
+    low = 0 if span.since is None else tx.events.find_id_at(span.since - CLOCK_SLACK)
+    high = None if span.until is None else tx.events.find_id_at(span.until + CLOCK_SLACK) + 1
+    return low, high
 
 
 def _settled_head(tx: Any, sole: bool) -> int:

@@ -16,17 +16,18 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.errors import InvalidError, NotFoundError, UnauthenticatedError
 from ksana.base.ids import new_uid
-from ksana.base.instant import MINUTE, SECOND, Micros
+from ksana.base.instant import MILLISECOND, MINUTE, SECOND, Micros
 from ksana.ports.store import ApiKey, Store
 
 SURFACES: Final = ("tasks", "queue", "governance", "nodes")
 ANY: Final = "any"
 """For routes that serve several surfaces and look themselves which of them a key may see."""
 LEVELS: Final = ("read", "write", "admin")
-REFRESH_US: Final = 2 * SECOND
+REFRESH_US: Final = 500 * MILLISECOND
 """Age of the copy at which it is renewed in the background."""
-STALE_US: Final = 4 * SECOND
-"""Age of the copy at which a caller waits for the new one."""
+STALE_US: Final = SECOND
+"""Age of the copy at which a caller waits for the new one. So long after a change it binds
+everywhere, whoever made it."""
 TOUCH_US: Final = MINUTE
 """How often at most a key's last use is written to the store."""
 MAX_NAME: Final = 128

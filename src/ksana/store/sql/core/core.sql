@@ -10,10 +10,27 @@ VALUES (:ts, :entity_type, :entity_id, :event_type, :data_json)
 -- filter entity_type: AND entity_type = :entity_type
 -- filter entity_id: AND entity_id = :entity_id
 -- filter event_type: AND event_type = :event_type
+-- filter before: AND id < :before
+-- filter since: AND ts >= :since
+-- filter until: AND ts < :until
 SELECT id, ts, entity_type, entity_id, event_type, data_json
 FROM scheduler_events
 WHERE id > :after {filters}
 ORDER BY id
+LIMIT :limit
+
+-- name: list_events_back
+-- Events before an id, the newest first.
+-- filter entity_type: AND entity_type = :entity_type
+-- filter entity_id: AND entity_id = :entity_id
+-- filter event_type: AND event_type = :event_type
+-- filter after: AND id > :after
+-- filter since: AND ts >= :since
+-- filter until: AND ts < :until
+SELECT id, ts, entity_type, entity_id, event_type, data_json
+FROM scheduler_events
+WHERE id < :before {filters}
+ORDER BY id DESC
 LIMIT :limit
 
 -- name: latest_event_id

@@ -7,7 +7,7 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.ports.store import Event, EventRow
-from ksana.store.sql.core.session import Session
+from ksana.store.sql.core.session import Row, Session
 
 _encode = msgspec.json.Encoder().encode
 
@@ -60,12 +60,51 @@ class SqlEvents:
         entity_type: str | None = None,
         entity_id: str | None = None,
         event_type: str | None = None,
+        *,
+        before: int | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
     ) -> list[Event]:
-        filters = {"entity_type": entity_type, "entity_id": entity_id, "event_type": event_type}
-        return [
-            Event(row[0], row[1], row[2], row[3], row[4], msgspec.Raw(row[5].encode()))
-            for row in self._session.filtered("core.list_events", filters, after=after, limit=limit)
-        ]
+        filters: dict[str, str | int | None] = {
+            "entity_type": entity_type,
+            "entity_id": entity_id,
+            "event_type": event_type,
+        }
+        filters |= {"before": before, "since": since, "until": until}
+        rows = self._session.filtered("core.list_events", filters, after=after, limit=limit)
+        return [_event_of(row) for row in rows]
+
+    def list_before(
+        self,
+        before: int,
+        limit: int,
+        entity_type: str | None = None,
+        entity_id: str | None = None,
+        event_type: str | None = None,
+        *,
+        after: int | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+    ) -> list[Event]:
+        filters: dict[str, str | int | None] = {
+            "entity_type": entity_type,
+            "entity_id": entity_id,
+            "event_type": event_type,
+        }
+        filters |= {"after": after, "since": since, "until": until}
+        rows = self._session.filtered("core.list_events_back", filters, before=before, limit=limit)
+        return [_event_of(row) for row in rows]
+
+    def find_id_at(self, at: Instant) -> int:
+        low, high = 0, self.latest_id()
+        while low < high:
+            middle = (low + high) // 2
+            row = self._session.one("core.first_event_after", after=middle)
+            if row is None or row[1] >= at:
+                high = middle
+            else:
+                low = int(row[0])
+        return low
 
     def latest_id(self) -> int:
         row = self._session.one("core.latest_event_id")
@@ -112,3 +151,7 @@ class SqlEvents:
         self._session.run_rows_later("core.append_event", _COLUMNS, rows)
         self._rows = []
         return [row for row in rows if row[3] in types] if types else []
+
+
+def _event_of(row: Row) -> Event:
+    return Event(row[0], row[1], row[2], row[3], row[4], msgspec.Raw(row[5].encode()))

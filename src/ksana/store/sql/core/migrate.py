@@ -114,6 +114,8 @@ def _apply(dialect: Dialect, cursor: Any, at: int, apply: bool) -> MigrationRepo
     if found >= _CHECKSUMS_SINCE:
         _check_sums(cursor, known)
     pending = [migration for migration in known if migration.version not in applied]
+    if not found and not apply:
+        raise SetupError("the database is there, but holds no Ksana store yet: run ksana migrate")
     if pending and not apply:
         raise SetupError(
             f"the store's schema is version {found}, this program needs {newest}: run ksana migrate"

@@ -62,7 +62,8 @@ def _sha256(text: str) -> str:
 
 
 def prepare(path: str, clock: Clock, *, make: bool = True) -> None:
-    """Check an existing file; make a new one ours, in WAL mode, before anything else is written."""
+    """Check an existing file; make a new one ours, in WAL mode, before anything else is written.
+    With `make` false nothing is changed, and a file that is not there is refused."""
     if path == ":memory:" or path.startswith("file:"):
         return
     file = Path(path)
@@ -70,8 +71,11 @@ def prepare(path: str, clock: Clock, *, make: bool = True) -> None:
         is_new = not file.exists() or (file.is_file() and file.stat().st_size == 0)
         if is_new:
             sqlite_place.check_vanished(path)
-        if is_new and not make:
-            raise SetupError(f"there is no store at {path} yet: run ksana migrate")
+        if not make:
+            if is_new:
+                raise SetupError(f"there is no store at {path} yet: run ksana migrate")
+            _examine(file)
+            return
         private_files.make_folder(file.parent)
         if not is_new:
             _examine(file)
@@ -126,6 +130,8 @@ def _read_header(file: Path) -> bytes:
 
 
 def _examine(file: Path) -> None:
+    if file.is_dir():
+        raise SetupError(f"{file} is a folder; the store is a file: point KSANA_STORE at one")
     header = _read_header(file)
     if not header.startswith(_MAGIC):
         raise SetupError(

@@ -187,6 +187,9 @@ def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str =
             lock.drop()
         if isinstance(error, SetupError):
             raise
+        refusal = dialect.find_refusal(error)
+        if refusal is not None:
+            raise SetupError(f"the store {shown} cannot be used: {refusal}") from error
         trouble = dialect.classify(error)
         if trouble is Trouble.DAMAGED:
             raise SetupError(

@@ -40,6 +40,11 @@ class Dialect(Protocol):
         """Say what an error from the driver means."""
         ...
 
+    def find_refusal(self, error: BaseException) -> str | None:
+        """Why the server will not have us, in words, if waiting does not help: there is no such
+        role or database, or the password is wrong. None: it may have us later."""
+        ...
+
     def insert_ids(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         """Insert rows into a table with an automatic id and answer the ids, in order."""
         ...

@@ -15,6 +15,12 @@ def _mysql_list(values: Sequence[int] | Sequence[str]) -> Sequence[Any]:
     return values or (None,)
 
 
+_UNKNOWN_DATABASE = 1049
+_NO_RIGHT = 1044
+_DENIED = frozenset({1045, 1698, 1130})
+"""Access denied; denied for lack of a password; this host is not allowed."""
+
+
 class MysqlDialect:
     """MariaDB 10.6+ and MySQL 8, through PyMySQL."""
 
@@ -145,6 +151,22 @@ class MysqlDialect:
         if code in (1290, 1836):  # the server runs read-only: it fails over, or an operator said so
             return Trouble.LOST
         return Trouble.OURS
+
+    def find_refusal(self, error: BaseException) -> str | None:
+        code = error.args[0] if error.args else 0
+        user, database = self._options["user"], self._options["database"]
+        if code == _UNKNOWN_DATABASE:
+            return (
+                f"there is no database {database!r}: make it (CREATE DATABASE), or correct the URL"
+            )
+        if code == _NO_RIGHT:
+            return f"the user {user!r} has no right to the database {database!r}: GRANT it"
+        if code in _DENIED:
+            return (
+                f"the server does not let the user {user!r} in: there is no such user for this "
+                "host, or the password is wrong"
+            )
+        return None
 
     def insert_ids(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         step = cursor.connection.__dict__.get("_ksana_id_step")

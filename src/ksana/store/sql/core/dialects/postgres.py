@@ -50,6 +50,24 @@ SELECT CAST(parameter_types AS oid[]) FROM pg_prepared_statements WHERE name = '
 """
 
 
+_REFUSALS: Final = tuple(
+    (re.compile(pattern), advice)
+    for pattern, advice in (
+        (r'database "[^"]*" does not exist', "make it (CREATE DATABASE), or correct the URL"),
+        (r'role "[^"]*" does not exist', "make it (CREATE ROLE … LOGIN), or correct the URL"),
+        (r'role "[^"]*" is not permitted to log in', "ALTER ROLE … LOGIN"),
+        (
+            r'password authentication failed for user "[^"]*"',
+            "the role does not exist, or the password is wrong",
+        ),
+        (r"no password supplied", "the URL names no password and the server wants one"),
+        (r"no pg_hba.conf entry for [^\n]*", "let this host in, in pg_hba.conf"),
+        (r'permission denied for database "[^"]*"', "GRANT CONNECT ON DATABASE"),
+    )
+)
+"""What the server says when it will not have us, and what helps."""
+
+
 class PostgresDialect:
     """PostgreSQL 13+, through psycopg 3."""
 
@@ -140,6 +158,15 @@ class PostgresDialect:
         if isinstance(error, psycopg.InterfaceError):
             return Trouble.LOST
         return Trouble.OURS
+
+    def find_refusal(self, error: BaseException) -> str | None:
+        # The driver knows no code of an error at connecting, only the server's words, which are
+        # English unless lc_messages says otherwise.
+        for pattern, advice in _REFUSALS:
+            found = pattern.search(str(error))
+            if found is not None:
+                return f"{found[0]}: {advice}"
+        return None
 
     def insert_ids(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         ids: list[int] = []

@@ -97,6 +97,9 @@ class SqliteDialect:
             return Trouble.DAMAGED  # the driver's own error: nothing but UTF-8 is ever written
         return Trouble.OURS
 
+    def find_refusal(self, error: BaseException) -> str | None:
+        return None
+
     def insert_ids(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[int]:
         if len(rows) == 1:
             cursor.execute(sql, rows[0])
