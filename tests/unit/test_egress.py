@@ -136,6 +136,17 @@ def test_what_ksana_itself_listens_to_on_loopback_is_never_a_target(own: str) ->
         assert policy.check_address(ip, 80) is None
 
 
+def test_our_own_places_are_opened_by_a_rule_that_names_them() -> None:
+    policy = EgressPolicy(allow=["127.0.0.1", "db.internal"], own=[("127.0.0.1", 7100)])
+    assert policy.check_host("127.0.0.1", 7100) is None
+    assert policy.check_address("127.0.0.1", 7100) is None
+    assert policy.check_address("127.0.0.2", 7100) is not None
+    own = EgressPolicy(allow=["db.internal"], own=[("db.internal", 3306), ("10.0.0.5", 3306)])
+    assert own.check_host("db.internal", 3306) is None
+    assert own.check_address("10.0.0.5", 3306, "db.internal") is None
+    assert own.check_address("10.0.0.5", 3306, "other.internal") is not None
+
+
 def test_own_addresses_and_names_elsewhere() -> None:
     policy = EgressPolicy(own=[("10.0.0.5", 5432), ("db.internal", 3306)])
     assert "own" in (policy.check_address("10.0.0.5", 5432) or "")

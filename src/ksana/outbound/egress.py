@@ -2,10 +2,10 @@
 resolved address.
 
 In order: some addresses are refused whatever the settings say (link-local and metadata, multicast,
-unspecified, reserved); so are our own (the database, Redis); then the narrowest of the allow and
-deny rules that matches decides, deny before allow when both are as narrow; then private ranges are
-open unless `allow_private` is off; the rest is open. The tables are written out here because
-`ipaddress.is_private` and `is_global` differ between Python versions.
+unspecified, reserved); so are our own (the API, the database, Redis) unless a rule allows them;
+then the narrowest of the allow and deny rules that matches decides, deny before allow when both are
+as narrow; then private ranges are open unless `allow_private` is off; the rest is open. The tables
+are written out here because `ipaddress.is_private` and `is_global` differ between Python versions.
 """
 
 import re
@@ -104,8 +104,8 @@ class EgressPolicy:
         """Take CIDRs, addresses, host patterns (`api.example.com`, `*.example.com`), or `private`,
         `loopback`, `*`.
 
-        `own` lists (address or name, port) of what belongs to Ksana itself and is never a target.
-        Raise SetupError for a rule that cannot be read.
+        `own` lists (address or name, port) of what belongs to Ksana itself: no target unless
+        `allow` covers it. Raise SetupError for a rule that cannot be read.
         """
         allowed, self._allowed_hosts = _read_rules("egress.allow", allow)
         denied, self._denied_hosts = _read_rules("egress.deny", deny)
@@ -116,6 +116,12 @@ class EgressPolicy:
         self._rules = tuple(
             (net, is_open) for _, is_open, net in sorted(rules, key=lambda rule: rule[:2])
         )
+        # Of our own places only what is named outright is opened, not what a word covers.
+        self._named = tuple(
+            (net, is_open)
+            for width, is_open, net in sorted(rules, key=lambda rule: rule[:2])
+            if width <= 0
+        )
         self._allow_private = allow_private
         self._own_hosts, self._own_addresses = _read_own(own)
         self._check = lru_cache(maxsize=4096)(self._check_uncached)
@@ -123,7 +129,7 @@ class EgressPolicy:
     def check_host(self, host: str, port: int) -> str | None:
         """Say why a name (lower case, no final dot) may not be called, before it is even looked up,
         or None."""
-        if (host, port) in self._own_hosts:
+        if (host, port) in self._own_hosts and not self._is_named(host):
             return f"{host}:{port} belongs to Ksana itself"
         if self._denied_hosts and (
             host in self._denied_hosts or _parents(host) & self._denied_hosts
@@ -149,6 +155,16 @@ class EgressPolicy:
             return None
         return self.check_address(str(literal), port, host)
 
+    def _is_named(self, host: str) -> bool:
+        """Whether the allow rules name a host or address outright."""
+        if self._is_host_allowed(host):
+            return True
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        return next((is_open for net, is_open in self._named if address in net), False)
+
     def _is_host_allowed(self, host: str) -> bool:
         return host in self._allowed_hosts or bool(_parents(host) & self._allowed_hosts)
 
@@ -173,12 +189,13 @@ class EgressPolicy:
         for net, name in _ALWAYS_REFUSED:
             if address in net:
                 return f"{'an' if name[0] in 'aeiou' else 'a'} {name} address"
+        if host_allowed:
+            return None
         if (address, port) in self._own_addresses or (
             _is_loopback(address) and (None, port) in self._own_addresses
         ):
-            return f"with port {port} Ksana's own"
-        if host_allowed:
-            return None
+            is_allowed = next((is_open for net, is_open in self._named if address in net), False)
+            return None if is_allowed else f"with port {port} Ksana's own"
         for net, allowed in self._rules:
             if address in net:
                 return None if allowed else "denied by the egress rules"

@@ -102,7 +102,10 @@ class Application:
         )
         response = await self.pipeline.serve(request)
         if response.chunks is not None:
-            await _send_stream(response, receive, send)
+            if scope["method"] == "HEAD":
+                await _send_head_of_stream(response, send)
+            else:
+                await _send_stream(response, receive, send)
             return
         respond = scope.get(RESPOND)
         if respond is None or response.closes or not respond(response):
@@ -173,6 +176,14 @@ async def _send_stream(response: RenderedResponse, receive: Receive, send: Send)
         sender.cancel()
         gone.cancel()
         await asyncio.gather(sender, gone, return_exceptions=True)
+
+
+async def _send_head_of_stream(response: RenderedResponse, send: Send) -> None:
+    """Answer a HEAD: a stream has a head like any other answer, and ends with it."""
+    await response.chunks.aclose()  # type: ignore[union-attr]
+    headers = split_head(response.head)
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _send_chunks(chunks: Any, send: Send) -> None:

@@ -1,6 +1,7 @@
 """Who may pass: host and origin first, then the key and its scope (X19). Knows nothing of bodies or
 routes' meaning."""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -9,6 +10,7 @@ from ksana.base.errors import ForbiddenError, UnauthenticatedError
 from ksana.service.core.keys import Principal
 
 LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_HOST: Final = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^:\[\]@/,\s]+)(?::[0-9]{1,5})?", re.ASCII)
 _MAX_REMEMBERED: Final = 256
 """Host headers found good are remembered; a scanner may not make us remember more than this."""
 
@@ -47,9 +49,10 @@ class Authenticator:
         return principal
 
     def _check_host(self, host: bytes) -> None:
+        # Compared whole: what stands behind the name may be a port, and nothing else.
         text = host.decode("latin-1").lower()
-        name = text[: text.find("]") + 1] if text.startswith("[") else text.partition(":")[0]
-        if name not in self._hosts and text not in self._hosts:
+        match = _HOST.fullmatch(text)
+        if (match is None or match["name"] not in self._hosts) and text not in self._hosts:
             raise ForbiddenError(
                 "this host name is not served here; allowed: " + ", ".join(sorted(self._hosts))
             )

@@ -41,6 +41,10 @@ class HeadTooLargeError(Exception):
     """The head passes the cap; the parser turns it into its own error on the way out."""
 
 
+class BadHeadError(Exception):
+    """The head cannot be taken; the parser turns it into its own error on the way out."""
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """One connection with deadlines. Times are the event loop's."""
 
@@ -66,6 +70,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stalled_since: float | None = None
         self._too_large = False
         self._is_silent = self._is_upgrading = self._is_refused = False
+        self._host_lines = 0
+        self._fault = "this is not an HTTP request"
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -128,6 +134,17 @@ class GuardedProtocol(HttpToolsProtocol):
             self._too_large = True
             self.send_400_response("")
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header line of the head. A trailer, after the body, never becomes a header: what
+        the head said was judged already."""
+        if self._in_head:
+            name = name.lower()
+            if name == b"host":
+                self._host_lines += 1
+            elif name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._receiving = True
@@ -140,7 +157,14 @@ class GuardedProtocol(HttpToolsProtocol):
     def end_head(self) -> None:
         """Check the complete head against the caps. Raise HeadTooLargeError."""
         self._in_head = False
-        headers = self.headers
+        headers, hosts = self.headers, self._host_lines
+        self._host_lines = 0
+        if hosts > 1:
+            self._fault = "the request has two Host lines"
+            raise BadHeadError
+        if self.parser.get_http_version() == "0.9":
+            self._fault = "HTTP/0.9 is not served: say HTTP/1.1"
+            raise BadHeadError
         if len(headers) > MAX_HEADERS or (
             self._head_bytes > MAX_HEAD
             and len(self.url) + sum(len(n) + len(v) for n, v in headers) > MAX_HEAD
@@ -211,7 +235,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 f"the head is larger than {MAX_HEAD} bytes or {MAX_HEADERS} headers",
             )
         else:
-            self._refuse(400, "INVALID_ARGUMENT", "this is not an HTTP request")
+            self._refuse(400, "INVALID_ARGUMENT", self._fault)
 
     def check_deadlines(self, now: float) -> None:
         """Close the connection if its phase has taken too long."""

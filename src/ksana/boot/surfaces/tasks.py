@@ -19,6 +19,7 @@ from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.boot.metrics import LABEL_CAP
+from ksana.boot.own_places import list_own_places
 from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings, TimerSettings
 from ksana.boot.surface import CoreServices, Surface
 from ksana.boot.task_hints import TaskHints
@@ -328,7 +329,8 @@ def _list_routes(surface: TaskSurface) -> list[AnyRoute]:
 
 def _caller_factory(core: CoreServices) -> Callable[[], HttpCaller]:
     egress, limits = core.settings.egress, core.settings.section(TaskSettings)
-    policy = EgressPolicy(allow=egress.allow, deny=egress.deny)
+    own = list_own_places(core.settings)
+    policy = EgressPolicy(allow=egress.allow, deny=egress.deny, own=own)
     kept = core.descriptors.kept_calls
     return lambda: HttpCaller(policy, max_idle=kept, plain_http=limits.plain_http)
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError, StoreDownError
@@ -255,8 +254,9 @@ def sqlite_path(url: str) -> str:
 
 
 def _masked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username}:***@{host}"))
+    """Where the database is, without the login and the parameters: either may hold a password. The
+    last @ ends the login, also where a password was not percent-encoded."""
+    scheme, _, rest = url.partition("://")
+    login, _, place = rest.rpartition("@")
+    place = place.partition("?")[0].partition("#")[0]
+    return f"{scheme}://{'***@' if login else ''}{place}"
