@@ -150,6 +150,8 @@ async def test_a_pull_waits_for_a_job_that_comes_or_falls_due(ground: Governance
         ("limit", 501),
         ("lease_sec", 0),
         ("actions", ["forget"]),
+        ("actions", []),
+        ("object_types", []),
         ("object_types", ["dream"]),
         ("order", "age"),
         ("wait_sec", 31),

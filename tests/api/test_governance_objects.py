@@ -242,6 +242,8 @@ async def test_the_audit_is_listed_filtered_and_paged(ground: GovernanceGround) 
     assert entry["id"].startswith("aud_")
     assert await ground.get(f"/audit/{entry['id']}") == entry
     assert (await ground.get("/audit/aud_0000000000ffffff", 404))["code"] == "NOT_FOUND"
+    for bad in ("aud_x", "aud_000000000000fffg", "job_0000000000000001"):
+        assert (await ground.get(f"/audit/{bad}", 400))["code"] == "INVALID_ID"
     only = await ground.get("/audit?object_type=memory&object_id=m2")
     assert len(only["events"]) == 1
     assert (await ground.get("/audit?cursor=x", 400))["field"] == "cursor"

@@ -160,6 +160,13 @@ def to_job_id(text: str) -> str:
     raise ValueError(f"{text[:64]!r} is not an id: a governance job's begins with job_")
 
 
+def to_entry_id(text: str) -> str:
+    """An audit entry's id in a path."""
+    if place_of(text) is not None:
+        return text
+    raise ValueError(f"{text[:64]!r} is not an id: an audit entry's is aud_ and 16 hex digits")
+
+
 def to_object_type(text: str) -> str:
     """An object type in a path."""
     if text in OBJECT_TYPES:

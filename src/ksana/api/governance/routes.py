@@ -5,7 +5,13 @@ from typing import Any, Final
 from ksana.api.core.routing import AnyRoute, Converter, Route
 from ksana.api.governance.jobs import GovernanceJobEndpoints
 from ksana.api.governance.objects import AuditEndpoints, ObjectEndpoints
-from ksana.api.governance.reading import to_gate, to_job_id, to_object_id, to_object_type
+from ksana.api.governance.reading import (
+    to_entry_id,
+    to_gate,
+    to_job_id,
+    to_object_id,
+    to_object_type,
+)
 from ksana.api.governance.shapes import (
     AckBatch,
     AckBody,
@@ -32,6 +38,7 @@ BATCH_BODY: Final = 16 * 1024 * 1024
 _TAGS: Final = ("governance",)
 _CONVERTERS: Final[dict[str, Converter]] = {
     "job_id": to_job_id,
+    "entry_id": to_entry_id,
     "object_type": to_object_type,
     "object_id": to_object_id,
     "gate": to_gate,

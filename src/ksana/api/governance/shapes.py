@@ -57,8 +57,8 @@ class PullBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     now: str | None = None
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
     lease_sec: LeaseSeconds = 120
-    actions: Annotated[list[Action], Meta(max_length=5)] | None = None
-    object_types: Annotated[list[ObjectType], Meta(max_length=3)] | None = None
+    actions: Annotated[list[Action], Meta(min_length=1, max_length=5)] | None = None
+    object_types: Annotated[list[ObjectType], Meta(min_length=1, max_length=3)] | None = None
     order: Literal["run_at", "priority"] = "run_at"
     wait_sec: Annotated[float, Meta(ge=0, le=30)] = 0
 
