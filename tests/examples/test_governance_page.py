@@ -44,11 +44,12 @@ def check(path: Path, lines: list[str]) -> list[str]:
 
 
 @pytest.mark.spec("G12")
+@pytest.mark.parametrize("page", [PAGE, DOCS / "zh" / "governance.md"], ids=["en", "zh"])
 def test_what_the_page_tells_to_type_works_and_a_stranger_verifies_the_export(
-    program: Program, tmp_path: Path
+    program: Program, tmp_path: Path, page: Path
 ) -> None:
     program.start()
-    blocks = SHELL.findall(PAGE.read_text(encoding="utf-8"))
+    blocks = SHELL.findall(page.read_text(encoding="utf-8"))
     script = "\n".join(["set -euo pipefail", *blocks])
     script = script.replace("curl -s ", "curl -sS --fail ")
     script = script.replace("localhost:7100", program.url().removeprefix("http://"))
