@@ -6,8 +6,11 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.types import Message
+from starlette.websockets import WebSocket, WebSocketState
 
 from ksana.api.core.crowd import AT_ONCE, Crowd
+from ksana.api.nodes.sockets import SocketBounds, SocketOutgoing, WriteBudget
 from tests.api.ground import CoreServices, open_house
 from tests.api.nodes_ground import nodes_server
 from tests.api.socket_ground import converse, serving
@@ -113,3 +116,48 @@ async def test_a_socket_that_goes_before_it_is_let_in_is_not_counted_on(tmp_path
         async with server.node() as node:
             await node.send({"type": "ping", "id": "1"})
             assert (await node.read("pong"))["id"] == "1"
+
+
+@pytest.mark.spec("N4")
+@pytest.mark.parametrize("size", [0, 100, 110, 130, 65_400, 65_600, 900_000])
+async def test_frames_of_every_size_come_whole_and_in_order(tmp_path: Path, size: int) -> None:
+    async with nodes_server(tmp_path) as server, server.node() as node, server.session() as session:
+        for number in range(5):
+            payload = {"n": number, "text": "é" + "x" * size}
+            ask = {"type": "job_request", "model": "echo", "request_id": f"r{number}"}
+            await session.send({**ask, "payload": payload, "wait_sec": 10})
+        serving = asyncio.create_task(node.echo(5))
+        told = {}
+        while len(told) < 5:
+            frame = await session.read("job_result")
+            told[frame["request_id"]] = frame["data"]
+        await serving
+        for number in range(5):
+            assert told[f"r{number}"] == {"n": number, "text": "é" + "x" * size}
+
+
+async def test_without_the_extension_frames_are_sent_one_by_one() -> None:
+    sent: list[Message] = []
+    ended = asyncio.Event()
+
+    async def receive() -> Message:
+        await ended.wait()
+        return {"type": "websocket.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    socket = WebSocket({"type": "websocket", "headers": []}, receive, send)
+    socket.client_state = socket.application_state = WebSocketState.CONNECTED
+    outgoing = SocketOutgoing(socket, SocketBounds(), WriteBudget())
+    outgoing.start()
+    for text in (b'{"a":1}', b'{"b":2}'):
+        assert outgoing.send(text)
+    outgoing.close(1001, "GOING_DOWN")
+    await asyncio.wait_for(outgoing.ended.wait(), 5)
+    await outgoing.stop()
+    assert [one.get("text", one["type"]) for one in sent] == [
+        '{"a":1}',
+        '{"b":2}',
+        "websocket.close",
+    ]

@@ -43,6 +43,9 @@ GUARD_ATTRIBUTES: Final = {
     "timeout_keep_alive",
     "transport",
 }
+SOCKET_METHODS: Final = {"connection_lost": ("exc",), "handle_connect": ("event",)}
+SOCKET_ATTRIBUTES: Final = {"close_sent", "conn", "disconnected", "transport", "writable"}
+"""What `crowd` overrides and reads of a WebSocket."""
 FASTPATH_ATTRIBUTES: Final = {"config", "expect_100_continue", "parser"}
 """What `fastpath` reads besides."""
 CYCLE_ATTRIBUTES: Final = {
@@ -87,8 +90,10 @@ def find_guard_changes() -> list[str]:
         from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     except ImportError as error:
         return sorted([*missing, str(error)])
-    if _parameters(WebSocketsSansIOProtocol.connection_lost) != ("exc",):
-        missing.append("WebSocketsSansIOProtocol.connection_lost(exc)")
+    for name, wanted in SOCKET_METHODS.items():
+        if _parameters(getattr(WebSocketsSansIOProtocol, name, None)) != wanted:
+            missing.append(f"WebSocketsSansIOProtocol.{name}({', '.join(wanted)})")
+    missing += _missing_of_instance(WebSocketsSansIOProtocol, SOCKET_ATTRIBUTES)
     return sorted(missing)
 
 

@@ -8,13 +8,14 @@ at a time; beyond that it is not read, and the sender feels it.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
 from starlette.websockets import WebSocket
 
+from ksana.api.core.crowd import WRITE_TEXTS
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError
 from ksana.base.instant import SECOND, Micros
@@ -28,6 +29,8 @@ MOST_BAD_FRAMES: Final = 20
 FIRST_FRAME_SEC: Final = 10.0
 _CLOSE_WITHIN_SEC: Final = 2.0
 
+_IN_A_WRITE: Final = 64 * 1024
+"""Bytes that are written together."""
 _FRAMES_IN_A_ROW: Final = 32
 """Frames of one socket that are read before others have their turn."""
 _FAIR_SHARE: Final = 64 * 1024
@@ -62,6 +65,10 @@ class SocketOutgoing:
 
     def __init__(self, socket: WebSocket, bounds: SocketBounds, budget: WriteBudget) -> None:
         self._socket = socket
+        extensions = socket.scope.get("extensions") or {}
+        self._write_texts: Callable[[Sequence[bytes]], Awaitable[None]] = extensions.get(
+            WRITE_TEXTS, {}
+        ).get("write", self._write_one_by_one)
         self._bounds = bounds
         self._budget = budget
         self._queue: deque[bytes] = deque()
@@ -127,10 +134,7 @@ class SocketOutgoing:
         try:
             while True:
                 while self._queue:
-                    frame = self._queue.popleft()
-                    self._queued -= len(frame)
-                    self._budget.queued -= len(frame)
-                    await self._socket.send({"type": "websocket.send", "text": frame.decode()})
+                    await self._write_texts(self._take_some())
                 if self._closing is not None:
                     code, reason = self._closing
                     await self._socket.close(code, reason)
@@ -150,6 +154,22 @@ class SocketOutgoing:
             if self._reader is not None and not self._is_stopped:
                 loop = asyncio.get_running_loop()
                 loop.call_later(_CLOSE_WITHIN_SEC, self._end_reader)
+
+    def _take_some(self) -> list[bytes]:
+        """Frames for one write: a few, or one that is large."""
+        taken: list[bytes] = []
+        size = 0
+        while self._queue and size < _IN_A_WRITE:
+            frame = self._queue.popleft()
+            taken.append(frame)
+            size += len(frame)
+        self._queued -= size
+        self._budget.queued -= size
+        return taken
+
+    async def _write_one_by_one(self, texts: Sequence[bytes]) -> None:
+        for text in texts:
+            await self._socket.send({"type": "websocket.send", "text": text.decode()})
 
     def _end_reader(self) -> None:
         if self._reader is not None and not self._is_stopped:
