@@ -162,6 +162,8 @@ class World:
         self._is_draining = False
         self._names = 0
         self.renew_every_us = SECOND
+        self.joins = False
+        """Whether others run beside it."""
         self._instance = instance
         self._limits = (workers, per_host)
         self._tasks: list[asyncio.Task[None]] = []
@@ -172,7 +174,10 @@ class World:
         self._is_draining = False
         me = f"{self._instance}-{self._names}"
         clock, store = self.clock, self.store
-        await store.transact(lambda tx: tx.instances.register(me, "host", "0", 15 * SECOND, True))
+        is_sole = not self.joins
+        await store.transact(
+            lambda tx: tx.instances.register(me, "host", "0", 15 * SECOND, is_sole)
+        )
         self.delivery = Delivery(
             store,
             clock,
@@ -226,6 +231,7 @@ class World:
             self.queue_runs.pump,
             self.node_runs.pump,
             self.firing.pump,
+            self.firing.steps.pump,
         )
         self._pumps = pumps
         self._tasks = [asyncio.ensure_future(pump.run()) for pump in pumps]
@@ -237,6 +243,13 @@ class World:
         self.renew_every_us = 10**15
         for pump in self._pumps:
             pump._poll_us = 10**15
+            pump.signal()
+
+    def poll_again(self) -> None:
+        """The polls as they were."""
+        self.renew_every_us = SECOND
+        for pump in self._pumps:
+            pump._poll_us = 5 * SECOND
             pump.signal()
 
     async def die(self) -> None:

@@ -68,6 +68,7 @@ async def test_everything_old_is_removed_and_counted(store: SqlStore, clock: Vir
         "instances": 4,
         "rollups": BATCH + 1,
         "marks": 0,
+        "clock steps": 0,
         "idempotency": 0,
     }
     assert [

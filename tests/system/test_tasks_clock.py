@@ -145,6 +145,24 @@ def test_a_step_forward_is_one_misfire_and_no_walk_over_every_slot(
     )
 
 
+@pytest.mark.spec("X5")
+def test_a_clock_that_jumps_ahead_and_is_set_back_silences_nobody(
+    stepped: SteppedProgram, target: Target
+) -> None:
+    task = make_task(stepped, "t", target.url("/t"), "1s", concurrency_policy="PARALLEL")
+    target.wait_for(3, "/t")
+    stepped.step_to(24 * HOUR_S)
+    wait_for(lambda: list_events(stepped, "TASK_MISFIRED"), "the jump is seen", within_s=15)
+    target.wait_for(len(target.requests("/t")) + 3, "/t", within_s=15)
+    stepped.step_to(0)
+    wait_for(lambda: list_events(stepped, "TASK_REARMED"), "it is armed anew", within_s=30)
+    target.wait_for(len(target.requests("/t")) + 5, "/t", within_s=15)
+    disable(stepped, [task])
+    wait_until_quiet(stepped)
+    slots = [request.headers["x-ksana-scheduled-at"] for request in target.requests("/t")]
+    assert len(slots) == len(set(slots)), "a slot was called twice"
+
+
 @pytest.mark.spec("X5", "C19")
 def test_orphans_are_found_at_once_although_the_clock_was_set_back_while_nobody_ran(
     stepped: SteppedProgram, target: Target

@@ -56,4 +56,11 @@ KINDS: Final = (
         log="info",
     ),
     EventKind(entity="KEY", name="KEY_REVOKED", meaning="An API key was revoked.", log="info"),
+    EventKind(
+        entity="STORE",
+        name="CLOCK_STEPPED",
+        meaning="The clock by which slots are due was set ahead or back.",
+        members=("direction", "from", "to"),
+        log="warning",
+    ),
 )

@@ -70,6 +70,7 @@ RECORDED: Final[dict[str, str]] = {
     # ended by people
     "CANCELED_BY_CALLER": "somebody cancelled it",
     "TASK_DELETED": "its task was deleted",
+    "CLOCK_SET_BACK": "the clock had jumped ahead and was set back: the slot is to come after all",
     "DISMISSED_BY_CALLER": "somebody dismissed it",
 }
 """Codes that stand in `reason` of runs and events."""
@@ -139,6 +140,7 @@ EVENTS: Final[dict[str, str]] = {
     "TASK_DELETED": "the task was deleted",
     "TASK_MISFIRED": "slots were missed",
     "TRIGGER_REFUSED": "a trigger was refused",
+    "TASK_REARMED": "the task was armed anew",
     "TASK_MISSED": "the only slot was missed",
     "RUN_SCHEDULED": "the run was made and has not started",
     "RUN_STARTED": "the run was started",

@@ -175,7 +175,7 @@ class Instances(Protocol):
         ...
 
     def list_outages(self, since: Instant) -> list[tuple[Instant, Instant]]:
-        """Spans in which no instance was alive that ended after `since`."""
+        """Spans in which no instance was alive that ended after `since`, and not later than now."""
         ...
 
     def purge(self, before: Instant, limit: int) -> int:

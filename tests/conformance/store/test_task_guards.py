@@ -80,13 +80,26 @@ def advance(task: Task) -> Write:
     return lambda tx: bool(tx.tasks.advance_unchanged([step])[0])
 
 
+def arm(task: Task) -> Write:
+    return lambda tx: bool(tx.tasks.arm_if_ended(task, HOUR, HOUR))
+
+
 TASK_UNFIT: dict[str, tuple[Callable[[Task], Write], list[dict[str, Any]]]] = {
     "change": (change, [{"version": 2}, {"deleted": 1}]),
     "delete": (delete, [{"deleted": 1}]),
     "advance": (advance, [{"version": 2}, {"next_slot_at": SECOND}, {"fire_at": None}]),
+    "arm": (
+        arm,
+        [{"version": 2}, {"deleted": 1}, {"status": "DISABLED"}, {"next_slot_at": SECOND}],
+    ),
 }
 """What a write must not happen to: a task that was changed or deleted since, a claimed slot,
 a task that is disarmed."""
+
+
+def set_task(database: Database, values: dict[str, Any]) -> None:
+    shown = {key: "NULL" if value is None else repr(value) for key, value in values.items()}
+    database.ask(f"UPDATE tasks SET {', '.join(f'{key} = {shown[key]}' for key in shown)}")
 
 
 @pytest.mark.spec("X4", "X12", "C3")
@@ -96,22 +109,20 @@ async def test_a_task_is_changed_only_as_it_was_seen(
 ) -> None:
     task = await store.transact(add_task)
     make, rows = TASK_UNFIT[name]
+    is_ended = name == "arm"
     fitting = {
         "version": 1,
         "deleted": 0,
-        "next_slot_at": task.next_slot_at,
-        "fire_at": task.fire_at,
+        "status": "ENABLED",
+        "next_slot_at": None if is_ended else task.next_slot_at,
+        "fire_at": None if is_ended else task.fire_at,
     }
-    columns = "status, version, deleted, runs_fired, last_status"
+    columns = "status, version, deleted, runs_fired, last_status, next_slot_at"
     for unfit in rows:
-        wanted = {**fitting, **unfit}
-        nulls = {key for key, value in wanted.items() if value is None}
-        set_row(database, "tasks", "1 = 1", **{k: v for k, v in wanted.items() if k not in nulls})
-        for key in nulls:
-            database.ask(f"UPDATE tasks SET {key} = NULL")
+        set_task(database, {**fitting, **unfit})
         before = database.ask(f"SELECT {columns} FROM tasks")
         assert await store.transact(make(task)) is False, unfit
         assert database.ask(f"SELECT {columns} FROM tasks") == before, unfit
-    set_row(database, "tasks", "1 = 1", **fitting)
+    set_task(database, fitting)
     assert await store.transact(make(task)) is True
     assert database.ask(f"SELECT {columns} FROM tasks") != before

@@ -233,6 +233,7 @@ def make_surface(core: CoreServices) -> Surface:
         queue_runs.pump,
         node_runs.pump,
         firing.pump,
+        firing.steps.pump,
         history.pump,
         figures.pump,
         resealer.pump,

@@ -37,6 +37,12 @@ KINDS: Final = (
     ),
     EventKind(
         "TASK",
+        "TASK_REARMED",
+        "The clock was set back; the task is due again at a slot the clock had jumped over.",
+        ("slot", "was", "reason"),
+    ),
+    EventKind(
+        "TASK",
         "TASK_MISSED",
         "The only slot of a one-time task passed and is not made up.",
         ("slot", "reason", "alert"),

@@ -5,6 +5,7 @@ Production, preview, simulation and explain use these same functions, so a decis
 from its inputs.
 """
 
+from collections.abc import Container
 from typing import Final, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from ksana.base.instant import Instant, Micros
 from ksana.domain import schedule as schedules
 from ksana.domain.schedule import Once
+from ksana.domain.tasks.clock_steps import ClockWindows, find_lived
 from ksana.domain.tasks.records import MAX_CATCHUP, Definition, Task, Trigger
 
 SLOTS_PER_PASS: Final = 100
@@ -195,6 +197,23 @@ def prompt_due_at(
     if slot_at is None or trigger != "schedule" or reason not in _PROMPT:
         return None
     return schedules.fire_at(task.definition.schedule, task.job_id, slot_at)
+
+
+def leave_out(
+    task: Task, decision: Firing, claimed: Container[tuple[int, Instant]], windows: ClockWindows
+) -> Firing:
+    """The decision without slots that were decided already, while the clock was ahead."""
+    schedule = task.definition.schedule
+    runs = tuple(
+        run
+        for run in decision.runs
+        if (task.id, run.slot_at) not in claimed
+        and find_lived(task, schedules.fire_at(schedule, task.job_id, run.slot_at), windows) is None
+    )
+    if len(runs) == len(decision.runs):
+        return decision
+    started = sum(run.start != "skip" for run in runs)
+    return msgspec.structs.replace(decision, runs=runs, started=started)
 
 
 def drop_due(task: Task, now: Instant, outages: list[Outage], reason: str) -> list[Firing]:

@@ -18,6 +18,7 @@ from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import DAY, HOUR, MILLISECOND, MINUTE, Instant, Micros
 from ksana.engine.core.pump import Pump
+from ksana.ports.clock_steps import ClockStepTx
 from ksana.ports.retention import START, OldRows, WalkPlace
 from ksana.ports.store import Store, Tx
 
@@ -158,12 +159,13 @@ def remove_batch(tx: Any, purge: Purge, owner: str, limit: int) -> int | None:
 
 
 def add_core_rows(retention: Retention, keep_us: Micros) -> None:
-    """The core's own rows: events, instances with their outages, counts, commit marks, and answers
-    remembered by Idempotency-Key, which expire by themselves."""
+    """The core's own rows: events, instances with their outages, counts, commit marks, steps of the
+    clock, and answers remembered by Idempotency-Key, which expire by themselves."""
     retention.add("events", keep_us, _remove_events)
     retention.add("instances", keep_us, _remove_instances)
     retention.add("rollups", keep_us, _remove_rollups)
     retention.add("marks", MARKS_KEPT_US, _remove_marks)
+    retention.add("clock steps", keep_us, _remove_clock_steps)
     retention.add("idempotency", 0, _remove_answers)
 
 
@@ -177,6 +179,10 @@ def _remove_instances(tx: Tx, before: Instant, limit: int) -> int:
 
 def _remove_rollups(tx: Tx, before: Instant, limit: int) -> int:
     return tx.rollups.purge(before, limit)
+
+
+def _remove_clock_steps(tx: ClockStepTx, before: Instant, limit: int) -> int:
+    return tx.clock_steps.purge(before, limit)
 
 
 def _remove_marks(tx: Tx, before: Instant, limit: int) -> int:

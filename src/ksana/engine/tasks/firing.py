@@ -19,10 +19,12 @@ from ksana.base.clock import Clock
 from ksana.base.ids import new_run_uids, new_tokens
 from ksana.base.instant import MILLISECOND, Instant
 from ksana.domain.tasks import firing as rules
+from ksana.domain.tasks.clock_steps import NO_WINDOWS, ClockWindows
 from ksana.domain.tasks.firing import Counts, Firing, PlannedRun
 from ksana.domain.tasks.records import ClaimedRun, NewRun, Task, place_of
 from ksana.engine.core.clock_watch import proven_skew
 from ksana.engine.core.pump import AGAIN, Pump
+from ksana.engine.tasks.clock_steps import ClockSteps
 from ksana.engine.tasks.host_limits import SlotBudget
 from ksana.engine.tasks.run_writer import write_misfire, write_runs
 from ksana.engine.tasks.task_cache import TaskCache
@@ -81,6 +83,7 @@ class FiringEngine:
         poll_us: int,
         secrets: TaskSecrets = CLEAR,
     ) -> None:
+        self.steps = ClockSteps(store, clock, instance_id, self.hint)
         self._store = store
         self._secrets = secrets
         self._clock = clock
@@ -108,6 +111,8 @@ class FiringEngine:
     async def _step(self) -> Instant | None:
         if self._stopped:
             return None
+        if not self.steps.is_loaded:
+            await self.steps.load()
         began, began_at = self._clock.monotonic(), self._clock.now()
         self._next_at = None
         limit = self._batch_limit if self._is_busy else min(FIRST_BATCH, self._batch_limit)
@@ -118,7 +123,9 @@ class FiringEngine:
             self._slot_budget(),
             self.cache.find,
             self._secrets,
+            self.steps.windows,
         )
+        self.steps.observe(fired.now, began, self._clock.monotonic())
         self.cache.add(fired.due)
         self._is_busy = fired.is_full
         if fired.claimed or fired.ready_hosts:
@@ -145,6 +152,7 @@ def fire_due(
     budget: SlotBudget,
     find: FindTask = find_no_task,
     secrets: TaskSecrets = CLEAR,
+    windows: ClockWindows = NO_WINDOWS,
 ) -> Fired:
     """Fire everything that is due, up to `limit` tasks. `find` knows tasks by id and version."""
     budget = budget.copy()  # the function may be run again
@@ -159,6 +167,8 @@ def fire_due(
             rules.decide_firing(task, tx.now, outages, counts.get(task.id, _NO_COUNTS))
             for task in due
         ]
+        if (due[0].fire_at or 0) <= windows.lived_until:
+            decided = _leave_out_claimed(tx, due, decided, windows)
         is_ours = tx.tasks.advance_unchanged(
             [_advance(task, one) for task, one in zip(due, decided, strict=True)]
         )
@@ -173,6 +183,19 @@ def fire_due(
     if not fired.is_full:
         fired.next_at = tx.tasks.next_fire_at()
     return fired
+
+
+def _leave_out_claimed(
+    tx: TasksTx, due: list[Task], decided: list[Firing], windows: ClockWindows
+) -> list[Firing]:
+    """The decisions without slots that were decided while the clock was ahead."""
+    slots = [run.slot_at for one in decided for run in one.runs]
+    if not slots:
+        return decided
+    claimed = tx.runs.list_claimed([task.id for task in due], min(slots), max(slots))
+    return [
+        rules.leave_out(task, one, claimed, windows) for task, one in zip(due, decided, strict=True)
+    ]
 
 
 def _advance(task: Task, decision: Firing) -> Advance:

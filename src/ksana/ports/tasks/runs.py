@@ -67,6 +67,16 @@ class Runs(Protocol):
         row is locked."""
         ...
 
+    def list_slots(self, task_id: int, after: Instant, until: Instant, limit: int) -> list[Instant]:
+        """Slots of a task in a span that have a run, in order."""
+        ...
+
+    def list_claimed(
+        self, task_ids: Sequence[int], since: Instant, until: Instant
+    ) -> set[tuple[int, Instant]]:
+        """(task, slot) of those slots of some tasks in a span that have a run."""
+        ...
+
     def count_pending_callbacks(self) -> int:
         """How many runs wait for a callback."""
         ...

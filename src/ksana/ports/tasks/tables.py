@@ -8,6 +8,7 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.tasks.records import Definition, Task
+from ksana.ports.clock_steps import ClockStepTx
 from ksana.ports.dead_letters import DeadLetterTx
 from ksana.ports.tasks.runs import RunChanges, RunDue, Runs
 
@@ -114,6 +115,11 @@ class Tasks(Protocol):
         version, slot) are as read."""
         ...
 
+    def arm_if_ended(self, task: Task, slot_at: Instant, fire_at: Instant) -> bool:
+        """Arm an enabled task that has no slot left. Answer whether it happened: only if it is
+        still so, in the version that was read."""
+        ...
+
     def note_last(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
         """Write (task, last_status, last_error) of different tasks, each unless a later fact is
         known of it."""
@@ -146,7 +152,7 @@ class TaskSeals(Protocol):
         ...
 
 
-class TasksTx(DeadLetterTx, Protocol):
+class TasksTx(DeadLetterTx, ClockStepTx, Protocol):
     """A transaction with the tables of tasks and runs."""
 
     @property

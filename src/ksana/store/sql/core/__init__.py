@@ -4,11 +4,19 @@ from ksana.store.sql.core.dead_letters import SqlDeadLetters
 from ksana.store.sql.core.handover import SqlHandoverEnds
 from ksana.store.sql.core.idempotency import SqlIdempotency
 from ksana.store.sql.core.series import SqlSeries
-from ksana.store.sql.core.tables import SqlFacts, SqlInstances, SqlKeys, SqlLocks, SqlMarks
+from ksana.store.sql.core.tables import (
+    SqlClockSteps,
+    SqlFacts,
+    SqlInstances,
+    SqlKeys,
+    SqlLocks,
+    SqlMarks,
+)
 
 TABLES = {
     "instances": SqlInstances,
     "locks": SqlLocks,
+    "clock_steps": SqlClockSteps,
     "keys": SqlKeys,
     "marks": SqlMarks,
     "facts": SqlFacts,

@@ -57,6 +57,22 @@ SELECT id, ts FROM scheduler_events WHERE id > :after ORDER BY id LIMIT :limit
 -- Remove a span of old events; the age is checked again.
 DELETE FROM scheduler_events WHERE id >= :first AND id <= :last AND ts < :before
 
+-- name: insert_clock_step
+-- A step of the clock.
+INSERT INTO clock_steps (is_back, from_at, to_at, seen_at) VALUES (:is_back, :from_at, :to_at, :seen_at)
+
+-- name: list_clock_steps
+-- Steps that concern time after an instant.
+SELECT is_back, from_at, to_at, seen_at FROM clock_steps WHERE to_at > :at ORDER BY to_at LIMIT 1000
+
+-- name: list_old_clock_steps
+-- Steps that concern only time before.
+SELECT id FROM clock_steps WHERE to_at < :before ORDER BY to_at LIMIT :limit
+
+-- name: delete_clock_step
+-- Forget a step. It never changes: one that was found over is over.
+DELETE FROM clock_steps WHERE id = :id
+
 -- name: last_sign_of_life
 -- When an instance last gave a sign of life, and until when the longest lease runs.
 SELECT MAX(alive_at), MAX(CASE WHEN stopped_at IS NULL THEN lease_until END) FROM instances
@@ -103,8 +119,9 @@ SELECT id, host, version, started_at, alive_at, lease_until, stopped_at, outage_
 FROM instances ORDER BY started_at DESC, id
 
 -- name: list_outages
--- Spans in which nobody was alive.
-SELECT outage_from, started_at FROM instances WHERE outage_from IS NOT NULL AND started_at > :since ORDER BY started_at
+-- Spans in which nobody was alive. One that ends later than now was dated by a clock that was ahead.
+SELECT outage_from, started_at FROM instances
+WHERE outage_from IS NOT NULL AND started_at > :since AND started_at <= {now} ORDER BY started_at
 
 -- name: list_old_instances
 -- Instances that ended long ago.

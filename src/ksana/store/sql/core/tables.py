@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from ksana.base.instant import Instant
+from ksana.ports.clock_steps import ClockStep
 from ksana.ports.store import ApiKey, Instance
 from ksana.store.sql.core.session import Row, Session
 
@@ -108,6 +109,25 @@ class SqlMarks:
         rows = self._session.all("core.list_old_marks", before=before, limit=limit)
         old = [(row[0], before) for row in rows]
         return self._session.run_rows("core.delete_mark", ("writer", "before"), old)
+
+
+class SqlClockSteps:
+    """Steps of the store's clock."""
+
+    def __init__(self, session: Session, tx: Any) -> None:
+        self._session = session
+
+    def add(self, step: ClockStep) -> None:
+        row = {**msgspec.structs.asdict(step), "is_back": int(step.is_back)}
+        self._session.run("core.insert_clock_step", **row)
+
+    def list_beyond(self, at: Instant) -> list[ClockStep]:
+        rows = self._session.all("core.list_clock_steps", at=at)
+        return [ClockStep(bool(row[0]), *row[1:]) for row in rows]
+
+    def purge(self, before: Instant, limit: int) -> int:
+        rows = self._session.all("core.list_old_clock_steps", before=before, limit=limit)
+        return self._session.run_rows("core.delete_clock_step", ("id",), rows)
 
 
 class SqlKeys:

@@ -180,6 +180,10 @@ class SqlTasks:
             ],
         )
 
+    def arm_if_ended(self, task: Task, slot_at: Instant, fire_at: Instant) -> bool:
+        row = {"id": task.id, "version": task.version, "slot_at": slot_at, "fire_at": fire_at}
+        return self._session.run("tasks.arm_ended_task", **row) == 1
+
     def note_last(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
         # Few facts are told of many tasks, mostly "success": one statement for each of them.
         alike: dict[tuple[str, str], list[int]] = {}

@@ -47,9 +47,10 @@ SELECT id FROM (SELECT id, status FROM task_runs WHERE task_id = :task_id ORDER 
 WHERE status IN ('SUCCESS', 'CALLBACK_SUCCESS') ORDER BY id DESC LIMIT 1 OFFSET :keep
 
 -- name: list_surplus
--- It and the successes before it, newest first, looked for among so many runs.
-SELECT id FROM (SELECT id, status FROM task_runs WHERE task_id = :task_id AND id <= :upto ORDER BY id DESC LIMIT :look) AS older
-WHERE status IN ('SUCCESS', 'CALLBACK_SUCCESS') ORDER BY id DESC LIMIT :limit
+-- It and the successes before it, newest first, looked for among so many runs. A run of a slot to come, fired by a clock that was
+-- ahead, stays until then: it shows that the slot was fired.
+SELECT id FROM (SELECT id, status, slot_at FROM task_runs WHERE task_id = :task_id AND id <= :upto ORDER BY id DESC LIMIT :look) AS older
+WHERE status IN ('SUCCESS', 'CALLBACK_SUCCESS') AND (slot_at IS NULL OR slot_at <= {now}) ORDER BY id DESC LIMIT :limit
 
 -- name: list_limits
 -- How much history each task keeps, by id.

@@ -77,6 +77,20 @@ class SqlRuns:
         rows = self._session.all("runs.count_open", task_ids=list(task_ids))
         return {int(row[0]): Counts(int(row[1]) - int(row[2]), int(row[2])) for row in rows}
 
+    def list_slots(self, task_id: int, after: Instant, until: Instant, limit: int) -> list[Instant]:
+        rows = self._session.all(
+            "runs.list_slots", task_id=task_id, after=after, until=until, limit=limit
+        )
+        return [int(row[0]) for row in rows]
+
+    def list_claimed(
+        self, task_ids: Sequence[int], since: Instant, until: Instant
+    ) -> set[tuple[int, Instant]]:
+        rows = self._session.all(
+            "runs.list_claimed", task_ids=list(task_ids), since=since, until=until
+        )
+        return {(int(row[0]), int(row[1])) for row in rows}
+
     def count_pending_callbacks(self) -> int:
         row = self._session.one("runs.count_pending_callbacks")
         return int(row[0]) if row else 0

@@ -53,6 +53,14 @@ SELECT COUNT(*) FROM task_runs WHERE id > 0 {filters}
 SELECT open_task, COUNT(*), SUM(CASE WHEN status = 'SCHEDULED' AND ready_host IS NULL THEN 1 ELSE 0 END)
 FROM task_runs WHERE open_task {in task_ids} AND is_counted = 1 GROUP BY open_task
 
+-- name: list_slots
+-- Slots of a task that have a run.
+SELECT slot_at FROM task_runs WHERE task_id = :task_id AND slot_at > :after AND slot_at <= :until ORDER BY slot_at LIMIT :limit
+
+-- name: list_claimed
+-- Which slots of some tasks have a run.
+SELECT task_id, slot_at FROM task_runs WHERE task_id {in task_ids} AND slot_at >= :since AND slot_at <= :until
+
 -- name: list_ready
 -- Runs about to start at a host, oldest first; rows another instance is at are left to it.
 SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,

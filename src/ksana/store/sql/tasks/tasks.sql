@@ -87,6 +87,11 @@ UPDATE tasks SET next_slot_at = :next_slot_at, fire_at = :fire_at, runs_fired = 
   last_status = CASE WHEN :last_status = '' THEN last_status ELSE :last_status END
 WHERE id = :id AND version = :version AND next_slot_at = :slot AND fire_at IS NOT NULL
 
+-- name: arm_ended_task
+-- Arm a task that has no slot left. Guard: still so, enabled, in the version that was read.
+UPDATE tasks SET next_slot_at = :slot_at, fire_at = :fire_at
+WHERE id = :id AND version = :version AND next_slot_at IS NULL AND status = 'ENABLED' AND deleted = 0
+
 -- name: note_last
 -- The latest fact about the runs of some tasks. Guard: not older than what is known.
 UPDATE tasks SET last_status = :last_status, last_error = :last_error, last_run_at = :at
