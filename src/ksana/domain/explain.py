@@ -157,6 +157,7 @@ EVENTS: Final[dict[str, str]] = {
     "RUN_REPLAYED": "the failed run was run again as another",
     "RUN_DISMISSED": "the dead letter was settled without another run",
     "RUN_RESULT_REFUSED": "a late result was refused",
+    "CALLBACKS_CAPPED": "no more callbacks are kept for the run",
     "CALLBACK_IGNORED": "a callback came after the end and changed nothing",
 }
 """What each recorded event of tasks and runs says."""

@@ -72,7 +72,7 @@ def change(task: Task) -> Write:
 
 
 def delete(task: Task) -> Write:
-    return lambda tx: bool(tx.tasks.delete_if_living(task))
+    return lambda tx: bool(tx.tasks.delete_if_living(task, task.definition))
 
 
 def advance(task: Task) -> Write:
