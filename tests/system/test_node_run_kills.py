@@ -172,6 +172,7 @@ async def test_after_kill_9_another_instance_waits_for_the_same_node_jobs(
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 @pytest.mark.spec("B5", "X3", "X4", "X14")
 async def test_after_a_shutdown_another_instance_waits_for_the_same_node_jobs(
     tmp_path: Path, postgres: Postgres, redis: Redis
