@@ -12,7 +12,20 @@ from ksana.base.clock import VirtualClock
 from ksana.base.errors import StoreDownError
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
 from ksana.engine.core import retention as retention_loop
-from ksana.engine.core.retention import BATCH, Retention, add_core_rows
+from ksana.engine.core.retention import (
+    BATCH,
+    EVERY,
+    FIRST_BATCH,
+    GOAL,
+    LEAST,
+    LEAST_BATCH,
+    PAUSE,
+    Look,
+    Retention,
+    add_core_rows,
+    choose_batch,
+    choose_wait,
+)
 from ksana.store.sql import SqlStore, open_store
 
 KEEP = 30 * DAY
@@ -117,27 +130,108 @@ async def test_the_database_stops_growing(store: SqlStore, clock: VirtualClock) 
 
 
 async def test_a_batch_is_small_and_a_pause_follows(store: SqlStore, clock: VirtualClock) -> None:
-    await fill(store, events=3 * BATCH)
+    await fill(store, events=FIRST_BATCH + 50)
     await clock.advance(KEEP + MINUTE)
     retention = make_retention(store, clock)
-    now = clock.now()
-    assert await retention.step() == now + retention_loop.PAUSE
-    assert await count(store, "scheduler_events") == 2 * BATCH
+    assert await retention.step() == clock.now() + PAUSE
+    assert await count(store, "scheduler_events") == 50
+    assert await retention.step() == clock.now() + PAUSE, "it was too early"
+    assert await count(store, "scheduler_events") == 50
+    await clock.advance(PAUSE)
+    assert await retention.step() == clock.now() + 40 * SECOND, "150 in the first minute"
+    assert await count(store, "scheduler_events") == 0
+
+
+@pytest.mark.parametrize(
+    ("removed", "since_us", "wait_us"),
+    [
+        (0, SECOND, EVERY),
+        (FIRST_BATCH, 5 * SECOND, 5 * SECOND),
+        (2 * FIRST_BATCH, 10 * SECOND, 5 * SECOND),
+        (FIRST_BATCH // 2, 5 * SECOND, 10 * SECOND),
+        (1, MINUTE, EVERY),
+        (60_000, MINUTE, LEAST),
+    ],
+)
+def test_the_next_look_comes_when_a_small_batch_has_grown_old(
+    removed: int, since_us: int, wait_us: int
+) -> None:
+    assert choose_wait(removed, since_us) == wait_us
+
+
+@pytest.mark.parametrize(
+    ("batch", "look", "wanted"),
+    [
+        (100, Look(100, True, GOAL // 2 - 1), 200),
+        (400, Look(400, True, 0), BATCH),
+        (100, Look(100, True, GOAL), 100),
+        (100, Look(40, False, 0), 100),  # nobody needs more
+        (100, Look(100, True, 2 * GOAL + 1), 50),
+        (LEAST_BATCH, Look(1, False, HOUR), LEAST_BATCH),
+    ],
+)
+def test_a_batch_is_as_large_as_the_writer_has_time_for(
+    batch: int, look: Look, wanted: int
+) -> None:
+    assert choose_batch(batch, look) == wanted
+
+
+@pytest.mark.spec("X13")
+@pytest.mark.parametrize("per_second", [20, 200])
+async def test_removal_keeps_pace_with_what_comes_and_the_file_settles(
+    store: SqlStore, clock: VirtualClock, per_second: int
+) -> None:
+    keep_us = MINUTE
+    retention = Retention(store, clock, "one")
+    add_core_rows(retention, keep_us)
+
+    def work(tx: Any, number: int) -> None:
+        for n in range(per_second):
+            tx.events.append("TASK", n, "FIRED")
+            key = f"{number:032d}{n:032d}"
+            assert tx.idempotency.remember("s", key, "b" * 64, "{}", keep_us)
+
+    running = asyncio.ensure_future(retention.pump.run())
+    pages, rows, keys = [], [], []
+    for number in range(300):
+        await store.transact(work, number)
+        await clock.advance(SECOND)
+        pages.append((await store.read(lambda tx: tx._session.raw("PRAGMA page_count")))[0])
+        rows.append(await count(store, "scheduler_events"))
+        keys.append(await count(store, "idempotency_keys"))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    # The first look comes up to a minute after there is something; then each within seconds.
+    kept = keep_us // SECOND * per_second
+    assert max(rows[180:]) <= kept * 1.25 and max(keys[180:]) <= kept * 1.25
+    assert min(rows[120:]) >= kept * 0.95, "nothing young was removed"
+    assert max(pages[180:]) <= max(pages[:180]), "the file grows on"
+
+
+async def test_a_look_that_finds_nothing_writes_nothing(
+    store: SqlStore, clock: VirtualClock
+) -> None:
+    retention = make_retention(store, clock)
     await retention.step()
-    await retention.step()
-    assert await retention.step() == now + retention_loop.EVERY
+    commits = store.health().commits
+    assert commits == 1, "the lock"
+    for _ in range(3):
+        await clock.advance(EVERY // 5)
+        retention._kinds[0].due_mono = 0
+        await retention.step()
+    assert store.health().commits == commits
 
 
 async def test_one_instance_at_a_time_does_it(store: SqlStore, clock: VirtualClock) -> None:
-    await fill(store, events=2 * BATCH)
+    await fill(store, events=2 * FIRST_BATCH)
     await clock.advance(KEEP + MINUTE)
     one, two = make_retention(store, clock, "one"), make_retention(store, clock, "two")
     await one.step()
     await two.step()
-    assert (one.removed["events"], two.removed["events"]) == (BATCH, 0)
+    assert (one.removed["events"], two.removed["events"]) == (FIRST_BATCH, 0)
     await clock.advance(retention_loop.LOCK_US)
     await two.step()
-    assert two.removed["events"] == BATCH, "the first fell silent, the second goes on"
+    assert two.removed["events"] == FIRST_BATCH, "the first fell silent, the second goes on"
 
 
 async def test_a_surface_adds_its_own_rows(store: SqlStore, clock: VirtualClock) -> None:
@@ -150,7 +244,7 @@ async def test_a_surface_adds_its_own_rows(store: SqlStore, clock: VirtualClock)
     retention = make_retention(store, clock)
     retention.add("jobs", HOUR, remove)
     await retention.step()
-    assert asked == [(clock.now() - HOUR, BATCH)]
+    assert asked == [(clock.now() - HOUR, FIRST_BATCH)]
 
 
 async def test_one_kind_that_fails_does_not_keep_the_others(

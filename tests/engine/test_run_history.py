@@ -120,6 +120,21 @@ async def test_unfinished_runs_at_the_old_end_stay_and_slow_nothing_down(world: 
     assert await kept(world.store, task) == unfinished
 
 
+@pytest.mark.spec("X13")
+async def test_runs_that_are_merely_young_are_not_passed_over(world: World) -> None:
+    task = await add_task(world)
+    retention = Retention(world.store, world.clock, "one")
+    add_run_history(retention, 10 * MINUTE)
+    running = asyncio.ensure_future(retention.pump.run())
+    for _ in range(20):
+        await add_runs(world.store, task, 30)
+        await world.clock.advance(MINUTE)
+    await world.clock.advance(11 * MINUTE)  # less than until a walk begins anew
+    assert retention.removed["runs"] == 20 * 30
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_a_task_keeps_its_newest_successes_and_all_that_failed(world: World) -> None:
     task, other = await add_task(world, keep=5), await add_task(world, keep=5, name="o")
     failed = await add_runs(world.store, task, 3, "FAILED")

@@ -108,12 +108,15 @@ class SqlHistory:
         last = after[1]
         for _ in range(_WINDOWS):
             rows = self._session.all("history.oldest_runs", after=last, limit=limit)
-            if len(rows) < limit or all(row[1] >= before for row in rows):
-                # Among the youngest, and beyond them, nothing is passed over for good.
-                return OldRows(_ended(rows, before), (0, last), is_end=True)
-            last = rows[-1][0]
-            if old := _ended(rows, before):
-                return OldRows(old, (0, last), is_end=False)
+            # Those at the end that are merely young are not passed over: soon they are old.
+            passed = len(rows)
+            while passed and rows[passed - 1][1] >= before:
+                passed -= 1
+            is_end = passed < limit
+            if passed:
+                last = rows[passed - 1][0]
+            if (old := _ended(rows[:passed], before)) or is_end:
+                return OldRows(old, (0, last), is_end=is_end)
         return OldRows([], (0, last), is_end=False)
 
     def _count(self, statement: str, **params: Any) -> int:

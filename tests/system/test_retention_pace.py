@@ -1,0 +1,62 @@
+"""With the shortest retention a server under load removes as much as comes: rows and the file's
+size settle, and firing does not wait for it. The twin on the virtual clock is in
+`tests/engine/test_retention.py`.
+"""
+
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.ground.process import Program
+from tests.ground.target import Target
+from tests.ground.tasks import instant_of, list_events, make_task, note_figures
+
+TASKS, EVERY_S = 40, 0.25
+KEEP_S = 60
+SETTLED_S = 150.0
+"""The first rows are old after a minute, the loop looks within another, and works off two minutes'
+worth."""
+WATCHED_S = 60.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.spec("X13", "C22")
+def test_a_server_under_load_with_a_short_retention_stops_growing(
+    tmp_path: Path, target: Target
+) -> None:
+    with Program(tmp_path, env={"KSANA_RETENTION": "1m"}) as program:
+        program.start()
+        for n in range(TASKS):
+            make_task(
+                program, f"t{n}", target.url("/x"), f"{EVERY_S}s", concurrency_policy="PARALLEL"
+            )
+        time.sleep(SETTLED_S)  # the load is the fact here
+        began = len(target.requests())
+        sizes, runs, events = [], [], []
+        with closing(sqlite3.connect(f"file:{tmp_path}/ksana.db?mode=ro", uri=True)) as db:
+            until = time.monotonic() + WATCHED_S
+            while time.monotonic() < until:
+                sizes.append((tmp_path / "ksana.db").stat().st_size)
+                runs.append(db.execute("SELECT COUNT(*) FROM task_runs").fetchone()[0])
+                events.append(db.execute("SELECT COUNT(*) FROM scheduler_events").fetchone()[0])
+                time.sleep(2)
+        sent = target.requests()[began:]
+        late_ms = sorted(
+            (one.at - instant_of(one.headers["x-ksana-scheduled-at"])) / 1000 for one in sent
+        )
+        p99 = late_ms[len(late_ms) * 99 // 100]
+        per_minute = len(sent) / WATCHED_S * KEEP_S
+        note_figures(
+            "retention of one minute",
+            f"{len(sent) / WATCHED_S:.0f} runs/s, {min(runs)}–{max(runs)} runs and "
+            f"{min(events)}–{max(events)} events kept, file {max(sizes) / 1e6:.1f} MB, "
+            f"p99 of firing {p99:.0f} ms",
+        )
+        assert max(sizes) == min(sizes), "the file grows on"
+        assert per_minute * 0.9 <= min(runs) and max(runs) <= per_minute * 1.25
+        assert max(events) <= min(events) * 1.25
+        assert not list_events(program, "TASK_MISFIRED")
