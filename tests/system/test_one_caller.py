@@ -113,6 +113,45 @@ def test_a_caller_that_asks_too_fast_is_told_when_to_come_back(
             assert program.get("/api/v1/tasks", headers=headers[1]).status_code == 200
 
 
+@pytest.mark.spec("X13", "Q7", "C2", "C5")
+@pytest.mark.parametrize("count", [60, pytest.param(500, marks=pytest.mark.slow)])
+def test_a_page_ends_at_8_mib_with_a_cursor(tmp_path: Path, count: int) -> None:
+    with Program(tmp_path, env={"KSANA_LOG_LEVEL": "error"}) as program:
+        program.start()
+        noise = "x" * 960_000
+        for number in range(count):
+            job = {"addon_id": "a", "job_type": "t", "cost_units": 1, "payload": {"noise": noise}}
+            assert program.post("/api/scheduler/jobs/submit", job).status_code == 201
+            if number < 60:
+                task = {
+                    "name": f"t{number}",
+                    "cron_expr": NEVER,
+                    "target_url": "http://127.0.0.1:9/",
+                }
+                task["body_template"] = noise
+                assert program.post("/api/v1/tasks", task).status_code == 201
+        jobs, cursor, pages = 0, None, 0
+        while pages == 0 or cursor:
+            params = {"limit": "500", **({"cursor": cursor} if cursor else {})}
+            answer = program.get("/api/scheduler/jobs", params=params)
+            assert len(answer.content) < 9 * 1024 * 1024
+            jobs, cursor = jobs + len(answer.json()["jobs"]), answer.json()["next_cursor"]
+            pages += 1
+        assert jobs == count
+        names: list[str] = []
+        after = 0
+        while True:
+            path = f"/api/v1/tasks?page_size=500&cursor={after}"
+            answer = program.get(path)
+            assert len(answer.content) < 9 * 1024 * 1024
+            names += [task["name"] for task in answer.json()["items"]]
+            after = answer.json()["next_cursor"]
+            if after is None:
+                break
+        assert names == [f"t{number}" for number in range(min(count, 60))]
+        assert memory_mib(program) < 400
+
+
 @pytest.mark.parametrize("count", [60, pytest.param(300, marks=pytest.mark.slow)])
 def test_large_triggers_do_not_stay_in_memory(tmp_path: Path, target: Target, count: int) -> None:
     with Program(tmp_path, env={"KSANA_LOG_LEVEL": "error"}) as program:

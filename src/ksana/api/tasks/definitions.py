@@ -7,7 +7,7 @@ from msgspec import UnsetType as Unset
 
 from ksana.api.core.idempotency import answer_once, read_key
 from ksana.api.core.openapi import Error
-from ksana.api.core.routing import Answer, Call, Content, Headers, Route
+from ksana.api.core.routing import MAX_ID, Answer, Call, Content, Headers, Route
 from ksana.api.tasks.job_shapes import check_payload
 from ksana.api.tasks.members import TaskSurface, given, read_if_match, trace_of
 from ksana.api.tasks.runs import Page, PageSize, RunShown, show_run
@@ -32,15 +32,18 @@ class TaskQuery(msgspec.Struct, frozen=True):
     tag: Annotated[str, msgspec.Meta(max_length=64)] | None = None
     page: Page = 1
     page_size: PageSize = 20
+    cursor: Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)] | None = None
 
 
 class TaskList(msgspec.Struct, frozen=True):
-    """A page, oldest first."""
+    """A page, oldest first. It has 8 MiB at most and may end early: go on with `cursor` =
+    `next_cursor`."""
 
     items: list[TaskView]
     total: int
     page: int
     page_size: int
+    next_cursor: int | None
 
 
 class TaskDetail(TaskView, frozen=True, kw_only=True):
@@ -98,12 +101,15 @@ class _TaskEdge:
             tag=query.tag,
             page=query.page,
             page_size=query.page_size,
+            after=query.cursor,
         )
+        has_more = found.is_cut or len(found) == query.page_size
         return {
             "items": [show_task(task) for task in found],
             "total": total,
             "page": query.page,
             "page_size": query.page_size,
+            "next_cursor": found[-1].id if has_more else None,
         }
 
     async def get_task(self, call: Call) -> Answer:

@@ -42,6 +42,7 @@ class TaskRunsQuery(msgspec.Struct, frozen=True):
     until: Time | None = msgspec.field(default=None, name="to")
     page: Page = 1
     page_size: PageSize = 20
+    cursor: Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)] | None = None
 
 
 class RunsQuery(TaskRunsQuery, frozen=True):
@@ -108,12 +109,14 @@ class RunDetail(RunShown, frozen=True, kw_only=True):
 
 
 class RunList(msgspec.Struct, frozen=True):
-    """A page, newest first."""
+    """A page, newest first. It has 8 MiB at most and may end early: go on with `cursor` =
+    `next_cursor`."""
 
     items: list[RunShown]
     total: int
     page: int
     page_size: int
+    next_cursor: int | None = None
 
 
 class RunCanceled(msgspec.Struct, frozen=True):
@@ -285,12 +288,14 @@ async def _list(surface: TaskSurface, query: TaskRunsQuery, task_id: int | None)
         until=None if query.until is None else read_time(query.until, "to"),
         page=query.page,
         page_size=query.page_size,
+        before=query.cursor,
     )
     return RunList(
         [show_run(run, page.tasks.get(run.task_id)) for run in page.runs],
         page.total,
         query.page,
         query.page_size,
+        page.next_before,
     )
 
 

@@ -76,11 +76,13 @@ class _TimerEdge:
             page = await self._tasks.list_timers(query.cursor, query.limit + 1)
             shown = page[: query.limit]
             more = (
-                ((b"x-next-cursor", str(shown[-1].id).encode()),) if len(page) > query.limit else ()
+                ((b"x-next-cursor", str(shown[-1].id).encode()),)
+                if len(page) > query.limit or page.is_cut
+                else ()
             )
             return Answer(200, [show_timer(task) for task in shown], more)
         page = await self._tasks.list_timers(query.cursor, PAGE)
-        if len(page) < PAGE:
+        if len(page) < PAGE and not page.is_cut:
             return Answer(200, [show_timer(task) for task in page])
         return Stream(_write_all(self._surface, page), "application/json")
 

@@ -21,6 +21,7 @@ from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, Lease, LeaseWithJ
 from ksana.domain.queue.turns import TurnNumbers
 from ksana.ports.dead_letters import DeadLetterTx
 from ksana.ports.handover import HandoverTx
+from ksana.ports.pages import PageRows
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.series import SeriesTx
 
@@ -88,7 +89,7 @@ class JobTable(Protocol):
         """Jobs by id, held in the order of ids. Ids that do not exist are missing."""
         ...
 
-    def list_jobs(self, wanted: JobFilter, before: int | None, limit: int) -> list[Job]:
+    def list_jobs(self, wanted: JobFilter, before: int | None, limit: int) -> PageRows[Job]:
         """Newest first, older than the job numbered `before`. A job that comes or goes moves no
         other from page to page."""
         ...

@@ -8,6 +8,7 @@ from ksana.base.instant import Instant
 from ksana.domain.tasks.changes import RunChange
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import NewRun, Run, Task
+from ksana.ports.pages import PageRows
 
 
 class Callback(NamedTuple):
@@ -44,9 +45,11 @@ class Runs(Protocol):
         until: Instant | None = None,
         slot_at: Instant | None = None,
         is_open: bool = False,
+        before: int | None = None,
         limit: int = 20,
         skip: int = 0,
-    ) -> list[Run]:
+        max_bytes: int | None = None,
+    ) -> PageRows[Run]:
         """Runs that meet all conditions, newest first. `since` and `until` bound the scheduled
         time. `is_open` asks for the unfinished runs of `task_id`, which must be given then."""
         ...

@@ -10,6 +10,7 @@ from ksana.base.instant import Instant
 from ksana.domain.tasks.records import Definition, Task
 from ksana.ports.clock_steps import ClockStepTx
 from ksana.ports.dead_letters import DeadLetterTx
+from ksana.ports.pages import PageRows
 from ksana.ports.tasks.runs import RunChanges, RunDue, Runs
 
 
@@ -83,7 +84,8 @@ class Tasks(Protocol):
         after: int = 0,
         limit: int = 100,
         skip: int = 0,
-    ) -> list[Task]:
+        max_bytes: int | None = None,
+    ) -> PageRows[Task]:
         """Living tasks, oldest first; `name` and `tag` match a part and a whole tag.
         `makes_calls` asks for those that call a target."""
         ...

@@ -22,6 +22,7 @@ from ksana.domain.queue.jobs import Job, Lease, LeasedJob, NewJob
 from ksana.engine.core.long_poll import LongPoll
 from ksana.engine.queue.claims import ClaimPoll, notify_of, wait_for_jobs
 from ksana.engine.queue.leasing import Leasing
+from ksana.ports.pages import PageRows
 from ksana.ports.queue.tables import JobFilter, QueueTx
 from ksana.ports.store import Event, Store
 from ksana.service.core.batching import Batcher
@@ -200,11 +201,11 @@ class QueueService:
 
     async def list_jobs(self, wanted: JobFilter, before: int | None, limit: int) -> JobPage:
         """One page. A job that comes or goes meanwhile moves no other from page to page."""
-        jobs: list[Job] = await self._store.read(
+        jobs: PageRows[Job] = await self._store.read(
             lambda tx: tx.jobs.list_jobs(wanted, before, limit + 1)
         )
-        has_more = len(jobs) > limit
-        return JobPage(jobs[:limit], jobs[limit - 1].seq if has_more else None)
+        has_more, shown = len(jobs) > limit or jobs.is_cut, jobs[:limit]
+        return JobPage(shown, shown[-1].seq if has_more else None)
 
     async def report(self, report: Report) -> Job:
         """A worker's word on its job. Raise CLAIM_LOST when the job is not, or no longer, the

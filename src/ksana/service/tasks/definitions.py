@@ -19,10 +19,12 @@ from ksana.domain.tasks.sealing import drop_secrets
 from ksana.engine.tasks.firing import drop_due_slots
 from ksana.engine.tasks.run_writer import write_changes
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
+from ksana.ports.pages import PageRows
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
 from ksana.service.core.batching import Batcher
 from ksana.service.core.idempotency import IdempotentRequest, once_only
+from ksana.service.tasks import reading
 from ksana.service.tasks.triggers import (
     Started,
     TaskRef,
@@ -112,14 +114,21 @@ class TaskService:
         return await self._store.read(_get_with_last_run, ref)
 
     async def list_page(
-        self, *, status: str | None, name: str | None, tag: str | None, page: int, page_size: int
-    ) -> tuple[list[Task], int]:
-        """One page of living tasks and how many there are."""
-        return await self._store.read(_list_page, status, name, tag, page, page_size)
+        self,
+        *,
+        status: str | None,
+        name: str | None,
+        tag: str | None,
+        page: int,
+        page_size: int,
+        after: int | None = None,
+    ) -> tuple[PageRows[Task], int]:
+        """One page of living tasks, by its number or after an id, and how many there are."""
+        return await self._store.read(reading.list_page, status, name, tag, page, page_size, after)
 
-    async def list_timers(self, after: int, limit: int) -> list[Task]:
+    async def list_timers(self, after: int, limit: int) -> PageRows[Task]:
         """Living SYNC tasks that call a target, oldest first, after an id."""
-        return await self._store.read(_list_timers, after, limit)
+        return await self._store.read(reading.list_timers, after, limit)
 
     async def change(
         self,
@@ -198,20 +207,6 @@ def _get_with_last_run(tx: TasksTx, ref: TaskRef) -> tuple[Task, Run | None]:
     task = find_task(tx, ref)
     newest = tx.runs.list_runs(task_id=task.id, limit=1)
     return task, newest[0] if newest else None
-
-
-def _list_page(
-    tx: TasksTx, status: str | None, name: str | None, tag: str | None, page: int, page_size: int
-) -> tuple[list[Task], int]:
-    tasks = tx.tasks.list_tasks(
-        status=status, name=name, tag=tag, limit=page_size, skip=(page - 1) * page_size
-    )
-    counts = tx.tasks.count_by_status(status=status, name=name, tag=tag)
-    return tasks, sum(counts.values())
-
-
-def _list_timers(tx: TasksTx, after: int, limit: int) -> list[Task]:
-    return tx.tasks.list_tasks(exec_type="SYNC", makes_calls=True, after=after, limit=limit)
 
 
 def _create(tx: TasksTx, new: NewTask, once_grace_us: Micros, secrets: TaskSecrets) -> Task:

@@ -13,6 +13,7 @@ from ksana.domain.tasks.records import Run, Task
 from ksana.engine.tasks.run_writer import SURFACE, write_changes
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.handover import NO_QUEUE, QueueJobs
+from ksana.ports.pages import MAX_PAGE_BYTES
 from ksana.ports.store import Store
 from ksana.ports.tasks.runs import Callback
 from ksana.ports.tasks.tables import TasksTx
@@ -30,6 +31,8 @@ class RunPage(msgspec.Struct, frozen=True):
     total: int
     tasks: dict[int, Task]
     """The tasks they belong to, deleted ones included."""
+    next_before: int | None = None
+    """The id to go on before, if there are more."""
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -69,9 +72,12 @@ class RunService:
         until: Instant | None = None,
         page: int = 1,
         page_size: int = 20,
+        before: int | None = None,
     ) -> RunPage:
-        """One page of runs; an unknown task is NOT_FOUND."""
-        return await self._store.read(_list_page, task_id, status, since, until, page, page_size)
+        """One page of runs, by its number or before an id; an unknown task is NOT_FOUND."""
+        return await self._store.read(
+            _list_page, task_id, status, since, until, page, page_size, before
+        )
 
     async def cancel(self, ref: RunRef) -> Run:
         """Cancel an unfinished run; a call in flight is aborted, on whichever instance holds it,
@@ -111,6 +117,7 @@ def _list_page(
     until: Instant | None,
     page: int,
     page_size: int,
+    before: int | None,
 ) -> RunPage:
     if task_id is not None and tx.tasks.find(task_id) is None:
         raise NotFoundError(f"no task has the id {task_id}")
@@ -119,8 +126,10 @@ def _list_page(
         status=status,
         since=since,
         until=until,
+        before=before,
         limit=page_size,
-        skip=(page - 1) * page_size,
+        skip=0 if before is not None else (page - 1) * page_size,
+        max_bytes=MAX_PAGE_BYTES,
     )
     total = tx.runs.count_runs(task_id=task_id, status=status, since=since, until=until)
     tasks = {
@@ -128,7 +137,8 @@ def _list_page(
         for id_ in {run.task_id for run in runs}
         if (task := tx.tasks.find(id_)) is not None
     }
-    return RunPage(runs, total, tasks)
+    has_more = runs.is_cut or len(runs) == page_size
+    return RunPage(runs, total, tasks, runs[-1].id if has_more else None)
 
 
 def _cancel(tx: TasksTx, ref: RunRef, jobs: QueueJobs) -> tuple[Run, set[str]]:

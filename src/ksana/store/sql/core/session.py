@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ksana.ports.pages import PageRows
 from ksana.store.sql.core import bulk
 from ksana.store.sql.core.dialects import Dialect
 from ksana.store.sql.core.statements import Statement
@@ -184,6 +185,27 @@ class Session:
         sql, bind = statement.with_filters(wanted)
         self._execute(sql, bind({**wanted, **params}))
         return list(self._cursor.fetchall())
+
+    def paged(
+        self, name: str, filters: Mapping[str, Any], max_bytes: int | None, /, **params: Any
+    ) -> PageRows[Row]:
+        """The same as `filtered`, up to so many bytes of text, and one row at least."""
+        if max_bytes is None:
+            return PageRows(self.filtered(name, filters, **params))
+        statement = self._statements[name]
+        wanted = {key: value for key, value in filters.items() if value is not None}
+        sql, bind = statement.with_filters(wanted)
+        self._execute(sql, bind({**wanted, **params}))
+        rows: PageRows[Row] = PageRows()
+        left = max_bytes
+        while (row := self._cursor.fetchone()) is not None:
+            left -= sum(len(value) for value in row if isinstance(value, str | bytes))
+            if left < 0 and rows:
+                rows.is_cut = True
+                self.raw("SELECT 1")  # lets go of the rest
+                break
+            rows.append(row)
+        return rows
 
     def raw(self, sql: str) -> Row | None:
         """Run transaction control or a clock question; never a statement of a surface."""

@@ -7,6 +7,7 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.tasks.records import Definition, Task
+from ksana.ports.pages import PageRows
 from ksana.ports.tasks.tables import Advance, FindTask, find_no_task
 from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.tasks.task_rows import (
@@ -124,12 +125,15 @@ class SqlTasks:
         after: int = 0,
         limit: int = 100,
         skip: int = 0,
-    ) -> list[Task]:
+        max_bytes: int | None = None,
+    ) -> PageRows[Task]:
         filters = _filters(status, name, tag, exec_type, makes_calls)
-        rows = self._session.filtered(
-            "tasks.list_tasks", filters, after=after, limit=limit, skip=skip
+        rows = self._session.paged(
+            "tasks.list_tasks", filters, max_bytes, after=after, limit=limit, skip=skip
         )
-        return [read_task(row) for row in rows]
+        tasks = PageRows(read_task(row) for row in rows)
+        tasks.is_cut = rows.is_cut
+        return tasks
 
     def count_by_status(
         self,

@@ -8,6 +8,7 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import Run
+from ksana.ports.pages import PageRows
 from ksana.ports.tasks.runs import Callback
 from ksana.store.sql.core.session import Row, Session
 
@@ -46,9 +47,11 @@ class SqlRuns:
         until: Instant | None = None,
         slot_at: Instant | None = None,
         is_open: bool = False,
+        before: int | None = None,
         limit: int = 20,
         skip: int = 0,
-    ) -> list[Run]:
+        max_bytes: int | None = None,
+    ) -> PageRows[Run]:
         filters = {
             "task_id": None if is_open else task_id,
             "open_task": task_id if is_open else None,
@@ -56,9 +59,12 @@ class SqlRuns:
             "since": since,
             "until": until,
             "slot_at": slot_at,
+            "before": before,
         }
-        rows = self._session.filtered("runs.list_runs", filters, limit=limit, skip=skip)
-        return [read_run(row) for row in rows]
+        rows = self._session.paged("runs.list_runs", filters, max_bytes, limit=limit, skip=skip)
+        runs = PageRows(read_run(row) for row in rows)
+        runs.is_cut = rows.is_cut
+        return runs
 
     def count_runs(
         self,

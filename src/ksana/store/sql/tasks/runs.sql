@@ -33,6 +33,7 @@ FROM task_runs WHERE id = :id {for_update}
 -- filter until: AND scheduled_time < :until
 -- filter slot_at: AND slot_at = :slot_at
 -- filter open_task: AND open_task = :open_task
+-- filter before: AND id < :before
 SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
   ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
   response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
