@@ -105,7 +105,7 @@ async def test_a_directory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "k.db"
     path.mkdir()
     assert "is a folder; the store is a file" in await refused(path)
-    assert "Is a directory" in await refused(path, serve=False)
+    assert "is a folder; the store is a file" in await refused(path, serve=False)
 
 
 async def test_a_folder_that_cannot_be_made_or_written_is_refused(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_a_token_holder_cannot_fill_the_disk_with_callbacks(tmp_path: Path, targ
 @pytest.mark.spec("X19")
 def test_a_stream_ends_when_its_key_is_revoked(tmp_path: Path) -> None:
     with Program(tmp_path) as program:
+        assert run_cli("migrate", env=program.env, cwd=tmp_path)[0] == 0
         made = run_cli(
             "key", "create", "--name", "a", "--scope", "*:read", env=program.env, cwd=tmp_path
         )[1]
@@ -97,6 +98,7 @@ def test_a_caller_that_asks_too_fast_is_told_when_to_come_back(
     with Program(tmp_path, env={"KSANA_LIMITS_RATE": "3"}) as program:
         keys = ["", ""]
         if has_keys:
+            assert run_cli("migrate", env=program.env, cwd=tmp_path)[0] == 0
             command = ("key", "create", "--name", "a", "--scope", "*:read")
             made = [run_cli(*command, env=program.env, cwd=tmp_path)[1] for _ in range(2)]
             keys = [text.strip().splitlines()[-1] for text in made]

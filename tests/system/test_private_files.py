@@ -149,9 +149,13 @@ def test_what_root_makes_in_the_store_of_a_user_belongs_to_that_user(
     data = tmp_path / "data"
     data.mkdir(mode=0o700)
     os.chown(data, owner, -1)
+    if store.startswith("json"):  # which `ksana migrate` does not make
+        (data / "jobs.json").write_text('{"version": 1, "jobs": []}')
+        os.chown(data / "jobs.json", owner, -1)
     env = {"KSANA_STORE": store.format(data), "KSANA_DATA": str(data)}
-    code, _ = run_cli("key", "create", "--name", "a", "--scope", "*:read", env=env, cwd=tmp_path)
-    assert code == 0
+    for command in (("migrate",), ("key", "create", "--name", "a", "--scope", "*:read")):
+        code, text = run_cli(*command, env=env, cwd=tmp_path)
+        assert code == 0, text
     made = list(data.iterdir())
     assert made
     assert {path.name: path.stat().st_uid for path in made} == {p.name: owner for p in made}

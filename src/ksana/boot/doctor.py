@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import os
 import platform
-import shutil
 import socket
 import sqlite3
 from collections.abc import Awaitable, Callable
@@ -19,19 +18,18 @@ import msgspec
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND
+from ksana.boot import doctor_files
 from ksana.boot.listening import is_loopback, listen
 from ksana.boot.redaction import mask_url, redact_text
 from ksana.boot.settings.table import Settings
-from ksana.boot.stores import check_store, find_file, open_store
+from ksana.boot.stores import check_store, open_store
 from ksana.boot.surfaces import find_doctor_checks
 from ksana.domain.zones import rules_version
 from ksana.engine.core.clock_watch import SKEW_TOLERANCE
-from ksana.store.sql.core import sqlite_place
-from ksana.store.sql.core.private_files import is_open_to_others
+from ksana.store.sql.core import sqlite_file, sqlite_place
 from ksana.store.sql.core.sqlite_check import find_damage
 from ksana.store.sql.core.store import sqlite_path
 
-LEAST_FREE: Final = 256 << 20
 _LEAST_SQLITE: Final = (3, 35, 0)
 """The first with RETURNING."""
 
@@ -55,11 +53,13 @@ async def examine(settings: Settings, clock: Clock | None = None) -> list[Findin
         ("python", _look_at_python),
         ("time zones", _look_at_zones),
         ("address", lambda: _look_at_address(settings)),
-        ("disk", lambda: _look_at_disk(settings)),
-        ("files", lambda: _look_at_files(settings)),
+        ("disk", lambda: doctor_files.look_at_disk(settings)),
+        ("files", lambda: doctor_files.look_at_files(settings)),
+        ("server", lambda: doctor_files.look_at_holder(settings)),
         ("sqlite", lambda: _look_at_sqlite(settings)),
         ("store", lambda: _look_at_store(settings, at)),
         ("contents", lambda: _look_at_contents(settings)),
+        ("jobs.json", lambda: doctor_files.look_at_jobs(settings, at)),
         ("clocks", lambda: _look_at_clocks(settings, at)),
         ("coordination", lambda: _look_at_coordination(settings)),
         *((name, partial(check, settings)) for name, check in find_doctor_checks().items()),
@@ -70,8 +70,10 @@ async def examine(settings: Settings, clock: Clock | None = None) -> list[Findin
 async def _find(name: str, check: Callable[[], Awaitable[str]]) -> Finding:
     try:
         return Finding(name, True, await check())
-    except (SetupError, UnavailableError, OSError, TimeoutError) as error:
+    except (SetupError, UnavailableError) as error:
         return Finding(name, False, redact_text(str(error) or type(error).__name__))
+    except Exception as error:  # whatever it is: a doctor that falls ill helps nobody
+        return Finding(name, False, redact_text(f"{type(error).__name__}: {error}"))
 
 
 async def _look_at_python() -> str:
@@ -92,47 +94,12 @@ async def _look_at_address(settings: Settings) -> str:
     return f"{host}:{port} is free ({reach})"
 
 
-async def _look_at_disk(settings: Settings) -> str:
-    if not settings.store.url.startswith("sqlite:"):
-        return "the store is elsewhere"
-    folder = _nearest_folder(Path(sqlite_path(settings.store.url)).parent)
-    if not os.access(folder, os.W_OK):
-        raise SetupError(f"{folder} cannot be written by this user")
-    free = shutil.disk_usage(folder).free
-    if free < LEAST_FREE:
-        raise SetupError(
-            f"{folder} has {free >> 20} MiB free; at least {LEAST_FREE >> 20} are wanted"
-        )
-    return f"{folder} has {free >> 20} MiB free"
-
-
-async def _look_at_files(settings: Settings) -> str:
-    file = find_file(settings.store.url)
-    if file is None:
-        return "the store is elsewhere"
-    if not file.exists():
-        return f"{file} does not exist yet"
-    wide = [str(path) for path in _private_paths(file, settings) if is_open_to_others(path)]
-    if wide:
-        raise SetupError(
-            f"others can read {', '.join(wide)}, which may hold secrets; "
-            "a start of the server closes what it owns (chmod go= does it now)"
-        )
-    return f"{file} is for its owner alone"
-
-
-def _private_paths(file: Path, settings: Settings) -> list[Path]:
-    paths = [file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm", ".lock")]
-    folder = file.parent.resolve()
-    return [*paths, folder] if Path(settings.store.data_dir).resolve() == folder else paths
-
-
 async def _look_at_sqlite(settings: Settings) -> str:
     if sqlite3.sqlite_version_info < _LEAST_SQLITE:
         raise SetupError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 or newer is needed")
     words = f"SQLite {sqlite3.sqlite_version}"
     path = _find_database(settings.store.url)
-    if path is None:
+    if path is None or sqlite_file.is_foreign(path):
         return words
     try:
         # Read-only: the last one to close a database moves its log into it.
@@ -157,8 +124,8 @@ async def _look_at_store(settings: Settings, clock: Clock) -> str:
 
 async def _look_at_contents(settings: Settings) -> str:
     file = _find_database(settings.store.url)
-    if file is None:
-        return "there is no database file to read through"
+    if file is None or sqlite_file.is_foreign(file):
+        return "there is no database file of ours to read through"
     try:
         found = await asyncio.to_thread(find_damage, file, _READ_THROUGH_SEC)
     except sqlite3.Error as error:
@@ -218,9 +185,3 @@ def _find_database(url: str) -> Path | None:
         sqlite_place.check_vanished(path)
         return None
     return Path(path)
-
-
-def _nearest_folder(folder: Path) -> Path:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return folder

@@ -129,6 +129,16 @@ def _read_header(file: Path) -> bytes:
     return header
 
 
+def is_foreign(file: Path) -> bool:
+    """Whether something else than a store of ours is there, whole or damaged."""
+    if file.is_dir():
+        return True
+    header = _read_header(file)
+    return not header.startswith(_MAGIC) or (
+        len(header) >= 72 and struct.unpack(">i", header[68:72])[0] != APPLICATION_ID
+    )
+
+
 def _examine(file: Path) -> None:
     if file.is_dir():
         raise SetupError(f"{file} is a folder; the store is a file: point KSANA_STORE at one")
@@ -225,14 +235,43 @@ class ServeLock:
             self._stream = None
 
 
+def find_holder(path: str) -> str | None:
+    """The process that serves a file, if one does: its number, as the lock file has it."""
+    try:
+        with open(f"{path}.lock", encoding="utf-8") as stream:
+            if _is_free(stream):
+                return None
+            return stream.readline().strip()[:64] or "unknown"
+    except OSError:  # there is none, or it is not ours to read
+        return None
+
+
 if sys.platform == "win32":
     import msvcrt
 
     def _lock(stream: IO[str]) -> None:
         stream.seek(1 << 20)  # past the text, which stays readable to the one refused
         msvcrt.locking(stream.fileno(), msvcrt.LK_NBLCK, 1)
+
+    def _is_free(stream: IO[str]) -> bool:
+        stream.seek(1 << 20)
+        try:
+            msvcrt.locking(stream.fileno(), msvcrt.LK_NBRLCK, 1)
+        except OSError:
+            return False
+        finally:
+            stream.seek(0)
+        return True
 else:
     import fcntl
 
     def _lock(stream: IO[str]) -> None:
         fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _is_free(stream: IO[str]) -> bool:
+        try:
+            fcntl.flock(stream.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        fcntl.flock(stream.fileno(), fcntl.LOCK_UN)
+        return True
