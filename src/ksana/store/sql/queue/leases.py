@@ -75,7 +75,8 @@ class SqlLeases:
         return [Lease(*row) for row in self._session.all("queue.list_active_leases", limit=limit)]
 
     def list_expired(self, limit: int) -> list[str]:
-        return [row[0] for row in self._session.all("queue.list_expired_leases", limit=limit)]
+        rows = self._session.all("queue.list_expired_leases", now_at=self._now, limit=limit)
+        return [row[0] for row in rows]
 
     def extend(self, leases: Sequence[Lease]) -> int:
         columns = ("now_at", "expires_at", "ttl_sec", "lease_id", "lease_token")

@@ -61,6 +61,7 @@ class SqlJobOrder:
 
     def __init__(self, _: Session, tx: Any) -> None:
         self._jobs: SqlJobs = tx.jobs
+        self._now: Instant = tx.now
 
     def head_turn(self, urgency: int) -> int | None:
         return self._number("queue.head_turn", urgency=urgency)
@@ -72,12 +73,13 @@ class SqlJobOrder:
         return self._number("queue.key_turn", urgency=urgency, fairness_key=fairness_key)
 
     def outlook(self) -> ClaimOutlook:
-        row = self._jobs.session.one("queue.claim_outlook")
+        row = self._jobs.session.one("queue.claim_outlook", now_at=self._now)
         assert row is not None
         return ClaimOutlook(bool(row[0]), int(row[1]), (int(row[2]), int(row[3])))
 
     def list_due(self, limit: int) -> list[DueJob]:
-        return [DueJob(*row) for row in self._jobs.session.all("queue.list_due", limit=limit)]
+        rows = self._jobs.session.all("queue.list_due", now_at=self._now, limit=limit)
+        return [DueJob(*row) for row in rows]
 
     def has_ready(self, class_ids: Sequence[int]) -> bool:
         return bool(self._look(class_ids, 1))
@@ -120,7 +122,7 @@ class SqlJobOrder:
         return heads[:limit]
 
     def list_expired_claims(self, limit: int) -> list[ExpiredClaim]:
-        rows = self._jobs.session.all("queue.list_expired_claims", limit=limit)
+        rows = self._jobs.session.all("queue.list_expired_claims", now_at=self._now, limit=limit)
         return [ExpiredClaim(*row) for row in rows]
 
     def count_ready(self, limit: int) -> int:

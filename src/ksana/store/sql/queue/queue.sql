@@ -3,7 +3,8 @@
 -- Words that differ from the code: a job's position is the column `lane` (NULL once ended, 0 scheduled: it waits for its time, 1 ready,
 -- 2 claimed, 3 waits for capacity, 4 running), and its class is `line_id` in `queue_lines`.
 -- Locks are taken in one order: capacity, leases, jobs; units are given back at the end, before anything is counted.
--- `(SELECT {now})` asks the store's clock once for a statement, not once for a row. What is inserted has values only, no literals: MySQL's
+-- `(SELECT {now})` asks the store's clock once for a statement, not once for a row. A search by time is bounded by `:now_at` too: a database
+-- does not search an index by a clock that may differ from row to row, and would walk through all that waits. What is inserted has values only, no literals: MySQL's
 -- driver joins the rows of such a statement into one, and sends any other row by row.
 
 -- name: insert_job
@@ -118,7 +119,8 @@ VALUES (:id, :addon_id, :job_type, :cost_units, :needs_json) {on_conflict_ignore
 -- name: claim_outlook
 -- What a claim asks first: whether a scheduled job is due by the store's clock, the units used, and whether classes were added
 -- since they were last read; their ids are hashes, so equal sums mean equal sets.
-SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE lane = 0 AND due_at <= {now}),
+SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE lane = 0
+    AND due_at <= :now_at AND due_at <= {now}),
   (SELECT used FROM queue_capacity WHERE id = 1), COUNT(*), COALESCE(SUM(id % 1000003), 0) FROM queue_lines
 
 -- name: list_classes
@@ -140,7 +142,7 @@ SELECT MAX(turn) FROM scheduler_job_runs WHERE lane = 1 AND fairness_key = :fair
 -- name: list_due
 -- Scheduled jobs whose time has come, by the store's clock.
 SELECT seq, job_id, urgency, fairness_key FROM scheduler_job_runs {force_index job_runs_scheduled}
-WHERE lane = 0 AND due_at <= {now} ORDER BY due_at, seq LIMIT :limit {skip_locked}
+WHERE lane = 0 AND due_at <= :now_at AND due_at <= {now} ORDER BY due_at, seq LIMIT :limit {skip_locked}
 
 -- name: peek_ready
 -- The head of all that is ready, unlocked: which classes a claim should take from.
@@ -172,7 +174,8 @@ WHERE lane = 1 AND line_id = :class_id ORDER BY urgency, turn, seq LIMIT :limit 
 -- Claims that ran out by the store's clock, held.
 SELECT seq, job_id, state, claimed_by, claim_token, attempts, urgency
 FROM scheduler_job_runs {force_index job_runs_claim}
-WHERE claim_expires_at IS NOT NULL AND claim_expires_at <= {now} ORDER BY claim_expires_at LIMIT :limit {skip_locked}
+WHERE claim_expires_at IS NOT NULL AND claim_expires_at <= :now_at AND claim_expires_at <= {now}
+ORDER BY claim_expires_at LIMIT :limit {skip_locked}
 
 -- name: best_pending_urgency
 -- The most urgent other job that waits for capacity.
@@ -320,7 +323,7 @@ WHERE state = 'ACTIVE' ORDER BY expires_at LIMIT :limit
 -- name: list_expired_leases
 -- Leases that ran out by the store's clock, held.
 SELECT lease_id FROM scheduler_lease_runs {force_index lease_runs_active}
-WHERE state = 'ACTIVE' AND expires_at <= {now} ORDER BY expires_at LIMIT :limit {skip_locked}
+WHERE state = 'ACTIVE' AND expires_at <= :now_at AND expires_at <= {now} ORDER BY expires_at LIMIT :limit {skip_locked}
 
 -- name: extend_lease
 -- A sign of life. Guard: active, under this token. That it lasts was found when it was locked.
