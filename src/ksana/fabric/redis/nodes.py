@@ -20,6 +20,9 @@ _OVERLAP_MS: Final = 2_000
 the server's time was taken, and a new master's clock may be behind the old one's."""
 
 _SWEEP_AT_MOST: Final = 500
+_TOGETHER: Final = 100
+"""Commands that go in one batch with the list; more are sent in parts, so that others have their
+turn."""
 _node = msgspec.json.Decoder(NodeRecord)
 _RESERVE: Final[dict[int, ReserveResult]] = {
     1: "reserved",
@@ -56,8 +59,7 @@ class RedisSnapshots:
             commands.append((presence, ("SET", presence, node.instance_id, "PX", ttl_ms)))
         ids = [node.node_id for node in nodes]
         commands.append((keys.nodes_all, ("SADD", keys.nodes_all, *ids)))
-        await self._router.run_many("snapshot", commands)
-        await self._router.call("snapshot", self._touch, (keys.nodes_last_seen,), ids)
+        await self._write_and_touch(commands, ids)
 
     async def withdraw(self, node_ids: Sequence[str]) -> None:
         if not node_ids:
@@ -68,8 +70,20 @@ class RedisSnapshots:
             for node_id in node_ids
             for name in (keys.node_snapshot(node_id), keys.node_presence(node_id))
         ]
-        await self._router.run_many("snapshot", [(name, ("DEL", name)) for name in names])
-        await self._router.call("snapshot", self._touch, (keys.nodes_last_seen,), node_ids)
+        await self._write_and_touch([(name, ("DEL", name)) for name in names], node_ids)
+
+    async def _write_and_touch(
+        self, commands: Sequence[tuple[str, Command]], node_ids: Sequence[str]
+    ) -> None:
+        """Write, and enter into `last_seen` after it; on one server, if it is little, together."""
+        router, seen = self._router, self._keys.nodes_last_seen
+        touch = router.script_step("snapshot", self._touch, (seen,), node_ids)
+        if len(commands) <= _TOGETHER and router.are_together(seen, *(key for key, _ in commands)):
+            steps = [router.step("snapshot", key, *command) for key, command in commands]
+            await router.run_in_order([*steps, touch])
+            return
+        await router.run_many("snapshot", commands)
+        await router.run_in_order([touch])
 
     async def read_changes(self, mark: int) -> NodeChanges:
         keys = self._keys
