@@ -173,7 +173,14 @@ class KsanaServer:
         grace_sec = -(-server.graceful_timeout_us // SECOND)
         guard = ConnectionGuard(self._descriptors.connections, self._settings.limits.connections)
         self._metrics.registry.register(guard)
-        config = make_config(app, server.host, server.port, graceful_sec=grace_sec, guard=guard)
+        config = make_config(
+            app,
+            server.host,
+            server.port,
+            graceful_sec=grace_sec,
+            max_connections=guard.total,
+            guard=guard,
+        )
         return Server(config, self._events.close, guard)
 
     def begin_stop(self) -> None:

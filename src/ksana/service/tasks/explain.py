@@ -127,7 +127,7 @@ def _find_schedule(
     return schedule_in_force(facts, after)
 
 
-def explain_run(tx: HistoryTx, ref: RunRef, jobs: QueueJobs) -> RunInsight:
+def explain_run(tx: HistoryTx, ref: RunRef, jobs: QueueJobs = NO_QUEUE) -> RunInsight:
     """Gather the facts about a run and say what they mean."""
     run = find_run(tx, ref)
     history = tx.history
