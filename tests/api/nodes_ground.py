@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -49,8 +50,18 @@ class NodesServer:
             yield Wire(made)
 
     @contextlib.asynccontextmanager
-    async def node(self, **members: Any) -> AsyncIterator["Wire"]:
-        async with self.socket("/ws/node") as wire:
+    async def node(
+        self, *, receive_bytes: int | None = None, **members: Any
+    ) -> AsyncIterator["Wire"]:
+        """With `receive_bytes` the kernel keeps no more than about that for the node."""
+        options: dict[str, Any] = {}
+        if receive_bytes is not None:
+            plug = socket.socket()
+            plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+            plug.connect(("127.0.0.1", self.port))
+            plug.setblocking(False)
+            options["sock"] = plug
+        async with self.socket("/ws/node", **options) as wire:
             plain = {"type": "node_register", "slots": 4, "models": ["echo"], "node_id": "n"}
             await wire.send({**plain, **members})
             assert (await wire.read())["type"] == "node_register_ack"

@@ -184,10 +184,13 @@ async def test_readers_that_stop_are_closed_before_they_fill_the_memory_together
 ) -> None:
     bounds = SocketBounds(queued_bytes=64 << 20, all_queued_bytes=2 << 20)
     async with nodes_server(tmp_path, HASTY, bounds=bounds) as server, server.session() as session:
-        deaf = [server.node(node_id=f"deaf-{number}", slots=50) for number in range(4)]
+        deaf = [
+            server.node(node_id=f"deaf-{number}", slots=50, receive_bytes=65_536)
+            for number in range(4)
+        ]
         wires = [await one.__aenter__() for one in deaf]
         for number in range(60):
-            await ask(session, f"r{number}", payload="x" * 500_000)
+            await ask(session, f"r{number}", payload="x" * 800_000)
         async with asyncio.timeout(20):
             while any(f"deaf-{n}" in server.engine.hosting.nodes for n in range(4)):
                 await asyncio.sleep(0.02)

@@ -148,7 +148,7 @@ def test_the_commands_of_the_operator_pages_run(server: Program, tmp_path: Path)
     keys = SHELL.findall((DOCS / "operate/security.md").read_text())[0]
     own = tmp_path / "own"
     script = "\n".join(line for line in keys.splitlines() if "revoke" not in line)
-    env_line = f"export KSANA_DATA={own}\n"
+    env_line = f"export KSANA_DATA={own}\nksana migrate\n"  # a key makes no store by accident
     printed = run(["bash", "-ec", env_line + script], server, tmp_path)
     assert len(re.findall(r"^ksana_[0-9a-f]{12}_", printed, re.MULTILINE)) == 2
     assert "renderer  queue:write" in printed

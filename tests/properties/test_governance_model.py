@@ -366,7 +366,8 @@ class GovernanceMachine(RuleBasedStateMachine):
         job_id, token = old[pick % len(old)]
         job = known[job_id]
         if is_ack:
-            self.do(*self.ack_step(job, token, self.now + DAY, status="stale"))
+            status = "needs_review" if job.key.startswith("experience") else "stale"
+            self.do(*self.ack_step(job, token, self.now + DAY, status=status))
         else:
             self.do(*self.fail_step(job, token, 0, is_final=False))
 

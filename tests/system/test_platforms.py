@@ -66,10 +66,10 @@ from ksana.boot import server
 
 begin = server.serve
 
-async def serve(settings):
+async def serve(settings, *more):
     loop = type(asyncio.get_running_loop())
     sys.stderr.write(f"the loop is of {{loop.__module__}}\\n")
-    return await begin(settings)
+    return await begin(settings, *more)
 
 server.serve = serve
 from ksana.cli.main import run
