@@ -173,7 +173,12 @@ class QueueService:
         if self._semaphore.locked():
             # Not by asyncio.timeout, which needs a task: the fast path has none.
             turn = asyncio.ensure_future(self._semaphore.acquire())
-            await asyncio.wait((turn,), timeout=max(0, until - self._clock.now()) / SECOND)
+            try:
+                await asyncio.wait((turn,), timeout=max(0, until - self._clock.now()) / SECOND)
+            except asyncio.CancelledError:
+                turn.add_done_callback(self._pass_turn_on)
+                turn.cancel()
+                raise
             if not turn.done():
                 turn.cancel()
                 return NOTHING
@@ -182,6 +187,12 @@ class QueueService:
         try:
             return await self._claim(claim, is_patient=False)
         finally:
+            self._semaphore.release()
+
+    def _pass_turn_on(self, turn: asyncio.Future[Any]) -> None:
+        """Whoever waited for this turn was cancelled. If it came all the same it goes to the next,
+        or one would be missing for good."""
+        if not turn.cancelled():
             self._semaphore.release()
 
     async def _claim(self, claim: Claim, *, is_patient: bool = True) -> Claimed:
