@@ -254,3 +254,12 @@ async def test_the_log_left_by_a_kill_is_recovered(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{path}", SystemClock(), serve=True)
     assert set(acknowledged) <= await store.read(key_names)
     await store.close()
+
+
+async def test_no_log_is_left_by_a_store_that_was_closed(tmp_path: Path) -> None:
+    for n in range(100):
+        store = await open_store(f"sqlite:///{tmp_path / 'k.db'}", SystemClock(), serve=True)
+        await store.transact(enter_key, f"k{n}")
+        await asyncio.gather(*(store.read(key_names) for _ in range(8)))  # every reader is open
+        await store.close()
+        assert not (tmp_path / "k.db-wal").exists(), f"left by close number {n}"

@@ -114,10 +114,12 @@ class SqlStore:
         self._tally.listener = listener
 
     async def close(self) -> None:
-        await self._writes.close()
+        # SQLite's log goes with the connection that is closed last, if that one is alone: two
+        # readers that end together would each see the other and leave it. So the writer is last.
         await self._reads.close()
         if self._checkpointer is not None:
             await asyncio.to_thread(self._checkpointer.close)
+        await self._writes.close()
         if self._lock is not None:
             self._lock.drop()
 
