@@ -196,7 +196,7 @@ class FaultProxy:
         self.connections += 1
         try:
             from_server, to_server = await asyncio.open_connection(*self.upstream)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             reset(to_client)
             return
         link = Link(to_client, to_server)
