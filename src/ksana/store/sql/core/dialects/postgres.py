@@ -44,6 +44,12 @@ def _quote(text: str | None) -> str:
     return f'"{text}"'
 
 
+def _execute(cursor: Any, sql: str, values: Any) -> None:
+    """BEGIN and COMMIT, which have no values, are not prepared: it saves nothing, and on the wire
+    and in the server's log they are to be seen as what they are."""
+    cursor.execute(sql, values, prepare=False if values is None else None)
+
+
 _ASKED: Final = "ksana_asked"
 _ASK_TYPES: Final = f"""
 SELECT CAST(parameter_types AS oid[]) FROM pg_prepared_statements WHERE name = '{_ASKED}'
@@ -181,13 +187,13 @@ class PostgresDialect:
 
     def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
         if len(statements) == 1:
-            cursor.execute(*statements[0])
+            _execute(cursor, *statements[0])
             return [cursor.rowcount]
         connection = cursor.connection
         cursors = [*(connection.cursor() for _ in statements[1:]), cursor]
         with connection.pipeline():
             for one, (sql, values) in zip(cursors, statements, strict=True):
-                one.execute(sql, values)
+                _execute(one, sql, values)
         return [one.rowcount for one in cursors]
 
     def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
