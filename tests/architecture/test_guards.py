@@ -34,7 +34,7 @@ WITHOUT_LIFECYCLE = {"async_callbacks", "dead_letters", "governance_gates"}
 
 POSITIONS = {0: {"QUEUED"}, 1: {"QUEUED"}, 2: {"CLAIMED", "PREPARING"}, 3: {"LEASE_PENDING"}}
 POSITIONS[4] = {"RUNNING"}
-"""The states of a job by its place among the queue's indexes (`lane`)."""
+"""The states of a job by its place among the queue's indexes (`position`)."""
 
 _LITERAL = re.compile(r"'([^']*)'")
 _INSERT = re.compile(
@@ -68,7 +68,7 @@ def sources_of(change: Change, column: str) -> set[str] | None:
     found = {state for one in guarded_by(change, column) for state in _LITERAL.findall(one)}
     if found - {""}:
         return found - {""}
-    for condition in guarded_by(change, "lane"):
+    for condition in guarded_by(change, "position"):
         if numbers := re.findall(r"(?:=|IN \()\s*([\d, ]+)", condition):
             places = [int(number) for number in numbers[0].split(",")]
             return set().union(*(POSITIONS[place] for place in places))

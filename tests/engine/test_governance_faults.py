@@ -133,7 +133,7 @@ class PullAtAClosedGate(Case):
 
     async def check(self) -> None:
         job = await self.governing.job(self.jobs[0])
-        assert (job.lane, job.deferrals, job.attempt) == (1, 1, 0)
+        assert (job.position, job.deferrals, job.attempt) == (1, 1, 0)
 
 
 class OpenAGate(PullAtAClosedGate):
@@ -145,7 +145,7 @@ class OpenAGate(PullAtAClosedGate):
         await self.governing.open_gate()
 
     async def check(self) -> None:
-        assert (await self.governing.job(self.jobs[0])).lane == 0
+        assert (await self.governing.job(self.jobs[0])).position == 0
 
 
 class Fail(Case):

@@ -15,9 +15,9 @@ import pymysql
 
 COMPARE = """
 SELECT
-  (SELECT COUNT(*) FROM scheduler_job_runs WHERE lane IN (0, 1)),
+  (SELECT COUNT(*) FROM scheduler_job_runs WHERE position IN (0, 1)),
   (SELECT COALESCE(SUM(queued), 0) FROM queue_gauges),
-  (SELECT COUNT(*) FROM scheduler_job_runs WHERE lane = 4),
+  (SELECT COUNT(*) FROM scheduler_job_runs WHERE position = 4),
   (SELECT COALESCE(SUM(running), 0) FROM queue_gauges),
   (SELECT COUNT(*) FROM scheduler_lease_runs WHERE state = 'ACTIVE'),
   (SELECT active FROM queue_capacity WHERE id = 1),

@@ -1,6 +1,6 @@
 """Tests on the virtual clock: run something to its end while time jumps from deadline to deadline.
 
-Time never passes by itself. Where a real thread takes part (a store's lane), the clock stands still
+Time never passes by itself. Where a real thread takes part (a store's), the clock stands still
 until it is done.
 """
 

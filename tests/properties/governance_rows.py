@@ -65,7 +65,7 @@ def differ(
             "token": (row.lease_token, twin.token),
             "deferrals": (row.deferrals, twin.deferrals),
             "gate": (row.gate_key, twin.kept_by),
-            "lane": (row.lane, _lane_of(twin)),
+            "position": (row.position, _lane_of(twin)),
             "follow-up": (row.follow_key is not None, twin.is_follow_up),
             "planned": (bool(row.is_follow_up), twin.is_planned),
             "lease": (row.lease_expires_at, twin.until if twin.status == "running" else None),

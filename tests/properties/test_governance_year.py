@@ -263,7 +263,7 @@ class Life:
             ward.follow_up for ward in self.wards.values() if ward.follow_up is not None
         }
         for job in jobs:
-            if job.status == "queued" and job.lane == 0:
+            if job.status == "queued" and job.position == 0:
                 since = max(job.run_at, job.updated_at)  # or just woken by a gate
                 assert since > self.clock.now() - 2 * DAY, f"{job.job_id} is overlooked"
         objects = await self.governing.store.read(_read_objects, list(self.wards))

@@ -15,14 +15,14 @@ from ksana.store.sql.core.statements import load_statements
 
 PLANS = {
     "queue.take_ready": "job_runs_ready",
-    "queue.take_class": "job_runs_line",
+    "queue.take_class": "job_runs_class",
     "queue.peek_ready": "job_runs_ready",
-    "queue.peek_class": "job_runs_line",
+    "queue.peek_class": "job_runs_class",
     "queue.list_due": "job_runs_scheduled",
     "queue.key_turn": "job_runs_key",
     "queue.head_turn": "job_runs_ready",
     "queue.tail_turn": "job_runs_ready",
-    "queue.count_ready_ahead": "job_runs_line",
+    "queue.count_ready_ahead": "job_runs_class",
     "queue.list_expired_claims": "job_runs_claim",
     "queue.list_expired_leases": "lease_runs_active",
     "queue.list_finished": "job_runs_finished",

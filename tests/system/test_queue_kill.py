@@ -147,7 +147,7 @@ def check_books(data_dir: Path, made: dict[str, int]) -> None:
     [path] = data_dir.glob("*.db")
     with contextlib.closing(sqlite3.connect(path)) as db:
         rows = db.execute(
-            "SELECT job_id, state, result_json, lane FROM scheduler_job_runs"
+            "SELECT job_id, state, result_json, position FROM scheduler_job_runs"
         ).fetchall()
         assert {row[0] for row in rows} == set(made)
         assert {(row[1], row[3]) for row in rows} == {("DONE", None)}

@@ -70,7 +70,7 @@ def a_job(**more: Any) -> GovernanceJob:
 
 
 def held(**more: Any) -> GovernanceJob:
-    lease: dict[str, Any] = {"status": "running", "lane": None, "lease_token": 7}
+    lease: dict[str, Any] = {"status": "running", "position": None, "lease_token": 7}
     return a_job(**{**lease, "worker_id": "w1", "lease_expires_at": NOW + SECOND, **more})
 
 
@@ -252,7 +252,7 @@ def test_a_failed_attempt_is_made_again_after_the_delay_from_its_time_or_from_no
 @pytest.mark.spec("G4")
 def test_the_last_attempt_makes_a_dead_letter_with_an_alert() -> None:
     dead = decide_failure(held(attempt=2), AttemptFailure(job_id="j", error="no"), NOW, False)
-    assert (dead.job.status, dead.job.attempt, dead.job.lane) == ("dead_letter", 3, None)
+    assert (dead.job.status, dead.job.attempt, dead.job.position) == ("dead_letter", 3, None)
     assert dead.data["alert"] is True
     check_event(dead)
     again = requeue(dead.job, NOW, False)

@@ -36,7 +36,7 @@ async def held(governing: Governing) -> Any:
 @pytest.mark.spec("X12", "G2")
 async def test_only_a_queued_job_is_handed_out_or_removed(governing: Governing) -> None:
     job = await held(governing)
-    stale = replace(job, status="queued", lane=0)
+    stale = replace(job, status="queued", position=0)
     with pytest.raises(RuntimeError):
         await write(governing, stale, replace(job, lease_token=5))
     with pytest.raises(RuntimeError):
@@ -61,7 +61,9 @@ async def test_a_job_is_ended_only_while_it_runs_under_the_token(governing: Gove
 @pytest.mark.spec("X12", "G4", "G5")
 async def test_any_other_change_needs_the_status_and_the_token(governing: Governing) -> None:
     job = await held(governing)
-    back = replace(job, status="queued", lane=0, lease_token=0, lease_expires_at=None, attempt=1)
+    back = replace(
+        job, status="queued", position=0, lease_token=0, lease_expires_at=None, attempt=1
+    )
     with pytest.raises(RuntimeError):
         await write(governing, replace(job, lease_token=job.lease_token + 1), back)
     with pytest.raises(RuntimeError):

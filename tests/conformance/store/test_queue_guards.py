@@ -19,17 +19,17 @@ LEASE, OTHER = new_uuid(), new_uuid()
 FAR = 4_000_000_000 * SECOND
 LONG_AGO = 1
 
-HELD = {"lane": 2, "state": "CLAIMED", "claim_token": 7, "claim_expires_at": FAR, "attempts": 3}
-RUNS = {"lane": 4, "state": "RUNNING", "lease_id": LEASE}
+HELD = {"position": 2, "state": "CLAIMED", "claim_token": 7, "claim_expires_at": FAR, "attempts": 3}
+RUNS = {"position": 4, "state": "RUNNING", "lease_id": LEASE}
 
 FITTING: dict[str, dict[str, Any]] = {
-    "promote": {"lane": 0},
-    "claim": {"lane": 1},
-    "start": {"lane": 1, "attempts": 3},
+    "promote": {"position": 0},
+    "claim": {"position": 1},
+    "start": {"position": 1, "attempts": 3},
     "grant": HELD,
     "deny": HELD,
     "report": HELD,
-    "cancel": {"lane": 2, "state": "CLAIMED"},
+    "cancel": {"position": 2, "state": "CLAIMED"},
     "finish": RUNS,
     "requeue": RUNS,
     "take_back": HELD,
@@ -37,28 +37,28 @@ FITTING: dict[str, dict[str, Any]] = {
 """The row each move expects."""
 
 UNFIT: dict[str, list[dict[str, Any]]] = {
-    "promote": [{"lane": 1}, {"lane": 4}],
-    "claim": [{"lane": 0}, {"lane": 2}, {"lane": 4}],
-    "start": [{"lane": 0}, {"lane": 2}, {"lane": 4}, {"attempts": 4}],
+    "promote": [{"position": 1}, {"position": 4}],
+    "claim": [{"position": 0}, {"position": 2}, {"position": 4}],
+    "start": [{"position": 0}, {"position": 2}, {"position": 4}, {"attempts": 4}],
     "grant": [
-        {"lane": 1},
-        {"lane": 4},
+        {"position": 1},
+        {"position": 4},
         {"claim_token": 8},
         {"claim_expires_at": LONG_AGO},
         {"attempts": 4},
     ],
-    "deny": [{"lane": 1}, {"lane": 4}, {"claim_token": 8}, {"claim_expires_at": LONG_AGO}],
+    "deny": [{"position": 1}, {"position": 4}, {"claim_token": 8}, {"claim_expires_at": LONG_AGO}],
     "report": [
-        {"lane": 1},
-        {"lane": 4},
+        {"position": 1},
+        {"position": 4},
         {"state": "PREPARING"},
         {"claim_token": 8},
         {"claim_expires_at": LONG_AGO},
     ],
-    "cancel": [{"lane": 4}, {"state": "PREPARING"}],
-    "finish": [{"lane": 3}, {"lease_id": OTHER}],
-    "requeue": [{"lane": 3}, {"lease_id": OTHER}],
-    "take_back": [{"lane": 1}, {"lane": 4}, {"claim_token": 8}],
+    "cancel": [{"position": 4}, {"state": "PREPARING"}],
+    "finish": [{"position": 3}, {"lease_id": OTHER}],
+    "requeue": [{"position": 3}, {"lease_id": OTHER}],
+    "take_back": [{"position": 1}, {"position": 4}, {"claim_token": 8}],
 }
 """What in it may be different; each alone."""
 
@@ -118,10 +118,10 @@ async def test_notes_and_requests_to_cancel_reach_a_running_job_alone(
     def cancel(tx: Any) -> bool:
         return bool(tx.job_changes.request_cancel(job_id, None))
 
-    set_row(database, "scheduler_job_runs", "1 = 1", lane=3, lease_id=LEASE)
+    set_row(database, "scheduler_job_runs", "1 = 1", position=3, lease_id=LEASE)
     assert not await store.transact(note, LEASE)
     assert not await store.transact(cancel)
-    set_row(database, "scheduler_job_runs", "1 = 1", lane=4)
+    set_row(database, "scheduler_job_runs", "1 = 1", position=4)
     assert not await store.transact(note, OTHER)
     assert await store.transact(note, LEASE)
     assert await store.transact(cancel)

@@ -209,7 +209,7 @@ def _succeed(
     done = msgspec.structs.replace(
         job,
         status="succeeded",
-        lane=None,
+        position=None,
         reason="ACKED",
         last_error=None,
         lease_token=0,

@@ -11,7 +11,7 @@ from ksana.domain.explain import Fact, show, span_words
 from ksana.domain.governance.gates import is_gated, read_gates
 from ksana.domain.governance.hand_out import has_reached_limit, has_spent_budget
 from ksana.domain.governance.records import (
-    DEFERRED_LANE,
+    DEFERRED_POSITION,
     VERIFYING,
     Gate,
     GovernanceJob,
@@ -103,7 +103,7 @@ def _explain_waiting(
     now: Instant,
 ) -> list[ExplainReason]:
     reasons: list[ExplainReason] = []
-    if job.lane == DEFERRED_LANE:
+    if job.position == DEFERRED_POSITION:
         return [_reason("WAITS_FOR_GATE", gate=job.gate_key, deferrals=job.deferrals)]
     if job.run_at > now:
         rest = span_words(job.run_at - now)

@@ -26,7 +26,7 @@ from ksana.domain.governance.gates import (
 )
 from ksana.domain.governance.objects import bump, forget_next_action
 from ksana.domain.governance.records import (
-    DEFERRED_LANE,
+    DEFERRED_POSITION,
     VERIFYING,
     Gate,
     GovernanceJob,
@@ -134,7 +134,7 @@ def _lease(
     held = msgspec.structs.replace(
         job,
         status="running",
-        lane=None,
+        position=None,
         reason=DUE,
         worker_id=lease.worker_id,
         lease_token=lease.token,
@@ -172,7 +172,7 @@ def _defer(job: GovernanceJob, setting: Gate, now: Instant) -> GovernanceJobChan
     deferrals = job.deferrals + 1
     kept = msgspec.structs.replace(
         job,
-        lane=DEFERRED_LANE,
+        position=DEFERRED_POSITION,
         deferrals=deferrals,
         gate_key=setting.key,
         reason=GATE_CLOSED,
@@ -203,7 +203,7 @@ def _end(
     ended = msgspec.structs.replace(
         job,
         status="failed",
-        lane=None,
+        position=None,
         reason=reason,
         last_error=error,
         gate_key=None,

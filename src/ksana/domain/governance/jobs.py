@@ -15,7 +15,7 @@ from ksana.domain.governance.hand_out import VERIFY_LIMIT, has_reached_limit
 from ksana.domain.governance.objects import NO_FIELDS, ObjectFields
 from ksana.domain.governance.records import (
     DEFAULT_MAX_ATTEMPTS,
-    QUEUED_LANE,
+    QUEUED_POSITION,
     GovernanceJob,
     GovernedObject,
     Rules,
@@ -132,7 +132,7 @@ def decide_enqueue(new: NewGovernanceJob, now: Instant) -> GovernanceJobChange:
         idempotency_key=key,
         status="queued",
         last_error=None,
-        lane=QUEUED_LANE,
+        position=QUEUED_POSITION,
         reason="ENQUEUED",
         created_at=now,
         updated_at=now,
@@ -194,7 +194,7 @@ def decide_follow_up(
         run_at=at,
         action=action,
         idempotency_key=_follow_up_key(governed.object_id, action, at, queued.job_id),
-        lane=QUEUED_LANE,
+        position=QUEUED_POSITION,
         gate_key=None,
         reason="FOLLOW_UP_MOVED",
         updated_at=now,
@@ -230,7 +230,7 @@ def _follow_up_key(object_id: str, action: str, at: Instant, job_id: str) -> str
 def wake(job: GovernanceJob, now: Instant) -> GovernanceJobChange:
     """A deferred job waits for its time again: the setting that kept it is not closed any more."""
     woken = msgspec.structs.replace(
-        job, lane=QUEUED_LANE, gate_key=None, reason="GATE_OPENED", updated_at=now
+        job, position=QUEUED_POSITION, gate_key=None, reason="GATE_OPENED", updated_at=now
     )
     return GovernanceJobChange(
         old=job,
@@ -247,7 +247,7 @@ def requeue(job: GovernanceJob, now: Instant, has_follow_up: bool) -> Governance
     again = msgspec.structs.replace(
         job,
         status="queued",
-        lane=QUEUED_LANE,
+        position=QUEUED_POSITION,
         run_at=now,
         attempt=0,
         reason="REQUEUED",
@@ -329,7 +329,7 @@ def _end_attempt(
     ended = msgspec.structs.replace(
         job,
         status="dead_letter" if is_dead else "queued",
-        lane=None if is_dead else QUEUED_LANE,
+        position=None if is_dead else QUEUED_POSITION,
         run_at=job.run_at if is_dead else run_at,
         attempt=attempt,
         last_error=error,
@@ -365,7 +365,7 @@ def fail_by_rule(job: GovernanceJob, reason: str, error: str, now: Instant) -> G
     ended = msgspec.structs.replace(
         job,
         status="failed",
-        lane=None,
+        position=None,
         reason=reason,
         last_error=error,
         lease_token=0,

@@ -29,10 +29,10 @@ PRIORITIES: Final[tuple[Priority, ...]] = ("high", "medium", "low")
 VERIFYING: Final = frozenset({"verify", "revalidate"})
 """The actions that budgets and limits count (G10, G11)."""
 
-QUEUED_LANE: Final = 0
-DEFERRED_LANE: Final = 1
+QUEUED_POSITION: Final = 0
+DEFERRED_POSITION: Final = 1
 """Where a queued job waits: 0 for its time, in the index that pulls read; 1 for a gate, outside of
-it. A job that is not queued has no lane."""
+it. A job that is not queued has no position."""
 
 MAX_OBJECT_ID: Final = 200
 """So that `object_id:action:run_at` fits into 255 characters."""
@@ -82,7 +82,7 @@ class GovernanceJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     idempotency_key: str
     status: str
     last_error: str | None
-    lane: int | None
+    position: int | None
     reason: str | None
     """Why it is what it is, as a code."""
     created_at: Instant

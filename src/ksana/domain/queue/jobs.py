@@ -39,7 +39,7 @@ MAX_ERROR: Final = 1024
 
 
 class JobPosition(IntEnum):
-    """Where a job that has not ended waits; an ended one is nowhere. The column is `lane`."""
+    """Where a job that has not ended waits; an ended one is nowhere."""
 
     SCHEDULED = 0
     READY = 1

@@ -18,10 +18,13 @@ import msgspec
 from ksana.base.errors import SetupError
 from ksana.store.sql.core.dialects import Dialect, Trouble
 
+_TAKES_AWAY = re.compile(r"\b(RENAME|DROP)\b")
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql\Z")
 _LOCK_SECONDS: Final = 60
 _MYSQL_EXISTS: Final = frozenset({1050, 1060, 1061})
 """Table, column or index exists already: what a half-applied migration left."""
+_MYSQL_GONE: Final = frozenset({1054, 1091, 1146, 1176, 3821, 3940})
+"""What is to be renamed or dropped is not there: it was already, or never was on this server."""
 
 
 _HISTORY: Final = (
@@ -177,7 +180,11 @@ def _run(dialect: Dialect, cursor: Any, statement: str) -> None:
     try:
         cursor.execute(statement)
     except Exception as error:
-        if dialect.name == "mysql" and error.args and error.args[0] in _MYSQL_EXISTS:
+        code = error.args[0] if error.args else None
+        if dialect.name == "mysql" and (
+            code in _MYSQL_EXISTS
+            or (code in _MYSQL_GONE and _TAKES_AWAY.search(statement) is not None)
+        ):
             return
         raise
 

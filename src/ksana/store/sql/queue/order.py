@@ -30,7 +30,7 @@ _decode_needs = msgspec.json.Decoder(tuple[str, ...]).decode
 
 
 class SqlJobClasses:
-    """`queue_lines`."""
+    """`job_classes`."""
 
     def __init__(self, session: Session, _: Any) -> None:
         self._session = session

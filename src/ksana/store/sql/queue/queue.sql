@@ -1,7 +1,6 @@
 -- The queue: jobs, their classes, leases, capacity, gauges.
 --
--- Words that differ from the code: a job's position is the column `lane` (NULL once ended, 0 scheduled: it waits for its time, 1 ready,
--- 2 claimed, 3 waits for capacity, 4 running), and its class is `line_id` in `queue_lines`.
+-- A job's position: NULL once ended, 0 scheduled (it waits for its time), 1 ready, 2 claimed, 3 waits for capacity, 4 running.
 -- Locks are taken in one order: capacity, leases, jobs; units are given back at the end, before anything is counted.
 -- `(SELECT {now})` asks the store's clock once for a statement, not once for a row. A search by time is bounded by `:now_at` too: a database
 -- does not search an index by a clock that may differ from row to row, and would walk through all that waits. What is inserted has values only, no literals: MySQL's
@@ -10,7 +9,7 @@
 -- name: insert_job
 -- A new job.
 INSERT INTO scheduler_job_runs (job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
-  max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, lane, urgency, line_id,
+  max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, position, urgency, class_id,
   turn, due_at)
 VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json, :payload_json, :state, :attempts,
   :max_attempts, :now_at, :now_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
@@ -19,7 +18,7 @@ VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json
 -- name: insert_job_once
 -- A new job. Guard: its addon has not sent the same client_request_id before.
 {insert_ignore} scheduler_job_runs (job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
-  max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, lane, urgency, line_id,
+  max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, position, urgency, class_id,
   turn, due_at)
 VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json, :payload_json, :state, :attempts,
   :max_attempts, :now_at, :now_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
@@ -29,7 +28,7 @@ VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json
 -- name: find_job
 -- One job.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
-  created_at, updated_at, lane, urgency, line_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
+  created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
   claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json
 FROM scheduler_job_runs WHERE job_id = :job_id
@@ -37,7 +36,7 @@ FROM scheduler_job_runs WHERE job_id = :job_id
 -- name: lock_job
 -- One job, held until the end of the transaction, and whether its claim still lasts by the store's clock.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
-  created_at, updated_at, lane, urgency, line_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
+  created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
   claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json,
   CASE WHEN claim_expires_at > {now} THEN 1 ELSE 0 END
@@ -46,7 +45,7 @@ FROM scheduler_job_runs WHERE job_id = :job_id {for_update}
 -- name: find_job_by_request
 -- The job an addon submitted under its own id.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
-  created_at, updated_at, lane, urgency, line_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
+  created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
   claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json
 FROM scheduler_job_runs WHERE addon_id = :addon_id AND client_request_id = :client_request_id
@@ -54,7 +53,7 @@ FROM scheduler_job_runs WHERE addon_id = :addon_id AND client_request_id = :clie
 -- name: find_jobs
 -- Jobs by id.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
-  created_at, updated_at, lane, urgency, line_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
+  created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
   claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json
 FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids}
@@ -62,7 +61,7 @@ FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids}
 -- name: lock_jobs
 -- Jobs by id, held.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
-  created_at, updated_at, lane, urgency, line_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
+  created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
   claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json
 FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids} {for_update}
@@ -76,7 +75,7 @@ FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids} {for_upd
 -- filter created_before: AND created_at < :created_before
 -- filter before: AND seq < :before
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
-  created_at, updated_at, lane, urgency, line_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
+  created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
   claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json
 FROM scheduler_job_runs WHERE seq > 0 {filters} ORDER BY seq DESC LIMIT :limit
@@ -84,7 +83,7 @@ FROM scheduler_job_runs WHERE seq > 0 {filters} ORDER BY seq DESC LIMIT :limit
 -- name: next_due
 -- When something of the queue is due next: a scheduled job, a claim's end, a lease's end.
 SELECT
-  (SELECT MIN(due_at) FROM scheduler_job_runs WHERE lane = 0),
+  (SELECT MIN(due_at) FROM scheduler_job_runs WHERE position = 0),
   (SELECT MIN(claim_expires_at) FROM scheduler_job_runs WHERE claim_expires_at IS NOT NULL),
   (SELECT MIN(expires_at) FROM scheduler_lease_runs WHERE state = 'ACTIVE')
 
@@ -99,7 +98,7 @@ ORDER BY finished_at, seq LIMIT :limit
 
 -- name: delete_job
 -- Guard: ended, and no dead letter.
-DELETE FROM scheduler_job_runs WHERE seq = :seq AND lane IS NULL
+DELETE FROM scheduler_job_runs WHERE seq = :seq AND position IS NULL
   AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE surface = 'queue' AND entity_id = scheduler_job_runs.job_id)
 
 -- name: delete_leases
@@ -113,62 +112,62 @@ SELECT seq, addon_id FROM scheduler_job_runs WHERE seq {in seqs}
 
 -- name: enter_class
 -- A class seen for the first time.
-{insert_ignore} queue_lines (id, addon_id, job_type, cost_units, needs_json)
+{insert_ignore} job_classes (id, addon_id, job_type, cost_units, needs_json)
 VALUES (:id, :addon_id, :job_type, :cost_units, :needs_json) {on_conflict_ignore}
 
 -- name: claim_outlook
 -- What a claim asks first: whether a scheduled job is due by the store's clock, the units used, and whether classes were added
 -- since they were last read; their ids are hashes, so equal sums mean equal sets.
-SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE lane = 0
+SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE position = 0
     AND due_at <= :now_at AND due_at <= {now}),
-  (SELECT used FROM queue_capacity WHERE id = 1), COUNT(*), COALESCE(SUM(id % 1000003), 0) FROM queue_lines
+  (SELECT used FROM queue_capacity WHERE id = 1), COUNT(*), COALESCE(SUM(id % 1000003), 0) FROM job_classes
 
 -- name: list_classes
 -- Every class there ever was.
-SELECT id, addon_id, job_type, cost_units, needs_json FROM queue_lines ORDER BY id
+SELECT id, addon_id, job_type, cost_units, needs_json FROM job_classes ORDER BY id
 
 -- name: head_turn
 -- The least turn that waits at this urgency.
-SELECT MIN(turn) FROM scheduler_job_runs WHERE lane = 1 AND urgency = :urgency
+SELECT MIN(turn) FROM scheduler_job_runs WHERE position = 1 AND urgency = :urgency
 
 -- name: tail_turn
 -- The greatest turn that waits at this urgency.
-SELECT MAX(turn) FROM scheduler_job_runs WHERE lane = 1 AND urgency = :urgency
+SELECT MAX(turn) FROM scheduler_job_runs WHERE position = 1 AND urgency = :urgency
 
 -- name: key_turn
 -- The greatest turn that waits at this urgency under a fairness key.
-SELECT MAX(turn) FROM scheduler_job_runs WHERE lane = 1 AND fairness_key = :fairness_key AND urgency = :urgency
+SELECT MAX(turn) FROM scheduler_job_runs WHERE position = 1 AND fairness_key = :fairness_key AND urgency = :urgency
 
 -- name: list_due
 -- Scheduled jobs whose time has come, by the store's clock.
 SELECT seq, job_id, urgency, fairness_key FROM scheduler_job_runs {force_index job_runs_scheduled}
-WHERE lane = 0 AND due_at <= :now_at AND due_at <= {now} ORDER BY due_at, seq LIMIT :limit {skip_locked}
+WHERE position = 0 AND due_at <= :now_at AND due_at <= {now} ORDER BY due_at, seq LIMIT :limit {skip_locked}
 
 -- name: peek_ready
 -- The head of all that is ready, unlocked: which classes a claim should take from.
-SELECT line_id, urgency, turn, seq FROM scheduler_job_runs {force_index job_runs_ready}
-WHERE lane = 1 ORDER BY urgency, turn, seq LIMIT :limit
+SELECT class_id, urgency, turn, seq FROM scheduler_job_runs {force_index job_runs_ready}
+WHERE position = 1 ORDER BY urgency, turn, seq LIMIT :limit
 
 -- name: peek_class
 -- The head of one class, unlocked.
-SELECT line_id, urgency, turn, seq FROM scheduler_job_runs {force_index job_runs_line}
-WHERE lane = 1 AND line_id = :class_id ORDER BY urgency, turn, seq LIMIT :limit
+SELECT class_id, urgency, turn, seq FROM scheduler_job_runs {force_index job_runs_class}
+WHERE position = 1 AND class_id = :class_id ORDER BY urgency, turn, seq LIMIT :limit
 
 -- name: take_ready
 -- The next ready jobs, held, passing over those that another claim holds.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, attempts, max_attempts,
-  created_at, run_at, next_retry_at, started_at, fairness_key, client_request_id, error_text, metrics_json, urgency, line_id,
+  created_at, run_at, next_retry_at, started_at, fairness_key, client_request_id, error_text, metrics_json, urgency, class_id,
   turn, due_at, claims
 FROM scheduler_job_runs {force_index job_runs_ready}
-WHERE lane = 1 ORDER BY urgency, turn, seq LIMIT :limit {skip_locked}
+WHERE position = 1 ORDER BY urgency, turn, seq LIMIT :limit {skip_locked}
 
 -- name: take_class
 -- The next ready jobs of one class, held, passing over those that another claim holds.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, attempts, max_attempts,
-  created_at, run_at, next_retry_at, started_at, fairness_key, client_request_id, error_text, metrics_json, urgency, line_id,
+  created_at, run_at, next_retry_at, started_at, fairness_key, client_request_id, error_text, metrics_json, urgency, class_id,
   turn, due_at, claims
-FROM scheduler_job_runs {force_index job_runs_line}
-WHERE lane = 1 AND line_id = :class_id ORDER BY urgency, turn, seq LIMIT :limit {skip_locked}
+FROM scheduler_job_runs {force_index job_runs_class}
+WHERE position = 1 AND class_id = :class_id ORDER BY urgency, turn, seq LIMIT :limit {skip_locked}
 
 -- name: list_expired_claims
 -- Claims that ran out by the store's clock, held.
@@ -179,104 +178,104 @@ ORDER BY claim_expires_at LIMIT :limit {skip_locked}
 
 -- name: best_pending_urgency
 -- The most urgent other job that waits for capacity.
-SELECT MIN(urgency) FROM scheduler_job_runs WHERE lane = 3 AND job_id <> :job_id
+SELECT MIN(urgency) FROM scheduler_job_runs WHERE position = 3 AND job_id <> :job_id
 
 -- name: count_ready
 -- How many jobs a worker could claim now, counted up to a limit.
 SELECT COUNT(*) FROM (
-  SELECT seq FROM scheduler_job_runs {force_index job_runs_ready} WHERE lane = 1 LIMIT :limit) AS ready
+  SELECT seq FROM scheduler_job_runs {force_index job_runs_ready} WHERE position = 1 LIMIT :limit) AS ready
 
 -- name: count_pending_ahead
 -- How many wait for capacity before this one.
 SELECT COUNT(*) FROM scheduler_job_runs
-WHERE lane = 3 AND job_id <> :job_id AND (urgency < :urgency OR (urgency = :urgency
+WHERE position = 3 AND job_id <> :job_id AND (urgency < :urgency OR (urgency = :urgency
   AND (pending_at < :pending_at OR (pending_at = :pending_at AND seq < :seq))))
 
 -- name: count_pending_ahead_of_addon
 -- How many of one addon wait for capacity before this one.
 SELECT COUNT(*) FROM scheduler_job_runs
-WHERE lane = 3 AND job_id <> :job_id AND addon_id = :addon_id AND (urgency < :urgency OR (urgency = :urgency
+WHERE position = 3 AND job_id <> :job_id AND addon_id = :addon_id AND (urgency < :urgency OR (urgency = :urgency
   AND (pending_at < :pending_at OR (pending_at = :pending_at AND seq < :seq))))
 
 -- name: count_ready_ahead
 -- How many ready jobs of these classes are before this one, counted up to a limit.
 SELECT COUNT(*) FROM (
-  SELECT seq FROM scheduler_job_runs {force_index job_runs_line}
-  WHERE lane = 1 AND line_id {in class_ids}
+  SELECT seq FROM scheduler_job_runs {force_index job_runs_class}
+  WHERE position = 1 AND class_id {in class_ids}
     AND (urgency < :urgency OR (urgency = :urgency AND (turn < :turn OR (turn = :turn AND seq < :seq))))
   LIMIT :limit) AS ahead
 
 -- name: promote_job
 -- A scheduled job gets its turn. Guard: still scheduled.
-UPDATE scheduler_job_runs SET lane = 1, turn = :turn WHERE seq = :seq AND lane = 0
+UPDATE scheduler_job_runs SET position = 1, turn = :turn WHERE seq = :seq AND position = 0
 
 -- name: claim_job
 -- Guard: still ready.
-UPDATE scheduler_job_runs SET lane = 2, state = 'CLAIMED', claimed_by = :worker_id, claim_token = :claim_token,
+UPDATE scheduler_job_runs SET position = 2, state = 'CLAIMED', claimed_by = :worker_id, claim_token = :claim_token,
   claims = :claims, claim_expires_at = :until, updated_at = :now_at, progress = NULL, note = NULL
-WHERE seq = :seq AND lane = 1
+WHERE seq = :seq AND position = 1
 
 -- name: start_job
 -- Claim and lease in one. Guard: still ready, with so many attempts made.
-UPDATE scheduler_job_runs SET lane = 4, state = 'RUNNING', claimed_by = :worker_id, claim_token = :claim_token,
+UPDATE scheduler_job_runs SET position = 4, state = 'RUNNING', claimed_by = :worker_id, claim_token = :claim_token,
   claims = :claims, lease_id = :lease_id, attempts = :attempts, started_at = :now_at, updated_at = :now_at,
   next_retry_at = NULL, progress = NULL, note = NULL
-WHERE seq = :seq AND lane = 1 AND attempts = :old_attempts
+WHERE seq = :seq AND position = 1 AND attempts = :old_attempts
 
 -- name: grant_job
 -- A claimed job runs. Guard: claimed under this token, the claim lasts by the store's clock, with so many attempts made.
-UPDATE scheduler_job_runs SET lane = 4, state = 'RUNNING', lease_id = :lease_id, attempts = :attempts,
+UPDATE scheduler_job_runs SET position = 4, state = 'RUNNING', lease_id = :lease_id, attempts = :attempts,
   claim_expires_at = NULL, pending_at = NULL, next_retry_at = NULL, started_at = :now_at, updated_at = :now_at
-WHERE seq = :seq AND lane IN (2, 3) AND claim_token = :claim_token AND attempts = :old_attempts AND claim_expires_at > {now}
+WHERE seq = :seq AND position IN (2, 3) AND claim_token = :claim_token AND attempts = :old_attempts AND claim_expires_at > {now}
 
 -- name: deny_job
 -- A refused request waits with its claim kept. Guard: claimed under this token, and the claim lasts by the store's clock.
-UPDATE scheduler_job_runs SET lane = 3, state = 'LEASE_PENDING', next_retry_at = :next_retry_at, claim_expires_at = :until,
+UPDATE scheduler_job_runs SET position = 3, state = 'LEASE_PENDING', next_retry_at = :next_retry_at, claim_expires_at = :until,
   pending_at = COALESCE(pending_at, :now_at), updated_at = :now_at
-WHERE seq = :seq AND lane IN (2, 3) AND claim_token = :claim_token AND claim_expires_at > {now}
+WHERE seq = :seq AND position IN (2, 3) AND claim_token = :claim_token AND claim_expires_at > {now}
 
 -- name: report_job
 -- A worker's word on its claimed job; extends the claim. Guard: that state, under this token, and the claim lasts by the store's clock.
-UPDATE scheduler_job_runs SET lane = :position, state = :new_state, progress = :progress, note = :note,
+UPDATE scheduler_job_runs SET position = :position, state = :new_state, progress = :progress, note = :note,
   claim_expires_at = :until, updated_at = :now_at
-WHERE seq = :seq AND lane IN (2, 3) AND state = :old_state AND claim_token = :claim_token AND claim_expires_at > {now}
+WHERE seq = :seq AND position IN (2, 3) AND state = :old_state AND claim_token = :claim_token AND claim_expires_at > {now}
 
 -- name: note_running_job
 -- A worker's note on its running job. Guard: running under this very lease.
 UPDATE scheduler_job_runs SET progress = :progress, note = :note, updated_at = :now_at
-WHERE job_id = :job_id AND lane = 4 AND lease_id = :lease_id
+WHERE job_id = :job_id AND position = 4 AND lease_id = :lease_id
 
 -- name: cancel_job
 -- Guard: that state, and not running.
-UPDATE scheduler_job_runs SET lane = NULL, state = 'CANCELED', final_status = 'CANCELED', cancel_requested = 1,
+UPDATE scheduler_job_runs SET position = NULL, state = 'CANCELED', final_status = 'CANCELED', cancel_requested = 1,
   cancel_reason = :reason, claim_expires_at = NULL, pending_at = NULL, next_retry_at = NULL, finished_at = :now_at,
   updated_at = :now_at
-WHERE seq = :seq AND lane < 4 AND state = :old_state
+WHERE seq = :seq AND position < 4 AND state = :old_state
 
 -- name: request_cancel
 -- Guard: running.
 UPDATE scheduler_job_runs SET cancel_requested = 1, cancel_reason = :reason, updated_at = :now_at
-WHERE job_id = :job_id AND lane = 4
+WHERE job_id = :job_id AND position = 4
 
 -- name: finish_job
 -- Guard: running under this very lease.
-UPDATE scheduler_job_runs SET lane = NULL, state = :new_state, final_status = :final_status, error_text = :error_text,
+UPDATE scheduler_job_runs SET position = NULL, state = :new_state, final_status = :final_status, error_text = :error_text,
   result_json = :result_json, metrics_json = :metrics_json, finished_at = :now_at, updated_at = :now_at
-WHERE seq = :seq AND lane = 4 AND lease_id = :lease_id
+WHERE seq = :seq AND position = 4 AND lease_id = :lease_id
 
 -- name: requeue_job
 -- Another attempt. Guard: running under this very lease.
-UPDATE scheduler_job_runs SET lane = :position, state = 'QUEUED', claimed_by = NULL, claim_token = 0, lease_id = NULL,
+UPDATE scheduler_job_runs SET position = :position, state = 'QUEUED', claimed_by = NULL, claim_token = 0, lease_id = NULL,
   turn = :turn, due_at = :due_at, next_retry_at = :next_retry_at, error_text = :error_text, result_json = NULL,
   metrics_json = :metrics_json, progress = NULL, note = NULL, updated_at = :now_at
-WHERE seq = :seq AND lane = 4 AND lease_id = :lease_id
+WHERE seq = :seq AND position = 4 AND lease_id = :lease_id
 
 -- name: take_back_job
 -- Back to its place. Guard: claimed under this token. That the claim ran out was found when it was locked.
-UPDATE scheduler_job_runs SET lane = 1, state = 'QUEUED', claimed_by = NULL, claim_token = 0,
+UPDATE scheduler_job_runs SET position = 1, state = 'QUEUED', claimed_by = NULL, claim_token = 0,
   claim_expires_at = NULL, pending_at = NULL, next_retry_at = NULL, turn = :turn, progress = NULL, note = NULL,
   updated_at = :now_at
-WHERE seq = :seq AND lane IN (2, 3) AND claim_token = :claim_token
+WHERE seq = :seq AND position IN (2, 3) AND claim_token = :claim_token
 
 -- name: insert_lease
 -- A new lease.
@@ -397,7 +396,7 @@ SELECT COALESCE(SUM(queued), 0), COALESCE(SUM(running), 0), COALESCE(SUM(arrival
 -- name: compare_gauges
 -- Jobs that wait and run, counted, and the gauges: in one statement, so that both are of one instant.
 SELECT
-  (SELECT COUNT(*) FROM scheduler_job_runs WHERE lane = 0) + (SELECT COUNT(*) FROM scheduler_job_runs WHERE lane = 1),
-  (SELECT COUNT(*) FROM scheduler_job_runs WHERE lane = 4),
+  (SELECT COUNT(*) FROM scheduler_job_runs WHERE position = 0) + (SELECT COUNT(*) FROM scheduler_job_runs WHERE position = 1),
+  (SELECT COUNT(*) FROM scheduler_job_runs WHERE position = 4),
   (SELECT COALESCE(SUM(queued), 0) FROM queue_gauges),
   (SELECT COALESCE(SUM(running), 0) FROM queue_gauges)

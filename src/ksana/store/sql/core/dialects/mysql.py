@@ -50,7 +50,10 @@ class MysqlDialect:
             "text": "CAST({} AS CHAR)",
             "sha256": "SHA2({}, 256)",
             "widen": "ALTER TABLE {} MODIFY {} {} NOT NULL",
-            "postgres": "",  # a statement for PostgreSQL alone
+            # statements for one of them alone
+            "postgres": "",
+            "mysql": "{}",
+            "sqlite": "",
         },
         parameter="%({})s",
         keeps_where=False,

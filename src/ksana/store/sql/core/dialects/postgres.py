@@ -103,7 +103,10 @@ class PostgresDialect:
             "text": "CAST({} AS TEXT)",
             "sha256": "encode(sha256(convert_to({}::text, 'UTF8')), 'hex')",
             "widen": "ALTER TABLE {} ALTER COLUMN {} TYPE {}",
-            "postgres": "{}",  # a statement for PostgreSQL alone
+            # statements for one of them alone
+            "postgres": "{}",
+            "mysql": "",
+            "sqlite": "",
         },
         parameter="%({})s",
         keeps_where=True,

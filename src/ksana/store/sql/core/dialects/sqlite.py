@@ -50,7 +50,10 @@ class SqliteDialect:
             "text": "CAST({} AS TEXT)",
             "sha256": "ksana_sha256({})",
             "widen": "",  # it does not enforce lengths
-            "postgres": "",  # a statement for PostgreSQL alone
+            # statements for one of them alone
+            "postgres": "",
+            "mysql": "",
+            "sqlite": "{}",
         },
         parameter=":{}",
         keeps_where=True,
