@@ -7,7 +7,6 @@ listening → stop the loops → leave → flush.
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -30,6 +29,7 @@ from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND, Micros
 from ksana.boot import banner, instance_identity, secrets
+from ksana.boot.collector import calm_collector
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.coordination import CoordinationNotes
 from ksana.boot.descriptors import DescriptorPlan, plan_descriptors, raise_limit, tell_if_few
@@ -168,7 +168,15 @@ class KsanaServer:
         )
         letters = dead_letter_routes(self._dead_letters)
         routes = [surface.routes for surface in self._surfaces]
-        app = create_app(seen, letters, *routes, stats=stats, spans=self._spans, logs=self._logs)
+        app = create_app(
+            seen,
+            letters,
+            *routes,
+            stats=stats,
+            spans=self._spans,
+            logs=self._logs,
+            words={surface.name: surface.words for surface in self._surfaces},
+        )
         server = self._settings.server
         grace_sec = -(-server.graceful_timeout_us // SECOND)
         guard = ConnectionGuard(self._descriptors.connections, self._settings.limits.connections)
@@ -277,7 +285,7 @@ class KsanaServer:
         for surface in self._surfaces:
             for loop in surface.loops:
                 start(loop)
-        _calm_collector()
+        calm_collector()
         is_shown = self._logs.form == "console" or sys.stdout.isatty()
         banner.announce(address, store.url, found, is_shown=is_shown)
 
@@ -353,15 +361,6 @@ def _jobs(settings: Settings) -> Jobs:
     timers = settings.section(TimerSettings)
     defaults = TimerDefaults(timers.default_timeout_us, timers.max_retries, timers.retry_backoff_us)
     return Jobs(defaults, Path(settings.store.data_dir, "jobs.json"))
-
-
-def _calm_collector() -> None:
-    """What was loaded at the start lives as long as the process: the collector need not look at it
-    again, and what runs make is freed by counting. Measured: a seventh of the CPU of a burst of
-    firings."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 async def serve(settings: Settings, logs: LogSwitch | None = None) -> int:

@@ -12,6 +12,7 @@ import msgspec
 
 from ksana.api.core.routing import AnyRoute
 from ksana.api.core.services import ApiSettings, Check
+from ksana.api.core.words import Words
 from ksana.base.clock import Clock
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.descriptors import DescriptorPlan
@@ -76,6 +77,8 @@ class Surface(msgspec.Struct, frozen=True):
     routes: tuple[AnyRoute, ...] = ()
     events: tuple[EventKind, ...] = ()
     """The events it records."""
+    words: Words = {}
+    """What the API's description says of its members."""
     loops: tuple[Loop, ...] = ()
     """Started in this order once the store is open, stopped in the reverse order."""
     found: Callable[[Any], dict[str, int]] | None = None

@@ -5,7 +5,7 @@ Surfaces hand in their routes; nothing here knows what they do.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
 import structlog
@@ -26,6 +26,7 @@ from ksana.api.core.pipeline import (
 from ksana.api.core.routing import AnyRoute, Call, Route, Router, SocketRoute
 from ksana.api.core.services import LogControl, Services
 from ksana.api.core.traffic import RequestSpans
+from ksana.api.core.words import Words
 from ksana.base.errors import KsanaError, NotFoundError
 
 log = structlog.get_logger("ksana.api")
@@ -44,6 +45,7 @@ def create_app(
     stats: StatsSections | None = None,
     spans: RequestSpans | None = None,
     logs: LogControl | None = None,
+    words: Mapping[str, Words] | None = None,
 ) -> "Application":
     """Compose the app of the foundation's routes and those of the surfaces. Raise ValueError for
     routes that contradict each other or opt into the fast path and cannot be served there."""
@@ -58,7 +60,7 @@ def create_app(
         routes.extend(surface)
     routes.append(docs.root_route(routes))
     described = [route for route in routes if isinstance(route, Route) and not route.hidden]
-    routes.append(openapi.route(described, services.settings.version))
+    routes.append(openapi.route(described, services.settings.version, words or {}))
     return Application(services, routes, spans, logs)
 
 

@@ -135,6 +135,7 @@ def routes(services: Services) -> list[AnyRoute]:
             tags=("events",),
             summary="Events live, as server-sent events; resumes by Last-Event-ID or after",
             media_types=("text/event-stream",),
+            request_headers=("Last-Event-ID",),
         ),
     ]
 

@@ -36,6 +36,8 @@ class StatsSections:
 
 
 class Alive(msgspec.Struct, frozen=True):
+    """The process answers."""
+
     status: str
 
 
@@ -48,6 +50,8 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Version(msgspec.Struct, frozen=True):
+    """What runs."""
+
     version: str
     python: str
     tzdata: str
@@ -55,6 +59,8 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class StoreStats(msgspec.Struct, frozen=True):
+    """How the store fares."""
+
     kind: str
     ok: bool
     reason: str | None

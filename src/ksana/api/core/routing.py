@@ -110,6 +110,7 @@ class Route:
     """
 
     __slots__ = (
+        "answer_headers",
         "answers",
         "any_query",
         "body",
@@ -126,6 +127,7 @@ class Route:
         "method",
         "path",
         "query",
+        "request_headers",
         "scope",
         "segments",
         "summary",
@@ -149,6 +151,8 @@ class Route:
         empty_body_ok: bool = False,
         ignored_members: frozenset[str] = frozenset(),
         media_types: tuple[str, ...] = ("application/json",),
+        request_headers: tuple[str, ...] = (),
+        answer_headers: tuple[str, ...] = (),
         hidden: bool = False,
         any_query: bool = False,
         is_fastpath: bool = False,
@@ -171,6 +175,10 @@ class Route:
         self.has_ignored = bool(ignored_members)
         self.media_types = media_types
         """What a success may come as, for OpenAPI."""
+        self.request_headers = request_headers
+        """Headers that mean something here, for OpenAPI; `words` has what."""
+        self.answer_headers = answer_headers
+        """Headers of a success besides the usual ones, for OpenAPI."""
         self.hidden = hidden
         """Not in OpenAPI: pages for people."""
         self.any_query = any_query or hidden

@@ -3,6 +3,16 @@
 from typing import Any, Final
 
 from ksana.api.core.routing import AnyRoute, Converter, Route
+from ksana.api.governance.answers import (
+    AuditPage,
+    GateList,
+    GovernanceJobExplained,
+    GovernanceJobPage,
+    GovernanceResults,
+    ObjectExplained,
+    PulledJobs,
+    Requeued,
+)
 from ksana.api.governance.jobs import GovernanceJobEndpoints
 from ksana.api.governance.objects import AuditEndpoints, ObjectEndpoints
 from ksana.api.governance.reading import (
@@ -30,7 +40,7 @@ from ksana.api.governance.shapes import (
 from ksana.api.governance.views import AuditView, GateView, GovernanceJobView, ObjectView
 from ksana.service.governance.audit import AuditService
 from ksana.service.governance.explain import GovernanceExplainer
-from ksana.service.governance.figures import GovernanceStats
+from ksana.service.governance.figures import GovernanceMetrics, GovernanceStats
 from ksana.service.governance.service import GovernanceService
 
 BASE: Final = "/scheduler"
@@ -81,6 +91,7 @@ def _route(method: str, path: str, handler: Any, summary: str, **more: Any) -> R
 
 def _job_routes(jobs: GovernanceJobEndpoints) -> list[AnyRoute]:
     job: dict[int, Any] = {200: GovernanceJobView}
+    each: dict[int, Any] = {200: GovernanceResults}
     return [
         _route(
             "POST",
@@ -90,13 +101,21 @@ def _job_routes(jobs: GovernanceJobEndpoints) -> list[AnyRoute]:
             body=EnqueueBody,
             answers={201: GovernanceJobView, 200: GovernanceJobView},
         ),
-        _route("POST", "/jobs/pull", jobs.pull, "Pull due jobs.", body=PullBody),
+        _route(
+            "POST",
+            "/jobs/pull",
+            jobs.pull,
+            "Pull due jobs.",
+            body=PullBody,
+            answers={200: PulledJobs},
+        ),
         _route(
             "POST",
             "/jobs/ack-batch",
             jobs.ack_batch,
             "Acknowledge up to 500 jobs.",
             body=AckBatch,
+            answers=each,
             max_body=BATCH_BODY,
         ),
         _route(
@@ -105,6 +124,7 @@ def _job_routes(jobs: GovernanceJobEndpoints) -> list[AnyRoute]:
             jobs.fail_batch,
             "Fail up to 500 jobs.",
             body=FailBatch,
+            answers=each,
             max_body=BATCH_BODY,
         ),
         _route(
@@ -113,6 +133,7 @@ def _job_routes(jobs: GovernanceJobEndpoints) -> list[AnyRoute]:
             jobs.renew_batch,
             "Hold up to 500 jobs longer.",
             body=RenewBatch,
+            answers=each,
         ),
         _route(
             "POST",
@@ -121,8 +142,16 @@ def _job_routes(jobs: GovernanceJobEndpoints) -> list[AnyRoute]:
             "Queue all dead letters again that match.",
             body=RequeueBody,
             empty_body_ok=True,
+            answers={200: Requeued},
         ),
-        _route("GET", "/jobs", jobs.list, "List jobs, newest first.", query=JobsQuery),
+        _route(
+            "GET",
+            "/jobs",
+            jobs.list,
+            "List jobs, newest first.",
+            query=JobsQuery,
+            answers={200: GovernanceJobPage},
+        ),
         _route("GET", "/jobs/{job_id}", jobs.get, "Get a job.", answers=job),
         _route(
             "POST",
@@ -155,6 +184,7 @@ def _job_routes(jobs: GovernanceJobEndpoints) -> list[AnyRoute]:
             "/jobs/{job_id}/explain",
             jobs.explain,
             "Explain why a job waits, or ended as it did.",
+            answers={200: GovernanceJobExplained},
         ),
     ]
 
@@ -179,8 +209,9 @@ def _other_routes(governance: Governance) -> list[AnyRoute]:
             f"{path}/explain",
             objects.explain,
             "Explain what comes next for an object.",
+            answers={200: ObjectExplained},
         ),
-        _route("GET", "/gates", objects.list_gates, "List the gates."),
+        _route("GET", "/gates", objects.list_gates, "List the gates.", answers={200: GateList}),
         _route(
             "PUT",
             "/gates/{gate}",
@@ -189,7 +220,14 @@ def _other_routes(governance: Governance) -> list[AnyRoute]:
             body=GateBody,
             answers={200: GateView},
         ),
-        _route("GET", "/audit", audit.list, "List audit entries, newest first.", query=AuditQuery),
+        _route(
+            "GET",
+            "/audit",
+            audit.list,
+            "List audit entries, newest first.",
+            query=AuditQuery,
+            answers={200: AuditPage},
+        ),
         _route(
             "GET",
             "/audit/{entry_id}",
@@ -197,5 +235,11 @@ def _other_routes(governance: Governance) -> list[AnyRoute]:
             "Get an audit entry.",
             answers={200: AuditView},
         ),
-        _route("GET", "/metrics", audit.metrics, "Figures of governance."),
+        _route(
+            "GET",
+            "/metrics",
+            audit.metrics,
+            "Figures of governance.",
+            answers={200: GovernanceMetrics},
+        ),
     ]

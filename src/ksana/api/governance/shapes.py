@@ -1,7 +1,7 @@
 """What the endpoints of governance take. Bodies people write are strict; what workers report may
 carry more."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -34,6 +34,10 @@ Refs = Annotated[list[Any], Meta(max_length=1000)]
 class EnqueueBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job to enqueue. The members that the server sets may be sent back and are passed over."""
 
+    SERVER_OWNED: ClassVar = (
+        *("job_id", "attempt", "status", "last_error", "created_at", "updated_at"),
+    )
+
     object_type: ObjectType
     object_id: ObjectId
     action: Action
@@ -65,6 +69,10 @@ class PullBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class ObjectBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An object, or what changes of it. A null sets a member back to its default."""
+
+    SERVER_OWNED: ClassVar = (
+        *("object_type", "object_id", "version", "decayed_at", "created_at", "updated_at"),
+    )
 
     status: Name | UnsetType | None = UNSET
     epistemic_state: Epistemic | UnsetType | None = UNSET

@@ -4,6 +4,7 @@ from typing import Any
 
 from ksana.api.core.routing import Answer, AnyRoute, Call, Handler, Route, SocketRoute
 from ksana.api.nodes import asyncapi
+from ksana.api.nodes.answers import ClusterShown, LetterReplayed
 from ksana.api.nodes.key_watch import SCOPE, KeyWatch
 from ksana.api.nodes.node_socket import NodeSocket
 from ksana.api.nodes.session_socket import SessionSocket
@@ -101,6 +102,7 @@ def _job_routes(service: NodeJobService) -> list[AnyRoute]:
             tags=_TAGS,
             body=SubmitNodeJob,
             answers={201: NodeJobAccepted, 200: NodeJobAccepted},
+            answer_headers=("Location",),
         ),
         Route(
             "GET",
@@ -185,6 +187,7 @@ def _cluster_routes(cluster: ClusterService) -> list[AnyRoute]:
         return Answer(204)
 
     one = _CLUSTER + "/dlq/{instance}/{id}"
+    shown, replayed = {200: ClusterShown}, {202: LetterReplayed}
     listing = Route(
         "GET",
         _CLUSTER + "/dlq",
@@ -197,8 +200,8 @@ def _cluster_routes(cluster: ClusterService) -> list[AnyRoute]:
     )
     return [
         listing,
-        _plain("GET", _CLUSTER, get_cluster, "nodes:read", "How the instances fare", {200: Any}),
-        _plain("POST", one + "/replay", replay, "nodes:admin", "Handle it again", {202: Any}),
+        _plain("GET", _CLUSTER, get_cluster, "nodes:read", "How the instances fare", shown),
+        _plain("POST", one + "/replay", replay, "nodes:admin", "Handle it again", replayed),
         _plain("DELETE", one, delete, "nodes:admin", "Remove a dead letter", {204: None}),
     ]
 

@@ -3,6 +3,20 @@
 from typing import Any, Final
 
 from ksana.api.core.routing import AnyRoute, Route
+from ksana.api.queue.answers import (
+    ClaimAnswer,
+    HeartbeatResults,
+    JobDetail,
+    JobEvents,
+    JobExplained,
+    JobPage,
+    JobsAnswer,
+    LeaseAnswer,
+    LeaseDecision,
+    QueueFigures,
+    ReleaseResults,
+    SeriesAnswer,
+)
 from ksana.api.queue.jobs import JobEndpoints
 from ksana.api.queue.leases import LeaseEndpoints
 from ksana.api.queue.shapes import (
@@ -70,6 +84,8 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             "Submit a job.",
             body=SubmitJob,
             answers={201: JobAnswer},
+            request_headers=("Idempotency-Key",),
+            answer_headers=("Idempotency-Replayed",),
         ),
         route(
             "POST",
@@ -77,7 +93,7 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             jobs.submit_batch,
             "Submit up to 1,000 jobs, all or none.",
             body=SubmitBatch,
-            answers={201: Any},
+            answers={201: JobsAnswer},
             max_body=BATCH_BODY,
         ),
         route(
@@ -86,10 +102,23 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             jobs.claim,
             "Claim the next jobs.",
             body=ClaimBody,
-            answers={200: Any, 204: None},
+            answers={200: ClaimAnswer, 204: None},
         ),
-        route("GET", "/jobs", jobs.list, "List jobs, newest first.", query=ListQuery),
-        route("GET", "/jobs/{job_id:uuid}", jobs.get, "Get a job and its result."),
+        route(
+            "GET",
+            "/jobs",
+            jobs.list,
+            "List jobs, newest first.",
+            query=ListQuery,
+            answers={200: JobPage},
+        ),
+        route(
+            "GET",
+            "/jobs/{job_id:uuid}",
+            jobs.get,
+            "Get a job and its result.",
+            answers={200: JobDetail},
+        ),
         route(
             "POST",
             "/jobs/{job_id:uuid}/status",
@@ -112,12 +141,14 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             "/jobs/{job_id:uuid}/events",
             jobs.events,
             "List what happened to a job and its leases.",
+            answers={200: JobEvents},
         ),
         route(
             "GET",
             "/jobs/{job_id:uuid}/explain",
             jobs.explain,
             "Explain why a job waits, runs or ended.",
+            answers={200: JobExplained},
         ),
         route(
             "POST",
@@ -125,6 +156,7 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             leases.request_lease,
             "Ask to run a claimed job.",
             body=LeaseBody,
+            answers={200: LeaseDecision},
         ),
         route(
             "POST",
@@ -132,6 +164,7 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             leases.heartbeat_batch,
             "Send up to 500 heartbeats.",
             body=HeartbeatBatch,
+            answers={200: HeartbeatResults},
             max_body=BATCH_BODY,
         ),
         route(
@@ -140,6 +173,7 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             leases.release_batch,
             "Release up to 500 leases.",
             body=ReleaseBatch,
+            answers={200: ReleaseResults},
             max_body=BATCH_BODY,
         ),
         route(
@@ -159,9 +193,19 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             body=ReleaseBody,
             answers={200: ReleaseAnswer},
         ),
-        route("GET", "/lease/{lease_id:uuid}", leases.get_lease, "Get a lease."),
         route(
-            "GET", "/stats/snapshot", stats.snapshot, "Capacity, jobs and leases at this moment."
+            "GET",
+            "/lease/{lease_id:uuid}",
+            leases.get_lease,
+            "Get a lease.",
+            answers={200: LeaseAnswer},
+        ),
+        route(
+            "GET",
+            "/stats/snapshot",
+            stats.snapshot,
+            "Capacity, jobs and leases at this moment.",
+            answers={200: QueueFigures},
         ),
         route(
             "GET",
@@ -169,5 +213,6 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             stats.series,
             "A figure of the queue over time.",
             query=SeriesQuery,
+            answers={200: SeriesAnswer},
         ),
     ]

@@ -1,7 +1,7 @@
 """What the queue's endpoints take. Bodies people write are strict; what workers report may carry
 more. What they answer is in `views`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -52,6 +52,8 @@ class ServerOwned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class SubmitJob(ServerOwned, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A job to submit."""
+
+    SERVER_OWNED: ClassVar = ServerOwned.__struct_fields__
 
     addon_id: Name
     job_type: Name

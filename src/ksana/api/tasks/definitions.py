@@ -59,10 +59,14 @@ class TaskChanged(TaskView, frozen=True, kw_only=True):
 
 
 class TaskSwitched(msgspec.Struct, frozen=True):
+    """The state of the task now."""
+
     status: Literal["ENABLED", "DISABLED"]
 
 
 class TaskDeleted(msgspec.Struct, frozen=True):
+    """The task is deleted; its history stays."""
+
     deleted: bool
 
 
@@ -74,6 +78,8 @@ class TriggerBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunTriggered(msgspec.Struct, frozen=True):
+    """The run that was made."""
+
     run_id: int
     uid: str
 
@@ -213,6 +219,8 @@ def routes(surface: TaskSurface) -> list[Route]:
             body=WholeTask,
             answers={201: TaskView},
             ignored_members=owned,
+            request_headers=("Idempotency-Key",),
+            answer_headers=("Idempotency-Replayed",),
         ),
         route(
             "GET",
@@ -228,6 +236,7 @@ def routes(surface: TaskSurface) -> list[Route]:
             edge.get_task,
             "Read a task and its newest run",
             answers={200: TaskDetail},
+            answer_headers=("ETag",),
         ),
         route(
             "PUT",
@@ -237,6 +246,8 @@ def routes(surface: TaskSurface) -> list[Route]:
             body=WholeTask,
             answers={200: TaskView},
             ignored_members=owned,
+            request_headers=("If-Match",),
+            answer_headers=("ETag",),
         ),
         route(
             "PATCH",
@@ -246,6 +257,8 @@ def routes(surface: TaskSurface) -> list[Route]:
             body=TaskBody,
             answers={200: TaskChanged},
             ignored_members=owned,
+            request_headers=("If-Match",),
+            answer_headers=("ETag",),
         ),
         route(
             "PATCH",
@@ -276,6 +289,8 @@ def routes(surface: TaskSurface) -> list[Route]:
             body=TriggerBody,
             empty_body_ok=True,
             answers={202: RunTriggered},
+            request_headers=("Idempotency-Key",),
+            answer_headers=("Idempotency-Replayed",),
         ),
     ]
 

@@ -58,6 +58,30 @@ class HandedTo(msgspec.Struct, frozen=True):
     job_id: str
 
 
+class TimingShown(msgspec.Struct, frozen=True):
+    """How long each phase of an attempt took."""
+
+    dns_ms: float
+    connect_ms: float
+    tls_ms: float
+    first_byte_ms: float
+    total_ms: float
+
+
+class AttemptShown(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at a run, as it was recorded."""
+
+    attempt: int
+    started_at: str | None
+    ended_at: str
+    status: str
+    response_code: int | None
+    error: str | None
+    instance: str | None
+    timing: TimingShown | msgspec.UnsetType = msgspec.UNSET
+    sends: int | msgspec.UnsetType = msgspec.UNSET
+
+
 class RunShown(msgspec.Struct, frozen=True, kw_only=True):
     """A run as it is answered. Tokens and secrets read `***`."""
 
@@ -88,7 +112,7 @@ class RunShown(msgspec.Struct, frozen=True, kw_only=True):
     callback_data: Any
     trace_id: str
     handed_to: HandedTo | None
-    attempts: list[Any]
+    attempts: list[AttemptShown]
     created_at: str
     updated_at: str
 
@@ -120,6 +144,8 @@ class RunList(msgspec.Struct, frozen=True):
 
 
 class RunCanceled(msgspec.Struct, frozen=True):
+    """The run is cancelled."""
+
     run_id: int
     status: str
 

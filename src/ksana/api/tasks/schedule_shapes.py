@@ -3,7 +3,7 @@
 checked schedule, and back."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -42,6 +42,8 @@ _OF_KIND: Final = {
 class ScheduleBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a task is due. Which members go with which kind is checked besides; `anchor_at` is ours
     and ignored."""
+
+    SERVER_OWNED: ClassVar[tuple[str, ...]] = ("anchor_at",)
 
     kind: Literal["once", "every", "cron"] | Unset | None = UNSET
     run_at: Time | Unset | None = UNSET

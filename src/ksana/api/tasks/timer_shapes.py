@@ -2,7 +2,7 @@
 the way between both and the domain. What T cannot express of a record is left as it is."""
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -57,6 +57,8 @@ class HttpBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class TimerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A timer, whole or in part."""
 
+    SERVER_OWNED: ClassVar[tuple[str, ...]] = ("id",)
+
     id: str | Unset | None = UNSET
     name: Annotated[str, msgspec.Meta(max_length=128)] | Unset | None = UNSET
     enabled: bool | Unset | None = UNSET
@@ -71,11 +73,15 @@ class TimerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class WholeTimer(TimerBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A timer to make. An empty id is generated."""
 
+    SERVER_OWNED: ClassVar[tuple[str, ...]] = ()
+
     http: HttpBody
     schedule: ScheduleBody
 
 
 class HttpView(msgspec.Struct, frozen=True):
+    """The call that a timer makes."""
+
     method: str
     url: str
     headers: dict[str, str]

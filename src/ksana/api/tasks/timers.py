@@ -145,6 +145,8 @@ def routes(surface: TaskSurface) -> list[Route]:
             answers={201: TimerView},
             ignored_members=_SERVER_OWNED,
             is_fastpath=True,
+            request_headers=("Idempotency-Key",),
+            answer_headers=("Idempotency-Replayed",),
         ),
         route(
             "GET",
@@ -153,6 +155,7 @@ def routes(surface: TaskSurface) -> list[Route]:
             "List timers, oldest first",
             query=TimerQuery,
             answers={200: list[TimerView]},
+            answer_headers=("X-Next-Cursor",),
         ),
         route("GET", "/jobs/{id}", edge.get_timer, "Read a timer", answers=whole),
         route(
@@ -171,6 +174,8 @@ def routes(surface: TaskSurface) -> list[Route]:
             edge.run_timer_now,
             "Run a timer at once, beside its schedule",
             answers={202: RunStarted, **conflict},
+            request_headers=("Idempotency-Key",),
+            answer_headers=("Idempotency-Replayed",),
         ),
         route(
             "POST",

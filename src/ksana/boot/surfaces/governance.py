@@ -6,6 +6,7 @@ from typing import Any, Final
 from prometheus_client.core import GaugeMetricFamily
 
 from ksana.api.governance.routes import Governance
+from ksana.api.governance.words import WORDS
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError
 from ksana.base.instant import SECOND, Instant, Micros
@@ -85,6 +86,7 @@ def make_surface(core: CoreServices) -> Surface:
     return Surface(
         name="governance",
         events=KINDS,
+        words=WORDS,
         routes=endpoints.routes(),
         loops=tuple(loops),
         found=find_jobs,

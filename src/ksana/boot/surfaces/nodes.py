@@ -11,6 +11,7 @@ from ksana.api.core.services import Check
 from ksana.api.nodes.key_watch import KeyWatch
 from ksana.api.nodes.routes import routes
 from ksana.api.nodes.sockets import SocketBounds
+from ksana.api.nodes.words import WORDS
 from ksana.base.instant import SECOND, Instant
 from ksana.boot.fabrics import KEYS_CHANGED, make_fabric
 from ksana.boot.instance_identity import find_host
@@ -80,6 +81,7 @@ def make_surface(core: CoreServices) -> Surface:
     return Surface(
         name="nodes",
         events=KINDS,
+        words=WORDS,
         routes=tuple(routes(engine, service, keys, bounds)),
         loops=(
             Loop("node-fabric", lambda: keep_open(fabric)),

@@ -6,6 +6,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ksana.api.queue.routes import Queue
+from ksana.api.queue.words import WORDS
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.settings.sections.queue import CapacitySettings, QueueSettings
 from ksana.boot.surface import CoreServices, Surface, listen
@@ -46,6 +47,7 @@ def make_surface(core: CoreServices) -> Surface:
     return Surface(
         name="queue",
         events=KINDS,
+        words=WORDS,
         routes=Queue(service, stats, QueueExplainer(core.store, limits, service.classes)).routes(),
         loops=(
             Loop("queue-leasing", service.leasing.pump.run),

@@ -16,12 +16,13 @@ from ksana.api.tasks import runs as runs_api
 from ksana.api.tasks import schedules as schedules_api
 from ksana.api.tasks import timers as timers_api
 from ksana.api.tasks.members import Defaults, TaskSurface
+from ksana.api.tasks.words import WORDS
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.boot.metrics import LABEL_CAP
-from ksana.boot.own_places import list_own_places
 from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings, TimerSettings
 from ksana.boot.surface import CoreServices, Surface
+from ksana.boot.task_calls import find_callback_base, make_caller_factory
 from ksana.boot.task_hints import TaskHints
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.changes import METRIC_OF
@@ -41,8 +42,6 @@ from ksana.engine.tasks.resealing import Resealer
 from ksana.engine.tasks.run_history import RunHistory, add_run_history
 from ksana.engine.tasks.run_log import RunLog
 from ksana.engine.tasks.task_secrets import TaskSecrets
-from ksana.outbound.by_scheme import HttpCaller
-from ksana.outbound.egress import EgressPolicy
 from ksana.ports.handover import NO_NODES, NO_QUEUE, QueueJobs, RunNodeJobs
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
@@ -241,6 +240,7 @@ def make_surface(core: CoreServices) -> Surface:
     return Surface(
         name="tasks",
         events=KINDS,
+        words=WORDS,
         routes=(
             *_list_routes(surface),
             *explain_api.routes(ExplainService(store, queue_runs.jobs)),
@@ -286,14 +286,14 @@ def _make_delivery(
     return Delivery(
         core.store,
         core.clock,
-        _caller_factory(core),
+        make_caller_factory(core),
         core.membership.instance_id,
         core.membership,
         metrics,
         others,
         workers=limits.workers,
         per_host=limits.per_host,
-        callback_base=_callback_base(core),
+        callback_base=find_callback_base(core.settings),
         agent=f"ksana/{__version__}",
         secrets=secrets,
     )
@@ -326,29 +326,6 @@ def _call_families(delivery: Delivery, workers: int) -> Iterable[Any]:
 def _list_routes(surface: TaskSurface) -> list[AnyRoute]:
     modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
     return [route for module in modules for route in module.routes(surface)]
-
-
-def _caller_factory(core: CoreServices) -> Callable[[], HttpCaller]:
-    egress, limits = core.settings.egress, core.settings.section(TaskSettings)
-    own = list_own_places(core.settings)
-    policy = EgressPolicy(allow=egress.allow, deny=egress.deny, own=own)
-    kept = core.descriptors.kept_calls
-    return lambda: HttpCaller(policy, max_idle=kept, plain_http=limits.plain_http)
-
-
-def _callback_base(core: CoreServices) -> str:
-    base = core.settings.section(CallbackSettings).base_url.rstrip("/")
-    if not base:
-        server = core.settings.server
-        host = (
-            "127.0.0.1"
-            if server.host in ("0.0.0.0", "")
-            else "[::1]"
-            if server.host == "::"
-            else server.host
-        )
-        base = f"http://{host}:{server.port}"
-    return base if base.endswith("/callbacks") else f"{base}/api/v1/callbacks"
 
 
 def _found(tx: TasksTx) -> dict[str, int]:
