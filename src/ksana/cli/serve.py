@@ -20,10 +20,12 @@ def attach(app: typer.Typer) -> None:
 def serve(loaded: Loaded) -> None:
     """Start the server and stay until it is told to stop."""
     from ksana.base.clock import SystemClock
+    from ksana.boot.allocator import set_allocator
     from ksana.boot.logs import start_logging
     from ksana.boot.server import serve as serve_until_stopped
 
     settings = loaded.settings
+    set_allocator()
     # A name server that is silent holds a thread for four seconds, not for ten.
     os.environ.setdefault("RES_OPTIONS", "timeout:2 attempts:2")
     os.umask(0o077)  # the store's files have their modes anyway; this is for whatever else is made

@@ -211,7 +211,7 @@ class FastpathProtocol(GuardedProtocol):
             self.transport.close()
         elif not self.transport.is_closing():
             keep_alive = request.keep_alive
-            self.transport.write(self._join(response, response.body, keep_alive))
+            self._write(response, response.body, keep_alive)
             if not keep_alive or response.closes:
                 self.transport.close()
         self.on_response_complete()
@@ -227,7 +227,7 @@ class FastpathProtocol(GuardedProtocol):
         if cycle.disconnected and not self._is_half_closed:
             return False
         body = b"" if cycle.scope["method"] == "HEAD" else response.body
-        self.transport.write(self._join(response, body, cycle.keep_alive))
+        self._write(response, body, cycle.keep_alive)
         cycle.response_started = cycle.response_complete = True
         # It holds the cycle, which holds the scope.
         cycle.scope.pop(RESPOND, None)  # type: ignore[typeddict-item]
@@ -238,13 +238,20 @@ class FastpathProtocol(GuardedProtocol):
         cycle.on_response()
         return True
 
-    def _join(self, response: RenderedResponse, body: bytes, keep_alive: bool) -> bytes:
+    def _write(self, response: RenderedResponse, body: bytes, keep_alive: bool) -> None:
+        """Write the whole answer: a small one in one piece, a large one without a copy of it."""
+        if len(body) <= MAX_BUFFERED:
+            self.transport.write(self._join_head(response, keep_alive) + body)
+        else:
+            self.transport.writelines([self._join_head(response, keep_alive), body])
+
+    def _join_head(self, response: RenderedResponse, keep_alive: bool) -> bytes:
         default = self.server_state.default_headers
         if default is not self._default_from:
             self._default_from = default
             self._default_head = b"".join(b"%s: %s\r\n" % header for header in default)
         end = b"\r\n" if keep_alive or response.closes else b"connection: close\r\n\r\n"
-        return STATUS_LINE[response.status] + self._default_head + response.head + end + body
+        return STATUS_LINE[response.status] + self._default_head + response.head + end
 
 
 async def _receive_nothing() -> dict[str, Any]:

@@ -7,6 +7,7 @@ body. Surfaces hand in their routes; nothing here knows what they do, and nothin
 socket.
 """
 
+import asyncio
 import itertools
 import re
 from collections.abc import AsyncIterator, Iterable
@@ -25,6 +26,7 @@ from ksana.api.core.body import (
     too_large,
 )
 from ksana.api.core.errors import error_body, refusal
+from ksana.api.core.page_turns import PageTurns
 from ksana.api.core.query import decode_query, refuse_query
 from ksana.api.core.rate_limit import RateLimiter
 from ksana.api.core.routing import (
@@ -136,6 +138,7 @@ class Pipeline:
         self._traffic = Traffic(spans)
         services.metrics.register(self._traffic)
         self._logs = logs or NO_ACCESS_LOG
+        self._pages = PageTurns()
         self._limiter = RateLimiter(
             services.settings.rate,
             self._monotonic,
@@ -168,15 +171,16 @@ class Pipeline:
                 )
             elif request.query_string and not route.any_query:
                 refuse_query(request.query_string)
-            if route.decoder is None:
-                value = await route.handler(call)
+            if route.is_page:
+                ready = await self._read_page(route, call, request)
+            elif route.decoder is None:
+                ready = _encode_answer(await route.handler(call))
             else:
                 raw = request.body
                 if request.receive is not None:
                     raw = await read_body(request.receive, max_body)
-                body = decode_body(route, raw, headers.get(b"content-type"))
-                value = await route.handler(call, body)
-            ready = _encode_answer(value)
+                sent = decode_body(route, raw, headers.get(b"content-type"))
+                ready = _encode_answer(await route.handler(call, sent))
             if isinstance(ready, Stream):
                 counted = self._count_stream(
                     ready, request, template, started, request_id, principal
@@ -186,9 +190,25 @@ class Pipeline:
         except Exception as error:
             content = _refuse(error, request, template, request_id)
             head = _content_head(content, request_id)
-        size = len(content.body)
-        self.count(request, template, started, content.status, size, request_id, principal)
+        self.count(
+            request, template, started, content.status, len(content.body), request_id, principal
+        )
         return RenderedResponse(content.status, head, content.body, None, _CLOSE in content.headers)
+
+    async def _read_page(
+        self, route: Route, call: Call, request: IncomingRequest
+    ) -> Content | Stream:
+        """Read and encode a page in its turn: the rows are gone when the next one's are read."""
+        await self._pages.take(call.principal, request.peer)
+        size, began = 0, 0.0
+        try:
+            value = await route.handler(call)
+            began = asyncio.get_running_loop().time()
+            ready = _encode_answer(value)
+            size = len(ready.body) if isinstance(ready, Content) else 0
+            return ready
+        finally:
+            self._pages.give_back(size, began)
 
     def count(
         self,

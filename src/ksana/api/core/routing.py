@@ -24,6 +24,7 @@ Converter = Callable[[str], Any]
 
 MAX_ID: Final = 2**53 - 1
 _PARAMETER = re.compile(r"\{([a-z_]+)(?::([a-z]+))?\}\Z", re.ASCII)
+_SIZES: Final = frozenset({"limit", "page_size"})
 _DIGITS = re.compile(r"[0-9]{1,16}\Z", re.ASCII)
 
 
@@ -122,6 +123,7 @@ class Route:
         "hidden",
         "ignored_members",
         "is_fastpath",
+        "is_page",
         "max_body",
         "media_types",
         "method",
@@ -187,6 +189,8 @@ class Route:
         self.is_fastpath = is_fastpath
         """Small requests are served without ASGI and without a task: see `fastpath`. The handler
         and what it calls use nothing that needs a current task, and it does not stream."""
+        self.is_page = query is not None and not _SIZES.isdisjoint(query.__struct_fields__)
+        """It answers rows, up to a number the caller names: see `page_turns`."""
         self.decoder: msgspec.json.Decoder[Any] | None = (
             None if body is None else msgspec.json.Decoder(body)
         )

@@ -26,13 +26,23 @@ _MAGIC: Final = b"SQLite format 3\x00"
 _PRAGMAS: Final = (
     "synchronous = FULL",  # NORMAL loses acknowledged rows in a power cut
     "temp_store = MEMORY",
-    "cache_size = -65536",
-    "mmap_size = 33554432",  # more would count as our memory with a large database
     "busy_timeout = 5000",  # the CLI may write keys beside the server
     "wal_autocheckpoint = 16000",  # a net: see checkpoints
     "secure_delete = OFF",  # some builds overwrite deleted rows with zeros: a cost of every change
     "journal_size_limit = 67108864",
 )
+
+
+_WRITER_PRAGMAS: Final = (
+    "cache_size = -65536",
+    "mmap_size = 33554432",  # more would count as our memory with a large database
+)
+_READER_PRAGMAS: Final = (
+    "cache_size = -8192",
+    "mmap_size = 8388608",
+)
+"""A reader's cache is void after the next commit of the writer: a large one would only be memory
+that nobody reads again, once for each reader. The system's own cache serves them all."""
 
 
 def connect(path: str, clock: Clock, read_only: bool) -> sqlite3.Connection:
@@ -41,7 +51,7 @@ def connect(path: str, clock: Clock, read_only: bool) -> sqlite3.Connection:
         path, isolation_level=None, check_same_thread=False, cached_statements=512
     )
     add_functions(connection, clock)
-    for pragma in _PRAGMAS:
+    for pragma in (*_PRAGMAS, *(_READER_PRAGMAS if read_only else _WRITER_PRAGMAS)):
         connection.execute(f"PRAGMA {pragma}").fetchall()
     if sys.platform == "darwin":  # fsync on macOS does not reach the platter
         connection.execute("PRAGMA fullfsync = 1").fetchall()

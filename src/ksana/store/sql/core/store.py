@@ -40,7 +40,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NETWORK_WRITERS = 4
-READERS = 2
+READERS = 3
 
 OPEN_SECONDS = 30.0
 """How long opening waits for others who open the same store."""
