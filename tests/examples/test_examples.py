@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.ground.child import free_port
 from tests.ground.pages import DOCS, ROOT
 from tests.ground.process import Program, clean_environment
 
 PRINTED = "http://127.0.0.1:7100"
+ECHO = "http://127.0.0.1:7101"
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 WAIT_FOR_A_RUN = """
 sleep() {
@@ -33,7 +35,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         yield program.start()
 
 
-def run(command: list[str], server: Program, cwd: Path) -> str:
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """`ksana echo`, which the pages tell to start beside the server."""
+    port = free_port()
+    command = [sys.executable, "-m", "ksana", "echo", "--port", str(port)]
+    with Program(tmp_path_factory.mktemp("echo"), command=command, port=port) as program:
+        program.start(until="/")
+        yield program
+
+
+def run(command: list[str], server: Program, cwd: Path, **more: str) -> str:
     """Run a command to its end beside the server; what it printed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {
@@ -41,6 +53,7 @@ def run(command: list[str], server: Program, cwd: Path) -> str:
         "KSANA_URL": server.url(),
         "KSANA_DATA": str(server.data_dir),
         "PATH": path,
+        **more,
     }
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr + server.log_text()[-2000:]
@@ -54,16 +67,26 @@ def typed(page: str) -> str:
     return "\n".join(["set -euo pipefail", WAIT_FOR_A_RUN, *blocks])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
-def test_what_a_page_tells_to_type_works(page: str, server: Program, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "page", ["README.md", "README.zh-CN.md", "docs/quickstart.md", "docs/zh/quickstart.md"]
+)
+def test_what_a_page_tells_to_type_works(
+    page: str, server: Program, echo: Program, tmp_path: Path
+) -> None:
+    assert ".venv/bin/ksana echo\n" in SHELL.findall((ROOT / page).read_text())
     script = typed(page).replace("curl -s ", "curl -sS --fail ").replace(PRINTED, server.url())
-    printed = run(["bash", "-c", script], server, tmp_path)
+    printed = run(["bash", "-c", script.replace(ECHO, echo.url())], server, tmp_path)
     assert '"scheduled_time"' in printed
+    assert re.search(r"GET /(pulse|tick)$", echo.log_text(), re.MULTILINE)
     assert server.get("/jobs").json() == []
 
 
-def test_the_quickstart_script_shows_a_firing(server: Program, tmp_path: Path) -> None:
-    printed = run([str(ROOT / "examples" / "quickstart.sh")], server, tmp_path)
+def test_the_quickstart_script_shows_a_firing(
+    server: Program, echo: Program, tmp_path: Path
+) -> None:
+    script = str(ROOT / "examples" / "quickstart.sh")
+    printed = run([script], server, tmp_path, TARGET_URL=echo.url())
+    assert "GET /example" in echo.log_text()
     assert '"final_status":"SUCCESS"' in printed
     assert '"response_code":200' in printed
     assert server.get("/jobs").json() == []

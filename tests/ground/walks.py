@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import httpx
 
+from ksana.boot.listening import listen
 from ksana.boot.server import KsanaServer
 from ksana.boot.settings.sources import load
 from tests.ground.child import free_port
@@ -114,7 +115,8 @@ async def serving() -> AsyncIterator[httpx.AsyncClient]:
         flags = {"server.port": str(free_port()), "store.data_dir": folder}
         settings = load(flags, {}).settings
         server = KsanaServer(settings)
-        running = asyncio.create_task(server.run())
+        listener = listen(settings.server.host, settings.server.port)
+        running = asyncio.create_task(server.run(listener))
         base = f"http://127.0.0.1:{settings.server.port}"
         async with httpx.AsyncClient(base_url=base) as client:
             await _until(lambda: server.readiness() and all(c.ok for c in server.readiness()))

@@ -1,15 +1,17 @@
 """Doors of the real process: what may not pass, by raw bytes."""
 
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.ground.child import free_port, wait_for
 from tests.ground.process import Program
-from tests.ground.target import Target
+from tests.ground.target import Target, redirect
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +130,91 @@ def test_tasks_may_not_call_our_own_redis_unless_it_is_allowed(
                 assert "Ksana" in run["error_message"]
 
 
-def _run(program: Program, name: str, url: str) -> dict[str, Any]:
-    body = {"name": name, "cron_expr": "0 0 0 1 1 *", "target_url": url}
+OURSELVES = (
+    "127.0.0.1",
+    "127.8.8.8",
+    "localhost",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+    "0.0.0.0",
+    "[::]",
+)
+
+
+def _addresses_here() -> list[str]:
+    """A name and an address by which others know this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing, but chooses where from
+        address = str(probe.getsockname()[0])
+    found = {str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None)}
+    return [address, *([socket.gethostname()] if address in found else [])]
+
+
+@pytest.mark.spec("X20")
+def test_tasks_may_not_call_our_own_api_by_any_of_its_addresses(tmp_path: Path) -> None:
+    with Program(tmp_path / "loopback") as program:
+        program.start()
+        for number, host in enumerate(OURSELVES):
+            run = _run(program, f"own-{number}", f"http://{host}:{program.port}/health")
+            assert run["status"] == "FAILED", (host, run)
+            told = "egress.allow" if host not in ("0.0.0.0", "[::]") else "unspecified"
+            assert told in run["error_message"], (host, run["error_message"])
+
+
+@pytest.mark.spec("X20")
+@pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
+def test_a_server_on_every_address_is_no_target_by_any_of_them(tmp_path: Path, bound: str) -> None:
+    with (
+        Program(tmp_path, env={"KSANA_HOST": bound}, args=["--insecure"]) as program,
+        Target() as target,
+    ):
+        program.start()
+        for number, host in enumerate(["127.0.0.1", "localhost", *_addresses_here()]):
+            run = _run(program, f"own-{number}", f"http://{host}:{program.port}/health")
+            assert run["status"] == "FAILED", (host, run)
+            # The address of this machine may lie in a range that is refused to all.
+            assert re.search(r"egress\.allow|reserved", run["error_message"]), (host, run)
+        assert _run(program, "other", target.url("/"))["status"] == "SUCCESS"
+
+
+@pytest.mark.spec("X20")
+def test_a_redirect_to_our_own_api_is_refused_too(tmp_path: Path) -> None:
+    with Program(tmp_path) as program, Target() as target:
+        program.start()
+        target.on("/away", redirect(program.url("/health")))
+        run = _run(program, "away", target.url("/away"), follow_redirects=3)
+        assert run["status"] == "FAILED"
+        assert "egress.allow" in run["error_message"]
+
+
+@pytest.mark.spec("X20")
+@pytest.mark.parametrize(
+    ("rule", "is_open"), [("127.0.0.1", True), ("loopback", False), ("*", False)]
+)
+def test_our_own_api_is_opened_by_a_rule_that_names_it(
+    tmp_path: Path, rule: str, is_open: bool
+) -> None:
+    (tmp_path / "ksana.toml").write_text(f'[egress]\nallow = ["{rule}"]\n')
+    with Program(tmp_path, args=["--config", str(tmp_path / "ksana.toml")]) as program:
+        program.start()
+        run = _run(program, "own", program.url("/health"))
+        assert (run["status"] == "SUCCESS") is is_open, run
+
+
+def test_a_free_port_is_taken_for_our_own_too(tmp_path: Path) -> None:
+    with Program(tmp_path, args=["--port", "0"]) as program:
+        program.start(until=None)
+        program.wait_for_log('"msg":"started"')
+        (port,) = re.findall(r'"address":"http://127.0.0.1:(\d+)"', program.log_text())
+        program.port = int(port)
+        program.client = httpx.Client(base_url=program.url(), timeout=30, trust_env=False)
+        program.wait_until()
+        run = _run(program, "own", program.url("/health"))
+        assert "egress.allow" in run["error_message"]
+
+
+def _run(program: Program, name: str, url: str, **more: Any) -> dict[str, Any]:
+    body = {"name": name, "cron_expr": "0 0 0 1 1 *", "target_url": url, **more}
     task_id = program.post("/api/v1/tasks", body).json()["id"]
     run_id = program.post(f"/api/v1/tasks/{task_id}/trigger", {}).json()["run_id"]
     path = f"/api/v1/runs/{run_id}"

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksana.base.errors import SetupError
+from ksana.boot.own_places import is_here
 from ksana.outbound.egress import EgressPolicy, unwrap
 
 ALWAYS = [
@@ -136,6 +137,26 @@ def test_what_ksana_itself_listens_to_on_loopback_is_never_a_target(own: str) ->
         assert policy.check_address(ip, 80) is None
 
 
+def test_what_listens_on_every_address_is_no_target_by_any_of_this_machine() -> None:
+    here = {"10.0.0.7", "fd00::7"}
+    policy = EgressPolicy(own=[("0.0.0.0", 7100)], is_here=here.__contains__)
+    for ip in ("127.0.0.1", "::1", "10.0.0.7", "fd00::7", "::ffff:10.0.0.7"):
+        assert "egress.allow" in (policy.check_address(ip, 7100) or ""), ip
+        assert policy.check_address(ip, 80) is None
+    assert policy.check_address("10.0.0.8", 7100) is None
+    one = EgressPolicy(own=[("10.0.0.7", 7100)], is_here=here.__contains__)
+    assert one.check_address("127.0.0.1", 7100) is None
+    named = EgressPolicy(["10.0.0.7"], own=[("::", 7100)], is_here=here.__contains__)
+    assert named.check_address("10.0.0.7", 7100) is None
+    assert named.check_address("fd00::7", 7100) is not None
+
+
+def test_only_addresses_of_this_machine_are_here() -> None:
+    assert is_here("127.0.0.1")
+    assert not is_here("198.51.100.77")
+    assert not is_here("2001:db8::77")
+
+
 def test_our_own_places_are_opened_by_a_rule_that_names_them() -> None:
     policy = EgressPolicy(allow=["127.0.0.1", "db.internal"], own=[("127.0.0.1", 7100)])
     assert policy.check_host("127.0.0.1", 7100) is None
@@ -151,7 +172,9 @@ def test_own_addresses_and_names_elsewhere() -> None:
     policy = EgressPolicy(own=[("10.0.0.5", 5432), ("db.internal", 3306)])
     assert "own" in (policy.check_address("10.0.0.5", 5432) or "")
     assert policy.check_address("10.0.0.5", 80) is None
-    assert policy.check_host("db.internal", 3306) == "db.internal:3306 belongs to Ksana itself"
+    assert policy.check_host("db.internal", 3306) == (
+        "db.internal:3306 is Ksana's own, which only egress.allow can open to tasks"
+    )
     assert policy.check_host("db.internal", 80) is None
 
 

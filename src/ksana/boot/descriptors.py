@@ -8,6 +8,9 @@ from typing import Final
 import msgspec
 import structlog
 
+from ksana.boot.settings.sections.tasks import TaskSettings
+from ksana.boot.settings.table import Settings
+
 OWN_FILES: Final = 128
 """The database with its readers and side files, Redis, the log, the event loop, a command beside
 us."""
@@ -65,3 +68,11 @@ def tell_if_few(plan: DescriptorPlan) -> None:
             descriptors=plan.limit,
             connections=plan.connections,
         )
+
+
+def plan_for(settings: Settings) -> DescriptorPlan:
+    """Raise the limit as far as it goes, and plan with it; warn if that leaves few for callers."""
+    workers, most = settings.section(TaskSettings).workers, settings.limits.total_connections
+    plan = plan_descriptors(raise_limit(), workers, most)
+    tell_if_few(plan)
+    return plan

@@ -1,4 +1,4 @@
-"""What belongs to this server itself and is no target of tasks: Redis and the database."""
+"""What belongs to this server itself and is no target of tasks: the API, Redis, the database."""
 
 import contextlib
 import socket
@@ -11,11 +11,25 @@ _PORTS: Final = {"mysql": 3306, "postgresql": 5432, "redis": 6379, "rediss": 637
 
 
 def list_own_places(settings: Settings) -> list[tuple[str, int]]:
-    """(host, port) of each, by name and by address as far as both are known."""
-    places: list[tuple[str, int]] = []
+    """(host, port) of each, by name and by address as far as both are known. Of the API, which may
+    listen on every address of this machine, see `is_here`."""
+    server = settings.server
+    # An empty host means every address. One address of a name is bound; none is a target.
+    places = _addresses_of(server.host or "0.0.0.0", server.port)
     for url in (settings.store.url, settings.coordination.url):
         places += _places_of(url)
     return list(dict.fromkeys(places))
+
+
+def is_here(ip: str) -> bool:
+    """Whether an address is one of this machine's: only to those can a socket be bound."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((ip, 0))
+    except OSError:
+        return False
+    return True
 
 
 def _places_of(url: str) -> list[tuple[str, int]]:
@@ -28,8 +42,13 @@ def _places_of(url: str) -> list[tuple[str, int]]:
         if not port.isdigit():
             host, port = each, str(_PORTS[scheme])
         if host:
-            places.append((host.strip("[]"), int(port)))
-            with contextlib.suppress(OSError):
-                found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
-                places += [(str(entry[4][0]), int(port)) for entry in found]
+            places += _addresses_of(host.strip("[]"), int(port))
+    return places
+
+
+def _addresses_of(host: str, port: int) -> list[tuple[str, int]]:
+    places = [(host, port)]
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        places += [(str(entry[4][0]), port) for entry in found]
     return places

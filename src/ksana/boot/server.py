@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from random import Random
@@ -32,12 +33,12 @@ from ksana.boot import banner, instance_identity, secrets
 from ksana.boot.collector import calm_collector
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.coordination import CoordinationNotes
-from ksana.boot.descriptors import DescriptorPlan, plan_descriptors, raise_limit, tell_if_few
+from ksana.boot.descriptors import plan_for
 from ksana.boot.listening import describe_address, is_loopback, listen, share_listener
 from ksana.boot.logs import LevelledLogger, LogSwitch
 from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
-from ksana.boot.settings.sections.tasks import TaskSettings, TimerSettings
+from ksana.boot.settings.sections.tasks import TimerSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import Jobs, wait_for_store
 from ksana.boot.surface import CoreServices, Surface
@@ -109,7 +110,7 @@ class KsanaServer:
         self._events = EventLog(self._store, clock)
         self._keys = KeyRing(self._store, clock)
         self._box = secrets.open_box(settings)
-        self._descriptors = _plan_descriptors(settings)
+        self._descriptors = plan_for(settings)
         self._dead_letters = DeadLetterService(self._store)
         self._is_local = is_loopback(settings.server.host)
         self._coordination = CoordinationNotes(settings.coordination.url)
@@ -220,10 +221,9 @@ class KsanaServer:
             checks.append(Check("shutdown", False, "the server is going down"))
         return checks
 
-    async def run(self) -> int:
+    async def run(self, listener: socket.socket) -> int:
         """Serve until told to stop. Raise SetupError if it cannot be."""
         settings = self._settings
-        listener = listen(settings.server.host, settings.server.port)
         address = describe_address(settings.server.host, listener)
         http = asyncio.create_task(self._http.serve(sockets=share_listener(listener)), name="http")
         opening = asyncio.create_task(self._come_up(address), name="opening")
@@ -350,13 +350,6 @@ def _api_settings(settings: Settings, is_local: bool) -> ApiSettings:
     )
 
 
-def _plan_descriptors(settings: Settings) -> DescriptorPlan:
-    workers, most = settings.section(TaskSettings).workers, settings.limits.total_connections
-    plan = plan_descriptors(raise_limit(), workers, most)
-    tell_if_few(plan)
-    return plan
-
-
 def _jobs(settings: Settings) -> Jobs:
     timers = settings.section(TimerSettings)
     defaults = TimerDefaults(timers.default_timeout_us, timers.max_retries, timers.retry_backoff_us)
@@ -366,7 +359,10 @@ def _jobs(settings: Settings) -> Jobs:
 async def serve(settings: Settings, logs: LogSwitch | None = None) -> int:
     """Serve until SIGTERM or SIGINT; a second signal ends the process at once. Answer the exit
     code."""
-    server = KsanaServer(settings, logs=logs)
+    listener = listen(settings.server.host, settings.server.port)
+    # For port 0 a free one was taken: callbacks come there, and no task may call it.
+    bound = msgspec.structs.replace(settings.server, port=listener.getsockname()[1])
+    server = KsanaServer(msgspec.structs.replace(settings, server=bound), logs=logs)
     loop = asyncio.get_running_loop()
     signals: list[int] = []
 
@@ -383,7 +379,7 @@ async def serve(settings: Settings, logs: LogSwitch | None = None) -> int:
         else:
             loop.add_signal_handler(number, on_signal, number)
     try:
-        return await server.run()
+        return await server.run(listener)
     finally:
         if sys.platform != "win32":
             for number in numbers:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ksana.boot.own_places import list_own_places
+from ksana.boot.own_places import is_here, list_own_places
 from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.surface import CoreServices
@@ -14,7 +14,7 @@ def make_caller_factory(core: CoreServices) -> Callable[[], HttpCaller]:
     """Callers under the rules of egress."""
     egress, limits = core.settings.egress, core.settings.section(TaskSettings)
     own = list_own_places(core.settings)
-    policy = EgressPolicy(allow=egress.allow, deny=egress.deny, own=own)
+    policy = EgressPolicy(allow=egress.allow, deny=egress.deny, own=own, is_here=is_here)
     kept = core.descriptors.kept_calls
     return lambda: HttpCaller(policy, max_idle=kept, plain_http=limits.plain_http)
 

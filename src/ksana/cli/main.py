@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "serve": "Start the server.",
     "migrate": "Bring the store's schema up to date.",
     "config": "Print every setting, its value and where it came from.",
+    "echo": "Show every request that comes: a target to try timers and tasks with.",
     "doctor": "Check this machine and the store for what a server needs.",
     "key": "Make, list and revoke API keys.",
     "secret": "Make keys for secrets in the store, and replace them.",

@@ -9,7 +9,7 @@ are written out here because `ipaddress.is_private` and `is_global` differ betwe
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
@@ -87,6 +87,7 @@ _NAT64_LOCAL = ip_network("64:ff9b:1::/48")
 _SIIT = ip_network("::ffff:0:0:0/96")
 _COMPATIBLE = ip_network("::/96")
 _LOW_32: Final = 0xFFFF_FFFF
+_OWN: Final = "Ksana's own, which only egress.allow can open to tasks"
 
 
 class EgressPolicy:
@@ -100,12 +101,15 @@ class EgressPolicy:
         *,
         allow_private: bool = True,
         own: Iterable[tuple[str, int]] = (),
+        is_here: Callable[[str], bool] = lambda ip: False,
     ) -> None:
         """Take CIDRs, addresses, host patterns (`api.example.com`, `*.example.com`), or `private`,
         `loopback`, `*`.
 
         `own` lists (address or name, port) of what belongs to Ksana itself: no target unless
-        `allow` covers it. Raise SetupError for a rule that cannot be read.
+        `allow` names it. What listens on every address of this machine is listed with an
+        unspecified address; `is_here` tells which those are. Raise SetupError for a rule that
+        cannot be read.
         """
         allowed, self._allowed_hosts = _read_rules("egress.allow", allow)
         denied, self._denied_hosts = _read_rules("egress.deny", deny)
@@ -123,14 +127,15 @@ class EgressPolicy:
             if width <= 0
         )
         self._allow_private = allow_private
-        self._own_hosts, self._own_addresses = _read_own(own)
+        self._own_hosts, self._own_addresses, self._ports_here = _read_own(own)
+        self._is_here = is_here
         self._check = lru_cache(maxsize=4096)(self._check_uncached)
 
     def check_host(self, host: str, port: int) -> str | None:
         """Say why a name (lower case, no final dot) may not be called, before it is even looked up,
         or None."""
         if (host, port) in self._own_hosts and not self._is_named(host):
-            return f"{host}:{port} belongs to Ksana itself"
+            return f"{host}:{port} is {_OWN}"
         if self._denied_hosts and (
             host in self._denied_hosts or _parents(host) & self._denied_hosts
         ):
@@ -191,17 +196,22 @@ class EgressPolicy:
                 return f"{'an' if name[0] in 'aeiou' else 'a'} {name} address"
         if host_allowed:
             return None
-        if (address, port) in self._own_addresses or (
-            _is_loopback(address) and (None, port) in self._own_addresses
-        ):
+        if self._is_own(address, port):
             is_allowed = next((is_open for net, is_open in self._named if address in net), False)
-            return None if is_allowed else f"with port {port} Ksana's own"
+            return None if is_allowed else f"with port {port} {_OWN}"
         for net, allowed in self._rules:
             if address in net:
                 return None if allowed else "denied by the egress rules"
         if not self._allow_private and any(address in net for net in _PRIVATE):
             return "a private address, which the egress rules do not allow"
         return None
+
+    def _is_own(self, address: Address, port: int) -> bool:
+        if (address, port) in self._own_addresses:
+            return True
+        if _is_loopback(address):
+            return (None, port) in self._own_addresses
+        return port in self._ports_here and self._is_here(str(address))
 
 
 def unwrap(address: Address) -> tuple[Address, ...]:
@@ -266,8 +276,10 @@ def _read_rules(
 
 def _read_own(
     own: Iterable[tuple[str, int]],
-) -> tuple[frozenset[tuple[str, int]], frozenset[tuple[Address | None, int]]]:
+) -> tuple[frozenset[tuple[str, int]], frozenset[tuple[Address | None, int]], frozenset[int]]:
+    """Part them into names, addresses (None: any loopback address), and ports of all addresses."""
     hosts: set[tuple[str, int]] = set()
+    ports: set[int] = set()
     addresses: set[tuple[Address | None, int]] = set()
     for host, port in own:
         name = host.strip("[]").lower().rstrip(".")
@@ -283,4 +295,6 @@ def _read_own(
         # loopback address.
         if address.is_unspecified or _is_loopback(address):
             addresses.add((None, port))
-    return frozenset(hosts), frozenset(addresses)
+        if address.is_unspecified:
+            ports.add(port)
+    return frozenset(hosts), frozenset(addresses), frozenset(ports)
