@@ -54,6 +54,8 @@ class Sent(msgspec.Struct):
 
 
 class _Call:
+    is_resolving = False
+
     def __init__(self, end: Callable[[Reply], None]) -> None:
         self.end = end
 

@@ -3,14 +3,30 @@ nobody keeps what it has."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from ksana.base.clock import VirtualClock
-from ksana.base.instant import SECOND
+from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.domain.tasks.records import RetryPolicy
 from ksana.engine.tasks.claimer import claim_ready
+from ksana.engine.tasks.host_limits import CallSlots, HostQueue
 from tests.engine.tasks_world import World, answer, every, open_world, task_of
+
+
+class FakeFlight(NamedTuple):
+    """A call in flight, which is a call itself."""
+
+    is_resolving: bool
+    queue: HostQueue
+    since_mono: Micros
+
+    @property
+    def call(self) -> "FakeFlight":
+        return self
+
+    def abort(self) -> None: ...
 
 
 @pytest.fixture
@@ -48,6 +64,19 @@ async def test_hosts_that_answer_stay_on_time_while_more_hosts_hang_than_there_a
     in_time = [sent for sent in calls if sent.at % SECOND == world.clock.now() % SECOND]
     assert len(in_time) >= 58, "all but the first calls, when nothing was known of any host"
     assert world.caller.most_open <= 16, "at most twice the workers"
+
+
+@pytest.mark.spec("T14")
+@pytest.mark.parametrize("is_resolving", [True, False], ids=["looked up", "connected"])
+def test_calls_that_wait_for_names_take_no_slot_of_others(is_resolving: bool) -> None:
+    calls: dict[int, FakeFlight] = {}
+    slots, new = CallSlots(calls, workers=4), HostQueue("new", 4)
+    for number in range(8):
+        calls[number] = FakeFlight(is_resolving, HostQueue(f"silent{number}", 4), 0)
+    assert not slots.has_slot(new, 0)
+    assert slots.has_slot(new, 200 * MILLISECOND) == is_resolving
+    assert all(flying.queue.is_slow == is_resolving for flying in calls.values())
+    assert not slots.has_slot(calls[0].queue, 600 * MILLISECOND), "slow ones share the workers"
 
 
 @pytest.mark.spec("T14")

@@ -191,11 +191,8 @@ def test_addresses_need_no_lookup(host: str, literal: bool) -> None:
     assert is_literal(host) == literal
 
 
-async def test_lookups_that_nobody_waits_for_leave_the_queue(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_lookups_that_nobody_waits_for_leave_the_queue() -> None:
     """600 silent names: a healthy one is looked up as soon as one thread is free."""
-    monkeypatch.setattr(resolver, "MAX_THREADS", 2)
     silent, asked = threading.Event(), list[str]()
 
     def look_up(host: str) -> list[str]:
@@ -204,7 +201,7 @@ async def test_lookups_that_nobody_waits_for_leave_the_queue(
             silent.wait(10)
         return ["192.0.2.1"]
 
-    names = resolver.Resolver(asyncio.get_running_loop(), look_up)
+    names = resolver.Resolver(asyncio.get_running_loop(), look_up, max_threads=2)
     given_up = [(f"silent{n}", lambda _: None) for n in range(600)]
     for host, done in given_up:
         names.ask(host, done)

@@ -14,7 +14,7 @@ from ksana.boot.settings.table import Settings
 OWN_FILES: Final = 128
 """The database with its readers and side files, Redis, the log, the event loop, a command beside
 us."""
-LOOKUPS: Final = 128
+LOOKUPS: Final = 1024
 """One socket for each name that is being looked up."""
 KEPT_CALLS: Final = 256
 """Connections to targets kept for the next call, by each of two clients."""
@@ -33,6 +33,8 @@ class DescriptorPlan(msgspec.Struct, frozen=True):
     """Of callers, sockets included."""
     kept_calls: int
     """Connections to targets that each client keeps."""
+    lookups: int = LOOKUPS
+    """Names that are looked up at once."""
 
 
 def plan_descriptors(limit: int, workers: int, most_connections: int) -> DescriptorPlan:
@@ -40,9 +42,10 @@ def plan_descriptors(limit: int, workers: int, most_connections: int) -> Descrip
     kept = max(KEPT_CALLS, workers)
     if limit < 16 * kept:
         kept = max(8, min(kept, limit // 16))
-    reserve = OWN_FILES + min(LOOKUPS, limit // 8) + min(workers, limit // 4) + 2 * kept
+    lookups = min(LOOKUPS, limit // 8)
+    reserve = OWN_FILES + lookups + min(workers, limit // 4) + 2 * kept
     connections = max(LEAST_CONNECTIONS, min(most_connections, limit - reserve))
-    return DescriptorPlan(limit, connections, kept)
+    return DescriptorPlan(limit, connections, kept, lookups)
 
 
 def raise_limit() -> int:

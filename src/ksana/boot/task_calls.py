@@ -15,8 +15,13 @@ def make_caller_factory(core: CoreServices) -> Callable[[], HttpCaller]:
     egress, limits = core.settings.egress, core.settings.section(TaskSettings)
     own = list_own_places(core.settings)
     policy = EgressPolicy(allow=egress.allow, deny=egress.deny, own=own, is_here=is_here)
-    kept = core.descriptors.kept_calls
-    return lambda: HttpCaller(policy, max_idle=kept, plain_http=limits.plain_http)
+    plan = core.descriptors
+    return lambda: HttpCaller(
+        policy,
+        max_idle=plan.kept_calls,
+        plain_http=limits.plain_http,
+        max_lookups=plan.lookups,
+    )
 
 
 def find_callback_base(settings: Settings) -> str:

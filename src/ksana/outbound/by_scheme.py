@@ -12,7 +12,12 @@ from ksana.outbound.curl.caller import MAX_IDLE, CurlCaller, check_libcurl
 from ksana.outbound.curl.handle import HARD_CAP
 from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.plain.client import PlainHttpClient
-from ksana.outbound.resolver import LookUpFunction, Resolver, look_up_addresses
+from ksana.outbound.resolver import (
+    MAX_THREADS,
+    LookUpFunction,
+    Resolver,
+    look_up_addresses,
+)
 from ksana.ports.caller import Call, MaySend, Reply, Request, always
 
 
@@ -28,16 +33,18 @@ class HttpCaller:
         look_up: LookUpFunction = look_up_addresses,
         hard_cap: int = HARD_CAP,
         plain_http: Literal["own", "libcurl"] = "own",
+        max_lookups: int = MAX_THREADS,
     ) -> None:
         """Take the egress rules. `look_up` turns a name into addresses, on a thread of its own; it
-        may block. `plain_http` chooses the client of http:// URLs; https:// is always libcurl's."""
+        may block; `max_lookups` of them run at once. `plain_http` chooses the client of http://
+        URLs; https:// is always libcurl's."""
         check_libcurl()  # now: a call cannot raise it later
         self._policy = policy or EgressPolicy()
         self._is_all_curl = plain_http == "libcurl"
         self._max_idle = max_idle
         self._ca_file = ca_file
         self._hard_cap = hard_cap
-        self._resolver = Resolver(asyncio.get_running_loop(), look_up)
+        self._resolver = Resolver(asyncio.get_running_loop(), look_up, max_lookups)
         self._plain = PlainHttpClient(
             self._policy, self._resolver, self._hand_over, max_idle=max_idle, hard_cap=hard_cap
         )

@@ -19,9 +19,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
-MAX_THREADS: Final = 128
-"""A silent server holds a thread for the resolver's own patience, about 10 s; twice the usual
-number of workers."""
+MAX_THREADS: Final = 1024
+"""Lookups at once. A silent server holds a thread for the resolver's own patience, some seconds,
+whether anybody still waits or not; one that waits takes about 40 KiB and a descriptor."""
 KEEP_S: Final = 30.0
 MAX_KEPT: Final = 4096
 
@@ -52,9 +52,13 @@ class Resolver:
     """The resolver of one caller, on its loop."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, look_up: LookUpFunction = look_up_addresses
+        self,
+        loop: asyncio.AbstractEventLoop,
+        look_up: LookUpFunction = look_up_addresses,
+        max_threads: int = MAX_THREADS,
     ) -> None:
         self._loop = loop
+        self._max_threads = max_threads
         self._look_up = look_up
         self._kept: dict[str, tuple[float, tuple[str, ...]]] = {}
         self._waiting: dict[str, list[Callable[[LookupResult], None]]] = {}
@@ -67,7 +71,7 @@ class Resolver:
         kept = self._kept.get(host)
         if kept is None:
             return None
-        if kept[0] < self._loop.time() and self._outstanding < MAX_THREADS:
+        if kept[0] < self._loop.time() and self._outstanding < self._max_threads:
             return None  # while every thread is taken by silent names the last answer stands
         return kept[1]
 
@@ -79,7 +83,7 @@ class Resolver:
             return
         self._waiting[host] = [done]
         self._outstanding += 1
-        if self._outstanding > self._threads < MAX_THREADS:
+        if self._outstanding > self._threads < self._max_threads:
             self._threads += 1
             threading.Thread(target=self._serve, name="ksana-names", daemon=True).start()
         self._asked.put(host)

@@ -85,6 +85,11 @@ NOT_OURS: Final = "not sent: the lease of this instance has run out, another may
 class Call(Protocol):
     """A call in flight."""
 
+    @property
+    def is_resolving(self) -> bool:
+        """Whether it waits for the addresses of a name: it has no connection yet."""
+        ...
+
     def abort(self) -> None:
         """End it now; `done` is called with kind aborted, soon. Nothing happens if it is over
         already."""

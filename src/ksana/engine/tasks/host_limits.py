@@ -9,7 +9,8 @@ is claimed for it beyond its free slots.
 Hosts that hang must not take every slot from those that answer. A call without an answer for half
 a second makes its host slow, until a call of it ends sooner. Slow hosts share the `workers` slots;
 for all others a stale call does not count, so they find a slot while the slow ones wait for theirs.
-In all at most twice `workers` calls are in flight.
+In all at most twice `workers` calls have a connection or are about to. A call that waits for a name
+has none: names that nobody answers for make their hosts slow sooner, and take no slot of others.
 """
 
 from collections import deque
@@ -20,6 +21,7 @@ import msgspec
 
 from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.domain.tasks.records import ClaimedRun
+from ksana.ports.caller import Call
 
 
 class Prefetch(msgspec.Struct, frozen=True):
@@ -44,6 +46,11 @@ _RATE_WINDOW: Final[Micros] = 50 * MILLISECOND
 
 STALE: Final[Micros] = 500 * MILLISECOND
 """A call this long in flight is stale, and its host slow."""
+
+NAMELESS: Final[Micros] = 150 * MILLISECOND
+"""A call that waits this long for a name makes its host slow, and holds no slot."""
+MAX_NAMELESS: Final = 1024
+"""Calls that may wait for names beside those that count."""
 
 _STALE_LOOK: Final[Micros] = 50 * MILLISECOND
 
@@ -185,6 +192,9 @@ class InFlight(Protocol):
     """What is asked of a call in flight."""
 
     @property
+    def call(self) -> Call: ...
+
+    @property
     def queue(self) -> HostQueue: ...
 
     @property
@@ -203,6 +213,7 @@ class CallSlots:
         self._slow_turn: deque[HostQueue] = deque()
         self._is_slow_first = False
         self._stale = 0
+        self._nameless = 0
         self._looked_mono: Micros = 0
 
     def has_slot(self, queue: HostQueue, now_mono: Micros) -> bool:
@@ -210,11 +221,11 @@ class CallSlots:
         count = len(self._calls)
         if count < self._workers:
             return True
-        return (
-            count < 2 * self._workers
-            and count < self._workers + self._count_stale(now_mono)
-            and not queue.is_slow
-        )
+        self._look(now_mono)
+        if queue.is_slow:
+            return False
+        count -= min(self._nameless, MAX_NAMELESS)
+        return count < 2 * self._workers and count < self._workers + self._stale
 
     def wait_for_turn(self, queue: HostQueue) -> None:
         """Let a host wait for its turn."""
@@ -239,13 +250,19 @@ class CallSlots:
         """Whether a host waits for its turn."""
         return bool(self._turn or self._slow_turn)
 
-    def _count_stale(self, now_mono: Micros) -> int:
-        if now_mono - self._looked_mono >= _STALE_LOOK:
-            self._looked_mono = now_mono
-            self._stale = 0
-            for call in self._calls.values():
-                if now_mono - call.since_mono < STALE:
-                    break
-                call.queue.is_slow = True
+    def _look(self, now_mono: Micros) -> None:
+        """Count the calls that are stale, and apart from them those that wait for a name."""
+        if now_mono - self._looked_mono < _STALE_LOOK:
+            return
+        self._looked_mono = now_mono
+        self._stale = self._nameless = 0
+        for flying in self._calls.values():
+            age = now_mono - flying.since_mono
+            if age < NAMELESS:
+                break
+            if flying.call.is_resolving:
+                flying.queue.is_slow = True
+                self._nameless += 1
+            elif age >= STALE:
+                flying.queue.is_slow = True
                 self._stale += 1
-        return self._stale

@@ -77,6 +77,11 @@ class CurlCall:
         if self.handle is not None or self.lookup_timer is not None:
             self._owner.abort(self)
 
+    @property
+    def is_resolving(self) -> bool:
+        """Whether it waits for a name."""
+        return self.lookup_timer is not None
+
     def on_lookup(self, answer: LookupResult) -> None:
         """Take the answer of a lookup."""
         if self.lookup_timer is not None:
