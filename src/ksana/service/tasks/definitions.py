@@ -306,6 +306,8 @@ def _change(
         )
     definition = secrets.seal(make(task, tx.now), task.job_id)
     new_status = status or task.status
+    if new_status != task.status:
+        TASK.require(task.status, new_status)
     if task.dialect == "C" and definition.name != task.definition.name:
         _check_name(tx, definition.name, task.id)
     slot, fire_at, last_status, runs_fired = (
@@ -369,6 +371,7 @@ def _set_enabled(tx: TasksTx, ref: TaskRef, enabled: bool) -> Task:
 
 def _delete(tx: TasksTx, ref: TaskRef) -> None:
     task = find_task(tx, ref, lock=True)
+    TASK.require(task.status, "DELETED")
     drop_due_slots(tx, task, "TASK_DELETED")
     if not tx.tasks.delete_if_living(task, drop_secrets(task.definition)):
         raise NotFoundError(f"no task has the id {ref}")
