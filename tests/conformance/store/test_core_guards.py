@@ -62,6 +62,20 @@ async def test_an_orderly_end_is_recorded_once(store: SqlStore, database: Databa
     assert instants(database) == before
 
 
+@pytest.mark.spec("C19")
+@pytest.mark.parametrize("is_draining", [False, True])
+async def test_an_instance_that_has_stopped_renews_nothing(
+    store: SqlStore, database: Database, is_draining: bool
+) -> None:
+    """A renewal that was under way when it stopped comes after the end."""
+    before = await enter_instance(store, database, -HOUR, -HOUR, -HOUR)
+    renew = lambda tx: tx.instances.renew_if_registered("old", LEASE, is_draining)  # noqa: E731
+    assert await store.transact(renew) is False
+    assert instants(database) == before
+    database.ask("UPDATE instances SET stopped_at = NULL WHERE id = 'old'")
+    assert await store.transact(renew) is True
+
+
 @pytest.mark.parametrize(("alive", "lease"), [(-HOUR, HOUR), (HOUR, -HOUR)])
 async def test_an_instance_that_gave_a_sign_of_life_meanwhile_is_not_removed(
     store: SqlStore, database: Database, alive: int, lease: int

@@ -115,3 +115,15 @@ async def test_a_beginning_is_moved_only_from_where_it_was(governing: Governing)
     assert await governing.store.transact(purge) is None  # it read where the chain began before
     (after,) = await governing.store.read(lambda tx: tx.audit.list_heads())
     assert after.base_seq == 2
+
+
+@pytest.mark.spec("X13", "G5")
+async def test_a_job_that_runs_again_since_it_was_listed_is_not_removed(
+    governing: Governing,
+) -> None:
+    job = await held(governing)
+    remove = lambda tx: tx.governance.remove([job.seq])  # noqa: E731
+    assert await governing.store.transact(remove) == 0
+    assert await find(governing, job.job_id) == job
+    await governing.ack(job)
+    assert await governing.store.transact(remove) == 1

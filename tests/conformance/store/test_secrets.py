@@ -72,6 +72,27 @@ async def test_a_task_that_was_changed_meanwhile_is_not_written_over(store: SqlS
     assert OLD.open(task.definition, task.job_id).headers == {"Cookie": "s=1"}
 
 
+@pytest.mark.spec("X16")
+async def test_the_bodies_of_one_task_are_forgotten(store: SqlStore, database: Database) -> None:
+    """Of its runs those that have one, and of no other task."""
+    tasks = service(store, CLEAR)
+    for name in ("deleted", "living"):
+        task = await tasks.create(NewTask("C", definition(name)))
+        for body in (None, "a", "b"):
+            await tasks.run_now(task.id)
+            if body:
+                database.ask(
+                    f"UPDATE task_runs SET override_body = '{body}' WHERE id = "
+                    "(SELECT last.id FROM (SELECT MAX(id) AS id FROM task_runs) AS last)"
+                )
+    assert await store.transact(lambda tx: tx.task_seals.drop_override_bodies(1)) == 2
+    rows = database.ask("SELECT task_id, override_body FROM task_runs ORDER BY id")
+    assert [(row[0], row[1]) for row in rows] == [
+        *[(1, None)] * 3,
+        *[(2, None), (2, "a"), (2, "b")],
+    ]
+
+
 async def test_a_fact_about_the_store_is_decided_by_the_first(store: SqlStore) -> None:
     assert await store.transact(lambda tx: tx.facts.find_or_note("a", "first")) == "first"
     assert await store.transact(lambda tx: tx.facts.find_or_note("a", "second")) == "first"

@@ -149,8 +149,8 @@ class TaskSeals(Protocol):
         stays, for nothing changed."""
         ...
 
-    def drop_override_bodies(self, task_id: int) -> None:
-        """Forget the bodies that triggers of a task sent in place of its own."""
+    def drop_override_bodies(self, task_id: int) -> int:
+        """Forget the bodies that triggers of a task sent in place of its own; how many."""
         ...
 
 

@@ -36,5 +36,5 @@ class SqlTaskSeals:
         )
         return resealed == 1
 
-    def drop_override_bodies(self, task_id: int) -> None:
-        self._session.run("seals.drop_override_bodies", task_id=task_id)
+    def drop_override_bodies(self, task_id: int) -> int:
+        return self._session.run("seals.drop_override_bodies", task_id=task_id)
