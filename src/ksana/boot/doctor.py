@@ -19,6 +19,7 @@ from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND
 from ksana.boot import doctor_files
+from ksana.boot.doctor_server import OwnServer, find_own_server
 from ksana.boot.listening import is_loopback, listen
 from ksana.boot.redaction import mask_url, redact_text
 from ksana.boot.settings.table import Settings
@@ -49,13 +50,14 @@ class Finding(msgspec.Struct, frozen=True):
 async def examine(settings: Settings, clock: Clock | None = None) -> list[Finding]:
     """Run every check, in the order in which a start would meet the troubles."""
     at = clock or SystemClock()
+    own = await find_own_server(settings, at)
     checks: tuple[tuple[str, Callable[[], Awaitable[str]]], ...] = (
         ("python", _look_at_python),
         ("time zones", _look_at_zones),
-        ("address", lambda: _look_at_address(settings)),
+        ("address", lambda: _look_at_address(settings, own)),
         ("disk", lambda: doctor_files.look_at_disk(settings)),
         ("files", lambda: doctor_files.look_at_files(settings)),
-        ("server", lambda: doctor_files.look_at_holder(settings)),
+        ("server", lambda: doctor_files.look_at_holder(settings, own)),
         ("sqlite", lambda: _look_at_sqlite(settings)),
         ("store", lambda: _look_at_store(settings, at)),
         ("contents", lambda: _look_at_contents(settings)),
@@ -87,8 +89,12 @@ async def _look_at_zones() -> str:
         raise SetupError("there is no time zone database: install the tzdata package") from None
 
 
-async def _look_at_address(settings: Settings) -> str:
+async def _look_at_address(settings: Settings, own: OwnServer | None) -> str:
     host, port = settings.server.host, settings.server.port
+    if own is not None:
+        if own.problems:
+            raise SetupError(f"our own server (pid {own.pid}) is not ready: {own.problems}")
+        return f"our own server (pid {own.pid}) answers at {host}:{port}, and is ready"
     listen(host, port).close()
     reach = "this machine only" if is_loopback(host) else "open to others: an API key is needed"
     return f"{host}:{port} is free ({reach})"

@@ -8,6 +8,7 @@ from typing import Final
 
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
+from ksana.boot.doctor_server import OwnServer
 from ksana.boot.settings.sections.tasks import TimerSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import find_file, is_json
@@ -63,11 +64,13 @@ async def look_at_files(settings: Settings) -> str:
     return f"{file} is for its owner alone"
 
 
-async def look_at_holder(settings: Settings) -> str:
-    """Whether another server is on the file: a start would be refused."""
+async def look_at_holder(settings: Settings, own: OwnServer | None) -> str:
+    """Whether another server than ours is on the file: a start would be refused."""
     file = find_file(settings.store.url)
     if file is None:
         return "a database server may be shared"
+    if own is not None:
+        return f"our own server (pid {own.pid}) is on {file}"
     holder = find_holder(str(file))
     if holder is not None:
         raise SetupError(

@@ -43,12 +43,17 @@ def make_instance_id(configured: str) -> str:
     return f"{name}-{os.getpid()}-{new_uid()[:6]}"
 
 
+def find_pid(instance: Instance) -> int | None:
+    """The process id in an instance's name."""
+    match = _OWN_ID.match(instance.id)
+    return None if match is None else int(match[1])
+
+
 def is_dead(instance: Instance, host: str) -> bool:
     """Whether an instance was a process of this very table and is no more."""
-    match = _OWN_ID.match(instance.id)
-    if "@" not in host or instance.host != host or match is None:
+    pid = find_pid(instance)
+    if "@" not in host or instance.host != host or pid is None:
         return False
-    pid = int(match[1])
     if pid == os.getpid():
         return True  # the process id is ours now
     try:
