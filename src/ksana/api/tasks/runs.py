@@ -88,6 +88,7 @@ class RunShown(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     uid: str
     task_id: int
+    task_name: str | None
     job_id: str | None
     scheduled_time: str
     start_time: str | None
@@ -269,6 +270,7 @@ def show_run(run: Run, task: Task | None) -> RunShown:
         id=run.id,
         uid=run.uid,
         task_id=run.task_id,
+        task_name=None if task is None else task.definition.name,
         job_id=None if task is None else task.job_id,
         scheduled_time=show_time(run.scheduled_time) or "",
         start_time=show_time(run.start_time),
