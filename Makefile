@@ -7,7 +7,7 @@ ARGS ?=
 TEST_WORKERS ?= 2
 PYTEST = $(BIN)/pytest -q -n $(TEST_WORKERS) --timeout 120
 
-.PHONY: help setup run test quick dev servers check lint types imports pytest bench torture docs walks conformance format dist ci
+.PHONY: help setup run test quick dev servers check lint types imports pytest bench torture console docs walks conformance format dist ci
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,7 @@ dev: setup
 servers:
 	@scripts/servers
 	@scripts/examples
+	@scripts/console
 
 check: lint types imports
 
@@ -50,14 +51,15 @@ pytest: dev servers
 quick: dev ## The tests that need no server: a minute, on any machine
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) -m "not slow" tests/unit tests/architecture tests/engine tests/api $(ARGS)
 
-torture: dev servers ## Every class of faults, the slow tests, the properties with many more examples; RECORD=1 writes the table into the docs
-	@rm -f .venv/torture-figures.txt
-	@HYPOTHESIS_PROFILE=ci KSANA_TORTURE=.venv/torture.md KSANA_FIGURES=$(CURDIR)/.venv/torture-figures.txt RECORD=$(RECORD) \
-		$(PYTEST) --timeout 1800 -m "slow or fault" $(ARGS)
+torture: dev servers ## The slow tests, and the properties with many more examples
+	@HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout 1800 -m slow $(ARGS)
 	@if [ -d tests/properties ]; then HYPOTHESIS_PROFILE=torture $(PYTEST) --timeout 1800 tests/properties; fi
 
 bench: dev servers ## Measure; each figure as a ratio to its floor (ARGS='commit_queue')
 	@$(BIN)/python -m bench $(ARGS)
+
+console: ## Build the console into the package (needs Node)
+	@scripts/console build
 
 docs: dev ## Write the generated pages anew: settings, commands, endpoints, events, diagrams
 	@$(BIN)/python -m tests.ground.pages

@@ -8,7 +8,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from ksana.base.clock import VirtualClock
-from tests.ground import faults, leash, profiles
+from tests.ground import leash, profiles
 from tests.ground.mariadb import MariaDB
 from tests.ground.postgres import Postgres
 from tests.ground.process import Program
@@ -23,7 +23,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # on so long.
     leash.die_with_parent()
 
-SERVERS = ("mariadb", "postgres", "redis")
+SERVERS = ("mariadb", "postgres", "redis", "tests/console")
 
 
 class ByServer(LoadScopeScheduling):
@@ -39,12 +39,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByServer:
     return ByServer(config, log)  # type: ignore[arg-type]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    faults.note_faults(items)
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly what was not tested for want of a server; then the table of faults."""
+    """Say loudly what was not tested for want of a server."""
     reasons: dict[str, int] = {}
     for report in terminalreporter.stats.get("skipped", []):
         reason = (
@@ -56,7 +52,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("NOT TESTED", red=True, bold=True)
         for reason, count in reasons.items():
             terminalreporter.line(f"{count} tests. {reason}", red=True)
-    faults.report_run(terminalreporter)
 
 
 @pytest.fixture(scope="session")

@@ -41,7 +41,7 @@ async def test_the_root_leads_to_the_console_or_else_to_the_api_page(
     core: CoreServices, client: httpx.AsyncClient
 ) -> None:
     answer = await client.get("/")
-    assert (answer.status_code, answer.headers["location"]) == (302, "/docs")
+    assert (answer.status_code, answer.headers["location"]) == (302, "docs")
     assert (await client.get(answer.headers["location"])).status_code == 200
 
     async def show(call: Call) -> str:
@@ -51,7 +51,7 @@ async def test_the_root_leads_to_the_console_or_else_to_the_api_page(
     core.metrics = CollectorRegistry()
     async with client_of(core.app(console)) as other:
         answer = await other.get("/", headers={"accept": "text/html"})
-    assert (answer.status_code, answer.headers["location"]) == (302, "/ui")
+    assert (answer.status_code, answer.headers["location"]) == (302, "ui/")
 
 
 @pytest.mark.spec("X18")

@@ -22,7 +22,6 @@ from prometheus_client import CollectorRegistry
 from ksana import __version__
 from ksana.api.core.app import create_app
 from ksana.api.core.connection_guard import ConnectionGuard
-from ksana.api.core.dead_letters import routes as dead_letter_routes
 from ksana.api.core.health import StatsSections
 from ksana.api.core.server import Server, make_config
 from ksana.api.core.services import ApiSettings, Check
@@ -33,12 +32,14 @@ from ksana.boot import banner, instance_identity, secrets
 from ksana.boot.collector import calm_collector
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.coordination import CoordinationNotes
+from ksana.boot.core_routes import core_routes
 from ksana.boot.descriptors import plan_for
 from ksana.boot.listening import describe_address, is_loopback, listen, share_listener
 from ksana.boot.logs import LevelledLogger, LogSwitch
 from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
 from ksana.boot.settings.sections.tasks import TimerSettings
+from ksana.boot.settings.sources import Loaded, Value
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import Jobs, wait_for_store
 from ksana.boot.surface import CoreServices, Surface
@@ -95,8 +96,9 @@ class KsanaServer:
         clock: Clock | None = None,
         random: Random | None = None,
         logs: LogSwitch | None = None,
+        values: tuple[Value, ...] = (),
     ) -> None:
-        self._settings = settings
+        self._settings, self._values = settings, values
         self._logs = logs or LogSwitch(LevelledLogger, settings.logging.level, "console", False)
         self._clock = clock = clock or SystemClock()
         self._random = random = random or Random()
@@ -167,11 +169,11 @@ class KsanaServer:
             events=self._events,
             server=self,
         )
-        letters = dead_letter_routes(self._dead_letters)
+        core = core_routes(self._dead_letters, self._keys, self._values)
         routes = [surface.routes for surface in self._surfaces]
         app = create_app(
             seen,
-            letters,
+            core,
             *routes,
             stats=stats,
             spans=self._spans,
@@ -356,13 +358,14 @@ def _jobs(settings: Settings) -> Jobs:
     return Jobs(defaults, Path(settings.store.data_dir, "jobs.json"))
 
 
-async def serve(settings: Settings, logs: LogSwitch | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; a second signal ends the process at once. Answer the exit
-    code."""
+async def serve(loaded: Loaded, logs: LogSwitch | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; a second one ends it at once. Answer the exit code."""
+    settings = loaded.settings
     listener = listen(settings.server.host, settings.server.port)
     # For port 0 a free one was taken: callbacks come there, and no task may call it.
     bound = msgspec.structs.replace(settings.server, port=listener.getsockname()[1])
-    server = KsanaServer(msgspec.structs.replace(settings, server=bound), logs=logs)
+    settings = msgspec.structs.replace(settings, server=bound)
+    server = KsanaServer(settings, logs=logs, values=loaded.values)
     loop = asyncio.get_running_loop()
     signals: list[int] = []
 
@@ -389,7 +392,6 @@ async def serve(settings: Settings, logs: LogSwitch | None = None) -> int:
 async def _cancelled(
     task: "asyncio.Future[None] | asyncio.Task[bool] | asyncio.Task[None]",
 ) -> None:
-    """Cancel a task and wait for its end; what it raised was seen already or does not matter any
-    more."""
+    """Cancel a task and wait for its end; what it raised was seen or does not matter any more."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

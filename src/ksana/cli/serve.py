@@ -34,7 +34,7 @@ def serve(loaded: Loaded) -> None:
     for warning in loaded.warnings:
         structlog.get_logger("ksana.boot").warning(warning)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        code = runner.run(serve_until_stopped(settings, logs))
+        code = runner.run(serve_until_stopped(loaded, logs))
     raise typer.Exit(code)
 
 

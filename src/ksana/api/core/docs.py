@@ -38,7 +38,8 @@ def routes() -> list[AnyRoute]:
 def root_route(routes: Iterable[AnyRoute]) -> Route:
     """Who asks for `/` is led to the console, or where there is none to the API page."""
     has_console = any(route.path.startswith(CONSOLE) for route in routes)
-    place = CONSOLE if has_console else "/docs"
+    # Relative: a proxy may serve us below a path of its own.
+    place = f"{CONSOLE[1:]}/" if has_console else "docs"
 
     async def lead(call: Call) -> Content:
         return Content(b"", "", 302, ((b"location", place.encode()),))

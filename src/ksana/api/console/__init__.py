@@ -1,0 +1,1 @@
+"""The web console: files built from `console/`, served as they are. They use the public API."""

@@ -1,0 +1,76 @@
+"""Queue, governance and nodes, in the browser."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.browser import BrowserThread, Tab
+from tests.ground.background import BackgroundLoop
+from tests.ground.child import wait_for
+from tests.ground.node_peers import EchoNode
+from tests.ground.process import Program
+
+
+@pytest.fixture
+def node(server: Program) -> Iterator[str]:
+    """A node that is connected."""
+    loop = BackgroundLoop("node")
+
+    async def start() -> EchoNode:
+        one = EchoNode(lambda: server.port, "node-of-the-console")
+        one.start()
+        await asyncio.wait_for(one.is_ready.wait(), 10)
+        return one
+
+    one = loop.call(start())
+    yield one.node_id
+    loop.call(one.stop())
+    loop.close()
+
+
+def test_a_gate_is_changed_and_the_change_taken_back(
+    browser_thread: BrowserThread, tab: Tab, server: Program
+) -> None:
+    def state() -> str:
+        gates = server.get("/scheduler/gates").json()["gates"]
+        return str(next(gate["state"] for gate in gates if gate["gate"] == "cognition"))
+
+    tab.go("governance")
+    tab.page.get_by_label("State of gate cognition").select_option("closed")
+    tab.page.get_by_role("dialog").get_by_role("button", name="Set the gate").click()
+    expect(tab.page.get_by_role("status").first).to_contain_text("cognition is closed now")
+    expect(tab.page.locator("tbody tr", has_text="cognition").first).to_contain_text("✕closed")
+    assert state() == "closed"
+    tab.page.get_by_role("button", name="Undo").click()
+    wait_for(lambda: state() == "open", "the gate is open again")
+    expect(tab.page.locator("tbody tr", has_text="gate").first).to_be_visible()
+
+
+def test_a_node_is_drained(
+    browser_thread: BrowserThread, tab: Tab, server: Program, node: str
+) -> None:
+    tab.go("nodes")
+    row = tab.page.locator("tbody tr", has_text=node)
+    expect(row).to_contain_text("ready")
+    row.get_by_role("button", name="Drain", exact=True).click()
+    expect(row).to_contain_text("draining")
+    assert server.get(f"/api/v1/nodes/{node}").json()["draining"] is True
+    row.get_by_role("button", name="Undrain").click()
+    expect(row).to_contain_text("ready")
+
+
+def test_a_job_says_why_it_waits_and_is_cancelled(
+    browser_thread: BrowserThread, tab: Tab, server: Program
+) -> None:
+    body = {"addon_id": "console", "job_type": "waits", "cost_units": 2, "payload": {"n": 1}}
+    job = server.post("/api/scheduler/jobs/submit", json=body).json()["job"]
+    tab.go("queue?state=QUEUED")
+    tab.page.locator("tbody tr", has_text="console / waits").get_by_role("link").click()
+    expect(tab.page.locator(".why")).to_contain_text("no worker that takes it has claimed it yet")
+    tab.page.get_by_role("button", name="Cancel").click()
+    tab.page.get_by_role("dialog").get_by_role("button", name="Cancel").last.click()
+    expect(tab.page.get_by_role("heading", level=1)).to_contain_text("canceled")
+    found = server.get(f"/api/scheduler/jobs/{job['job_id']}").json()["job"]
+    assert found["state"] == "CANCELED"
