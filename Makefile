@@ -51,8 +51,10 @@ pytest: dev servers
 quick: dev ## The tests that need no server: a minute, on any machine
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) -m "not slow" tests/unit tests/architecture tests/engine tests/api $(ARGS)
 
-torture: dev servers ## The slow tests, and the properties with many more examples
-	@HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout 1800 -m slow $(ARGS)
+torture: dev servers ## Every class of faults, the slow tests, the properties with many more examples; RECORD=1 writes the table into the docs
+	@rm -f .venv/torture-figures.txt
+	@HYPOTHESIS_PROFILE=ci KSANA_TORTURE=.venv/torture.md KSANA_FIGURES=$(CURDIR)/.venv/torture-figures.txt RECORD=$(RECORD) \
+		$(PYTEST) --timeout 1800 -m "slow or fault" $(ARGS)
 	@if [ -d tests/properties ]; then HYPOTHESIS_PROFILE=torture $(PYTEST) --timeout 1800 tests/properties; fi
 
 bench: dev servers ## Measure; each figure as a ratio to its floor (ARGS='commit_queue')

@@ -8,7 +8,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from ksana.base.clock import VirtualClock
-from tests.ground import leash, profiles
+from tests.ground import faults, leash, profiles
 from tests.ground.mariadb import MariaDB
 from tests.ground.postgres import Postgres
 from tests.ground.process import Program
@@ -39,8 +39,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByServer:
     return ByServer(config, log)  # type: ignore[arg-type]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    faults.note_faults(items)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly what was not tested for want of a server."""
+    """Say loudly what was not tested for want of a server; then the table of faults."""
     reasons: dict[str, int] = {}
     for report in terminalreporter.stats.get("skipped", []):
         reason = (
@@ -52,6 +56,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("NOT TESTED", red=True, bold=True)
         for reason, count in reasons.items():
             terminalreporter.line(f"{count} tests. {reason}", red=True)
+    faults.report_run(terminalreporter)
 
 
 @pytest.fixture(scope="session")

@@ -226,6 +226,7 @@ async def test_a_waiting_claim_gives_up_when_its_time_is_over(queue: Ground) -> 
     assert await asyncio.wait_for(waiting, 5) is None
 
 
+@pytest.mark.fault("F17")
 @pytest.mark.spec("Q1", "Q2")
 async def test_a_job_with_a_time_waits_for_it_and_wakes_a_waiting_claim(queue: Ground) -> None:
     job = await queue.submit(run_at="2026-01-01T00:00:10Z")

@@ -185,6 +185,7 @@ async def test_an_addon_with_a_share_stays_within_it(tmp_path: Path) -> None:
         assert (await ask(queue, other))["approved"] is True
 
 
+@pytest.mark.fault("F10")
 @pytest.mark.spec("Q10")
 async def test_a_heartbeat_keeps_the_lease_and_carries_progress(queue: Ground) -> None:
     job, lease = await queue.running()

@@ -27,6 +27,7 @@ async def claimed_twice(queue: Ground, **more: Any) -> tuple[dict[str, Any], dic
     return first, second
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.spec("Q3", "Q9", "X12")
 async def test_a_zombie_gets_neither_the_lease_nor_the_end_of_anothers_job(queue: Ground) -> None:
     first, second = await claimed_twice(queue)

@@ -99,6 +99,7 @@ def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "CHECK_SEC", 0.05)
 
 
+@pytest.mark.fault("F52")
 @pytest.mark.usefixtures("short_deadlines")
 async def test_a_head_or_body_that_drips_is_cut_off(core: CoreServices) -> None:
     async with serving(core.app(), core) as server:
@@ -111,6 +112,7 @@ async def test_a_head_or_body_that_drips_is_cut_off(core: CoreServices) -> None:
         assert await converse(server.port, b"\r\n") == b""
 
 
+@pytest.mark.fault("F52")
 @pytest.mark.usefixtures("short_deadlines")
 async def test_bytes_that_keep_dripping_do_not_extend_the_deadline(core: CoreServices) -> None:
     async with serving(core.app(), core) as server:

@@ -72,6 +72,7 @@ async def test_a_cancelled_job_tells_its_handler_and_ends_cancelled(server: Fake
 # --- lost leases ---
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.spec("Q12")
 async def test_a_lease_lost_in_a_heartbeat_stops_the_handler_and_drops_its_result(
     server: FakeQueue,

@@ -39,6 +39,7 @@ async def test_slewing_is_no_step(clock: VirtualClock) -> None:
     assert told == []
 
 
+@pytest.mark.fault("F23")
 @pytest.mark.spec("X5")
 async def test_a_store_clock_more_than_a_second_off_is_told_and_so_is_its_return(
     clock: VirtualClock,
@@ -81,6 +82,7 @@ async def test_a_store_that_is_away_is_not_the_watch_s_business(clock: VirtualCl
     await ClockWatch(clock, lambda _: None, store_now).check_skew()
 
 
+@pytest.mark.fault("F11")
 async def test_lag_of_the_event_loop_is_measured(clock: VirtualClock) -> None:
     lags: list[Micros] = []
     watching = asyncio.create_task(watch_loop_lag(clock, lags.append))

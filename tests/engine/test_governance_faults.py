@@ -241,6 +241,7 @@ class PurgeTheAudit(Case):
 CASES = [*Case.__subclasses__(), OpenAGate, RequeueAll]
 
 
+@pytest.mark.fault("F07")
 @pytest.mark.spec("G2", "G3", "G4", "G5", "G9", "G10", "G12", "G13", "X10")
 @pytest.mark.parametrize("kind", CASES, ids=lambda kind: kind.__name__)
 async def test_killed_between_any_two_statements_all_of_it_happened_or_nothing(

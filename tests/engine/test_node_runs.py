@@ -174,6 +174,7 @@ async def test_a_job_that_another_instance_is_in_charge_of_is_asked_for(world: W
     assert (ended.status, ended.response_body) == ("SUCCESS", "2")
 
 
+@pytest.mark.fault("F40")
 @pytest.mark.spec("C19")
 @pytest.mark.parametrize("when", ["before the submit", "while it runs", "after its end"])
 async def test_the_next_instance_takes_the_same_job_up(

@@ -85,6 +85,7 @@ async def test_a_signal_while_the_step_works_is_not_lost(clock: VirtualClock) ->
     assert calls == 2
 
 
+@pytest.mark.fault("F20")
 @pytest.mark.spec("X5")
 async def test_a_clock_stepped_back_does_not_put_it_to_sleep_for_the_step(
     clock: VirtualClock,
@@ -112,6 +113,7 @@ async def test_a_clock_stepped_forward_makes_the_due_slot_fire_within_a_second(
     assert len(steps.calls) == 2
 
 
+@pytest.mark.fault("F22")
 @pytest.mark.spec("X5")
 async def test_a_step_back_does_not_wake_a_slot_early_by_wall_time(clock: VirtualClock) -> None:
     start = clock.now()
@@ -125,6 +127,7 @@ async def test_a_step_back_does_not_wake_a_slot_early_by_wall_time(clock: Virtua
     assert len(steps.calls) > 1
 
 
+@pytest.mark.fault("F04")
 async def test_a_due_instant_that_yields_no_work_does_not_make_it_spin(clock: VirtualClock) -> None:
     start = clock.now()
     steps = CoroutineDriver(clock, lambda: start - SECOND)

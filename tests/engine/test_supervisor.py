@@ -55,6 +55,7 @@ async def test_a_loop_that_runs_is_ready(clock: VirtualClock, supervisor: Superv
     assert report(supervisor).ok
 
 
+@pytest.mark.fault("F44")
 @pytest.mark.spec("X18")
 async def test_a_crashed_loop_is_restarted_with_growing_pauses_and_shown(
     clock: VirtualClock, supervisor: Supervisor
@@ -128,6 +129,7 @@ async def test_a_loop_that_waited_for_the_store_is_ready_soon_after_it_is_back(
     assert report(supervisor).ok
 
 
+@pytest.mark.fault("F44")
 @pytest.mark.parametrize("end", [None, asyncio.CancelledError()])
 async def test_a_loop_that_ends_by_itself_is_started_again(
     clock: VirtualClock, supervisor: Supervisor, end: BaseException | None

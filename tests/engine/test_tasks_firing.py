@@ -74,6 +74,7 @@ async def test_after_downtime_every_rolls_on_without_make_up_runs(world: World) 
     assert world.metrics.misfires == [(task.id, 10)]
 
 
+@pytest.mark.fault("F05")
 @pytest.mark.spec("C10")
 async def test_fire_now_makes_one_run_that_carries_the_latest_missed_slot(world: World) -> None:
     began = world.clock.now()
@@ -87,6 +88,7 @@ async def test_fire_now_makes_one_run_that_carries_the_latest_missed_slot(world:
     assert runs[0].status == "SUCCESS"
 
 
+@pytest.mark.fault("F05")
 @pytest.mark.spec("C10")
 async def test_catch_up_makes_the_newest_slots_oldest_first(world: World) -> None:
     began = world.clock.now()
@@ -107,6 +109,7 @@ async def test_catch_up_makes_the_newest_slots_oldest_first(world: World) -> Non
     assert len(await world.events("TASK_MISFIRED")) == 1
 
 
+@pytest.mark.fault("F02")
 @pytest.mark.spec("C10")
 async def test_an_outage_shorter_than_the_grace_is_still_a_misfire(world: World) -> None:
     task = await world.add(task_of(every(world, 1), **SKIPPING))
@@ -228,6 +231,7 @@ async def test_run_now_goes_beside_a_running_one_and_leaves_the_schedule_alone(
     assert (await world.tasks.get(task.id)).next_slot_at == task.next_slot_at
 
 
+@pytest.mark.fault("F15")
 @pytest.mark.spec("C14", "T13")
 async def test_retries_follow_their_policy_and_attempts_are_recorded(world: World) -> None:
     world.caller.scripts["http://target/hook"] = lambda request: answer(503)

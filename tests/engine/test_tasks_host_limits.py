@@ -37,6 +37,7 @@ async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
     await world.store.close()
 
 
+@pytest.mark.fault("F16")
 @pytest.mark.spec("T14")
 async def test_hosts_that_answer_stay_on_time_while_more_hosts_hang_than_there_are_workers(
     world: World,

@@ -203,6 +203,7 @@ def change_of(world: World) -> Any:
     return change
 
 
+@pytest.mark.fault("F02")
 @pytest.mark.spec("C10", "X11")
 @pytest.mark.parametrize(
     ("what", "reason"),
@@ -230,6 +231,7 @@ async def test_slots_due_while_firing_lags_are_recorded_when_their_task_is_taken
     assert world.caller.sent == []
 
 
+@pytest.mark.fault("F06")
 @pytest.mark.spec("C10", "X11")
 async def test_slots_of_an_outage_are_misfires_also_when_their_task_is_disabled_first(
     world: World,

@@ -137,6 +137,7 @@ async def test_while_redis_is_away_nodes_work_on_for_sessions_of_their_instance(
     assert all(one.success for one in told)
 
 
+@pytest.mark.fault("F45")
 @pytest.mark.spec("X3", "N13")
 async def test_a_wipe_under_load_costs_no_job(single: Scene, redis: Redis) -> None:
     scene = await single.set_up()
@@ -179,6 +180,7 @@ async def test_after_a_wipe_the_slots_of_running_jobs_are_held_again(
         assert node.most_at_once <= 6
 
 
+@pytest.mark.fault("F45")
 @pytest.mark.spec("N13")
 async def test_a_replica_that_takes_over_goes_on_with_what_it_has() -> None:
     """A single Redis behind an address that moves: the master dies, its replica is promoted."""
@@ -219,6 +221,7 @@ def redis_pairs() -> Iterator[RedisCluster]:
     server.close()
 
 
+@pytest.mark.fault("F47")
 @pytest.mark.spec("N13")
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -266,6 +269,7 @@ async def test_a_cluster_master_away_for_a_moment_is_ridden_out(
     assert load.refused == 0
 
 
+@pytest.mark.fault("F47")
 @pytest.mark.spec("N13")
 async def test_slots_that_move_under_load_cost_no_job(
     cluster: Scene, redis_cluster: RedisCluster

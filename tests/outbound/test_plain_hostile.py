@@ -40,6 +40,7 @@ def test_an_answer_in_pieces_is_put_together(run_plain: Callable[..., None], siz
     run_plain(scenario)
 
 
+@pytest.mark.fault("F54")
 @pytest.mark.parametrize(
     ("data", "words"),
     [

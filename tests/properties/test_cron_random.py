@@ -93,6 +93,7 @@ def ask(
         gc.enable()
 
 
+@pytest.mark.fault("F04")
 @pytest.mark.spec("C7", "C9", "C10")
 @pytest.mark.timeout(3600)
 def test_no_random_expression_crashes_or_is_slow_and_all_answers_agree() -> None:

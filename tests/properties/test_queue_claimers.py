@@ -154,6 +154,7 @@ class Scene:
             await self.queue._store.transact(sweep, 10)
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.spec("Q3", "Q9", "X12")
 def test_two_claimers_in_a_thousand_orders_never_hold_one_token(tmp_path: Path) -> None:
     async def run() -> None:

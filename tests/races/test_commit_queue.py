@@ -32,6 +32,7 @@ async def stores(store_url: str) -> AsyncIterator[list[SqlStore]]:
         await store.close()
 
 
+@pytest.mark.fault("F01")
 @pytest.mark.spec("X12")
 async def test_of_many_who_change_one_state_one_wins(stores: list[SqlStore]) -> None:
     for round_number in range(5):
@@ -45,6 +46,7 @@ async def test_of_many_who_change_one_state_one_wins(stores: list[SqlStore]) -> 
     assert sum(event.startswith("KEY_REVOKED") for event in events) == 5
 
 
+@pytest.mark.fault("F36")
 async def test_functions_that_lock_many_rows_in_any_order_all_succeed_once(
     stores: list[SqlStore],
 ) -> None:

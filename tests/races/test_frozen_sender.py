@@ -128,6 +128,7 @@ def check_sends(second: Program, target: Target, busy: BusyListener, before: int
     assert not busy.heads, "sent by the first instance after another had taken it over"
 
 
+@pytest.mark.fault("F11")
 @pytest.mark.parametrize("plain_http", ["own", "libcurl"])
 def test_a_frozen_instance_sends_nothing_more_that_another_has_taken_over(
     tmp_path: Path, shared: tuple[str, FaultProxy], target: Target, plain_http: str
@@ -153,6 +154,7 @@ def test_a_frozen_instance_sends_nothing_more_that_another_has_taken_over(
         check_sends(second, target, busy, 16)
 
 
+@pytest.mark.fault("F11")
 def test_an_instance_cut_off_from_the_database_stops_sending_before_another_takes_over(
     tmp_path: Path, shared: tuple[str, FaultProxy], target: Target
 ) -> None:

@@ -176,6 +176,7 @@ def run_fleet(tmp_path: Path, shared: tuple[str, Ask], jobs: int) -> None:
         assert (metrics["jobs_due_count"], metrics["dead_letter_count"]) == (0, 0)
 
 
+@pytest.mark.fault("F09")
 @pytest.mark.timeout(180)
 @pytest.mark.spec("G2", "G3", "G5", "G12", "X4")
 def test_each_job_is_acknowledged_once_although_an_instance_is_killed(

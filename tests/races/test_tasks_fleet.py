@@ -6,6 +6,7 @@ refused. KSANA_FULL=1: 4 instances, 200 tasks every second for 60 s.
 """
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -86,6 +87,7 @@ def trigger_on(program: Program, task: Json, ask: Ask, target: Target) -> int:
     raise AssertionError("this instance takes no run")
 
 
+@pytest.mark.fault("F01")
 @pytest.mark.timeout(300)
 @pytest.mark.spec("X4", "C19", "C14")
 def test_a_killed_and_a_frozen_instance_lose_nothing_and_are_taken_over(
@@ -173,23 +175,83 @@ def refused_runs(program: Program) -> set[int]:
     return {int(event["entity_id"]) for event in list_events(program, "RUN_RESULT_REFUSED")}
 
 
-@pytest.mark.spec("C19", "X4")
-def test_a_frozen_writer_lets_go_of_its_rows_before_its_lease_ends(shared: tuple[str, Ask]) -> None:
-    url = shared[0]
-    is_postgres = url.startswith("postgresql")
-    dialect: Any = PostgresDialect(url) if is_postgres else MysqlDialect(url)
+def read_limits(dialect: Any) -> tuple[int, int]:
+    """How long a transaction of ours waits for a row, and how long it may be idle, in seconds."""
+    is_postgres = isinstance(dialect, PostgresDialect)
+    names = (
+        ("SHOW lock_timeout", "SHOW idle_in_transaction_session_timeout")
+        if is_postgres
+        else ("SELECT @@innodb_lock_wait_timeout", "SELECT @@idle_transaction_timeout")
+    )
     with (
         contextlib.closing(dialect.connect(read_only=False)) as connection,
         contextlib.closing(connection.cursor()) as cursor,
     ):
-        # The server ends a transaction in which nothing was said for so long.
-        cursor.execute(
-            "SHOW idle_in_transaction_session_timeout"
-            if is_postgres
-            else "SELECT @@idle_transaction_timeout"
-        )
-        limit_s = int(str(cursor.fetchone()[0]).removesuffix("s"))
-    assert 0 < limit_s * SECOND < LEASE
+        found = []
+        for name in names:
+            cursor.execute(name)
+            found.append(int(str(cursor.fetchone()[0]).removesuffix("s")))
+    return found[0], found[1]
+
+
+def dialect_of(url: str) -> Any:
+    return PostgresDialect(url) if url.startswith("postgresql") else MysqlDialect(url)
+
+
+@pytest.mark.fault("F13")
+@pytest.mark.spec("C19", "X4")
+def test_a_frozen_writer_lets_go_of_its_rows_before_its_lease_ends(shared: tuple[str, Ask]) -> None:
+    wait_s, idle_s = read_limits(dialect_of(shared[0]))
+    # One that waits for a row of another gives up before that one is ended, and is ended in turn.
+    assert 0 < wait_s < idle_s
+    assert (wait_s + idle_s) * SECOND < LEASE
+
+
+@pytest.mark.slow
+@pytest.mark.fault("F13")
+@pytest.mark.spec("C19", "X4")
+def test_a_chain_of_frozen_writers_lets_go_before_their_lease_ends(
+    shared: tuple[str, Ask],
+) -> None:
+    dialect = dialect_of(shared[0])
+    with contextlib.ExitStack() as stack:
+
+        def connect() -> Any:
+            connection = dialect.connect(read_only=False)
+            stack.callback(_close_quietly, connection)
+            return connection.cursor()
+
+        holder, waiter, other = connect(), connect(), connect()
+        other.execute("CREATE TABLE chain_of_rows (id INTEGER PRIMARY KEY, n INTEGER)")
+        other.execute("INSERT INTO chain_of_rows (id, n) VALUES (1, 0), (2, 0)")
+        take = "UPDATE chain_of_rows SET n = n + 1 WHERE id = {}"
+        holder.execute("BEGIN")
+        holder.execute(take.format(1))
+        waiter.execute("BEGIN")
+        waiter.execute(take.format(2))
+        frozen_at = time.monotonic()  # from here on neither of the two says anything more
+        waiting = threading.Thread(target=_try, args=(waiter, take.format(1)), daemon=True)
+        waiting.start()
+        for row in (1, 2):
+            wait_for(
+                functools.partial(_try, other, take.format(row)), f"row {row} is free", within_s=25
+            )
+        assert time.monotonic() - frozen_at < LEASE / SECOND
+        waiting.join(30)
+        other.execute("DROP TABLE chain_of_rows")
+
+
+def _try(cursor: Any, sql: str) -> bool:
+    try:
+        cursor.execute(sql)
+    except Exception:  # a lock that was not got in time, or a connection that was ended
+        return False
+    return True
+
+
+def _close_quietly(connection: Any) -> None:
+    with contextlib.suppress(Exception):
+        connection.close()
 
 
 def create(

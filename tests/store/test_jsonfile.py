@@ -315,6 +315,7 @@ async def test_a_newer_version_stops_the_start_and_the_file_stays(opened: Open, 
     assert path.read_text() == text
 
 
+@pytest.mark.fault("F27")
 @pytest.mark.spec("T21")
 @pytest.mark.parametrize(
     "torn",
@@ -392,6 +393,7 @@ async def test_after_downtime_a_one_time_job_is_missed_and_an_interval_rolls_on_
     ]
 
 
+@pytest.mark.fault("F06")
 @pytest.mark.spec("C10")
 async def test_after_a_kill_the_outage_begins_at_the_last_sign_of_life(
     opened: Open, path: Path

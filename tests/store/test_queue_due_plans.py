@@ -53,6 +53,7 @@ async def filled(request: pytest.FixtureRequest, store_url: str) -> AsyncIterato
     await store.close()
 
 
+@pytest.mark.fault("F35")
 @pytest.mark.spec("Q2", "Q12")
 async def test_what_is_due_is_searched_by_its_time(filled: SqlStore, store_url: str) -> None:
     kind = Database(store_url).kind

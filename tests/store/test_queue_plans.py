@@ -55,6 +55,7 @@ GIVEN = re.compile(r"SCAN (CONSTANT ROW|\d+ CONSTANT ROWS|v|ahead|json_each.*)")
 """What may be scanned: what was handed in (the clock, rows, ids), and what was found (`ahead`)."""
 
 
+@pytest.mark.fault("F35")
 @pytest.mark.spec("Q2", "Q12")
 @pytest.mark.parametrize("name", sorted({**PLANS, **CHANGES}))
 async def test_what_the_queue_asks_for_is_found_by_its_index(tmp_path: Path, name: str) -> None:

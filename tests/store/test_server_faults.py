@@ -72,6 +72,7 @@ async def test_a_server_that_is_away_at_the_start_is_no_setup_mistake(
     await store.close()
 
 
+@pytest.mark.fault("F26")
 async def test_a_crash_of_the_server_loses_nothing_acknowledged(
     server_store: tuple[str, AnyServer],
 ) -> None:
@@ -179,6 +180,7 @@ def forgetful(database: Database) -> Iterator[str]:
             database.ask(statement)
 
 
+@pytest.mark.fault("F26")
 async def test_a_forgetful_server_is_warned_of_and_refused_if_so_told(
     server_store: tuple[str, AnyServer],
 ) -> None:

@@ -72,10 +72,12 @@ def check_every_answer_follows_a_sync(folder: Path, code: str | None = None) -> 
     assert answers == 10
 
 
+@pytest.mark.fault("F26")
 def test_every_answer_follows_a_sync_of_the_log(tmp_path: Path) -> None:
     check_every_answer_follows_a_sync(tmp_path)
 
 
+@pytest.mark.fault("F30")
 @pytest.mark.parametrize("when", [1, 4])
 def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path, when: int) -> None:
     path = tmp_path / "k.db"
@@ -104,6 +106,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path: Path, when: int) 
     assert lines[-1].startswith("health False")
 
 
+@pytest.mark.fault("F30")
 def test_after_a_failed_sync_of_the_database_file_nothing_is_acknowledged(tmp_path: Path) -> None:
     """The checkpoint thread syncs the file itself; SQLite would hide the failure of its own."""
     path = tmp_path / "k.db"
@@ -129,6 +132,7 @@ def test_after_a_failed_sync_of_the_database_file_nothing_is_acknowledged(tmp_pa
     assert lines[-1].startswith("health False the store refused to make a write durable")
 
 
+@pytest.mark.fault("F33")
 async def test_the_log_is_copied_back_beside_the_writer(tmp_path: Path) -> None:
     path = tmp_path / "k.db"
     store = await open_store(f"sqlite:///{path}", SystemClock())
@@ -143,6 +147,7 @@ async def test_the_log_is_copied_back_beside_the_writer(tmp_path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.fault("F30")
 @pytest.mark.parametrize("when", [1, 4])
 async def test_a_failed_sync_leaves_whole_transactions_only(tmp_path: Path, when: int) -> None:
     path = tmp_path / "k.db"
@@ -169,6 +174,7 @@ async def test_a_failed_sync_leaves_whole_transactions_only(tmp_path: Path, when
     await store.close()
 
 
+@pytest.mark.fault("F31")
 async def test_a_full_disk_is_told_leaves_nothing_half_written_and_heals(tmp_path: Path) -> None:
     with small_disk(tmp_path, 2048) as disk:
         store = await open_store(f"sqlite:///{disk}/k.db", SystemClock())

@@ -134,6 +134,7 @@ async def test_damage_found_while_opening_is_told_as_such(tmp_path: Path) -> Non
         await open_store(f"sqlite:///{path}", SystemClock())
 
 
+@pytest.mark.fault("F30")
 @pytest.mark.parametrize(
     ("name", "trouble"),
     [

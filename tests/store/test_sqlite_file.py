@@ -159,6 +159,7 @@ async def test_a_store_that_vanished_is_refused_with_what_it_left(
     assert ("log" in how) == path.with_name("k.db-wal").exists()
 
 
+@pytest.mark.fault("F40")
 async def test_a_first_start_that_was_cut_short_is_made_up_for(tmp_path: Path) -> None:
     path = tmp_path / "k.db"
     path.touch()
@@ -237,6 +238,7 @@ async def test_a_second_server_on_the_same_file_is_refused_naming_the_first(tmp_
     await store.close()
 
 
+@pytest.mark.fault("F40")
 async def test_the_log_left_by_a_kill_is_recovered(tmp_path: Path) -> None:
     path = tmp_path / "k.db"
     driver = start_driver(path, "k")

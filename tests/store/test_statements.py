@@ -1,9 +1,11 @@
 """Rules for the text of statements that no database tells us about."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+import ksana.store.sql
 from ksana.store.sql.core.dialects import MysqlDialect, PostgresDialect, SqliteDialect
 from ksana.store.sql.core.statements import Statement, load_statements
 
@@ -57,3 +59,24 @@ def test_the_rule_finds_what_it_looks_for() -> None:
 @pytest.mark.parametrize("dialect", [SqliteDialect, MysqlDialect, PostgresDialect])
 def test_every_dialect_has_every_statement(dialect: type) -> None:
     assert load_statements(dialect.macros).keys() == load_statements(SqliteDialect.macros).keys()  # type: ignore[attr-defined]
+
+
+_SQL = Path(ksana.store.sql.__file__).parent
+_NATIVE_TIME = re.compile(r"\b(?:DATETIME|TIMESTAMP|TIMESTAMPTZ|DATE|TIME)\b")
+_SESSION_LOCK = re.compile(r"GET_LOCK|pg_(?:try_)?advisory", re.IGNORECASE)
+
+
+@pytest.mark.fault("F38")
+@pytest.mark.spec("X5")
+@pytest.mark.parametrize("file", sorted(_SQL.rglob("*.sql")), ids=lambda file: file.name)
+def test_no_column_has_a_time_type_of_the_database(file: Path) -> None:
+    code = re.sub(r"--[^\n]*", "", file.read_text())
+    assert not _NATIVE_TIME.findall(code), "instants are whole microseconds: one database rounds"
+
+
+@pytest.mark.fault("F41")
+def test_locks_of_a_session_guard_migrations_and_nothing_else() -> None:
+    """A pool or a failover may drop such a lock unseen; a migration holds it for one connection."""
+    files = [*_SQL.rglob("*.py"), *_SQL.rglob("*.sql")]
+    users = {file.name for file in files if _SESSION_LOCK.search(file.read_text())}
+    assert users == {"migrate.py"}

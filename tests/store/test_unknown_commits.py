@@ -51,6 +51,7 @@ async def check_a_lost_reply_is_resolved(store: SqlStore, proxy: FaultProxy) -> 
     await check_it_happened_once(store, "once")
 
 
+@pytest.mark.fault("F39")
 async def test_a_commit_whose_answer_was_lost_is_not_run_again(
     faulty_store: tuple[str, FaultProxy],
 ) -> None:
@@ -73,6 +74,7 @@ async def test_a_commit_that_never_arrived_is_run_again(
     await store.close()
 
 
+@pytest.mark.fault("F39")
 async def test_many_lost_answers_under_load_lose_and_double_nothing(
     faulty_store: tuple[str, FaultProxy],
 ) -> None:

@@ -36,6 +36,7 @@ def limited(tmp_path: Path, limit: int, **env: str) -> Program:
     return Program(tmp_path, prefix=prefix, env={"KSANA_LOG_LEVEL": "error", **env})
 
 
+@pytest.mark.fault("F52")
 @pytest.mark.parametrize("said", [b"", HALF, KEPT], ids=["silent", "half a head", "kept alive"])
 @pytest.mark.parametrize(
     ("limit", "count"),
@@ -64,6 +65,7 @@ def test_idle_connections_do_not_stop_firing_or_calls(
         wait_answers(program)
 
 
+@pytest.mark.fault("F52")
 @pytest.mark.slow
 def test_firing_is_punctual_beside_5000_idle_connections(tmp_path: Path, target: Target) -> None:
     with limited(tmp_path, 65_536) as program:

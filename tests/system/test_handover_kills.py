@@ -92,6 +92,7 @@ def count_runs(program: Program) -> int:
     return int(program.get("/api/v1/runs", params={"page_size": 1}).json()["total"])
 
 
+@pytest.mark.fault("F07")
 @pytest.mark.timeout(600)
 @pytest.mark.spec("B5", "X10", "C19", "C14")
 def test_kill_9_while_runs_are_handed_over_loses_none_and_submits_none_twice(

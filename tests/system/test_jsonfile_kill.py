@@ -97,6 +97,7 @@ class Ledger:
         self.unsure.clear()
 
 
+@pytest.mark.fault("F27")
 @pytest.mark.spec("T20", "X10")
 @pytest.mark.timeout(1800)
 async def test_the_file_is_readable_and_complete_after_every_kill(
@@ -147,6 +148,7 @@ def test_the_start_tells_what_it_found_and_readyz_says_so(tmp_path: Path) -> Non
         assert program.terminate() == 0
 
 
+@pytest.mark.fault("F31")
 @pytest.mark.spec("T20")
 def test_a_full_disk_is_a_503_and_the_old_file_stays(tmp_path: Path) -> None:
     with (

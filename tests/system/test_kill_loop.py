@@ -10,6 +10,8 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from ksana.base.clock import SystemClock
 from ksana.store.sql import open_store
 from tests.store.test_sqlite_file import read_until, start_driver
@@ -31,6 +33,7 @@ def kill_after(driver: "subprocess.Popen[str]", count: int) -> list[str]:
     ]
 
 
+@pytest.mark.fault("F26")
 async def test_no_acknowledged_write_is_lost_to_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "k.db"
     dice = random.Random(1)

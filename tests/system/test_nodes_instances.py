@@ -93,6 +93,7 @@ async def test_a_node_on_one_and_a_session_on_the_other_each_result_once(
         assert b.get("/metrics").text.count("scheduler_phase2_redis_op_total{") > 5
 
 
+@pytest.mark.fault("F09")
 @pytest.mark.spec("N1", "N6", "N9", "N12")
 @pytest.mark.parametrize("jobs", SIZES)
 @pytest.mark.timeout(180)

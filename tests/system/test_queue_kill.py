@@ -114,6 +114,7 @@ async def until_done(client: QueueClient, count: int) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.fault("F09")
 @pytest.mark.spec("Q3", "Q11", "Q12", "X10")
 async def test_killed_in_turn_no_job_is_lost_or_done_twice_and_no_unit_leaks(arena: Arena) -> None:
     dice = random.Random(20)

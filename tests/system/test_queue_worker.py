@@ -153,6 +153,7 @@ worker.serve()
 """
 
 
+@pytest.mark.fault("F09")
 @pytest.mark.spec("Q12")
 async def test_jobs_of_a_killed_worker_come_back_and_end_once(
     served: Program, tmp_path: Path

@@ -184,6 +184,7 @@ async def live_through(
         assert program.is_running
 
 
+@pytest.mark.fault("F45")
 @pytest.mark.spec("X3")
 async def test_wiping_redis_under_load_loses_nothing_of_the_other_surfaces(
     pair: tuple[Program, Program], redis: Redis, target: Target
@@ -196,6 +197,7 @@ async def test_wiping_redis_under_load_loses_nothing_of_the_other_surfaces(
     await live_through(pair, target, harm)
 
 
+@pytest.mark.fault("F45")
 @pytest.mark.spec("X3", "N15")
 @pytest.mark.slow
 async def test_redis_stopped_and_killed_under_load_loses_nothing_of_the_other_surfaces(

@@ -22,6 +22,7 @@ worth."""
 WATCHED_S = 60.0
 
 
+@pytest.mark.fault("F34")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.spec("X13", "C22")

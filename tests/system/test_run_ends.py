@@ -173,6 +173,7 @@ def test_a_run_whose_holder_died_is_counted_and_logged_by_who_ends_it(
     assert "died" in line["err"]
 
 
+@pytest.mark.fault("F02")
 @pytest.mark.spec("C10", "C21", "T6")
 def test_slots_missed_in_an_outage_are_counted_by_the_start_after_it(
     tmp_path: Path, target: Target

@@ -108,6 +108,7 @@ def test_a_server_without_descriptors_waits_for_them_and_leaves_no_run_behind(
         assert "Traceback" not in program.log_text()
 
 
+@pytest.mark.fault("F31")
 def test_a_full_disk_is_waited_for_and_the_server_is_ready_soon_after(
     tmp_path: Path, target: Target
 ) -> None:

@@ -20,6 +20,7 @@ def target() -> Iterator[Target]:
         yield one
 
 
+@pytest.mark.fault("F51")
 @pytest.mark.spec("X13")
 @pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
 def test_readers_that_do_not_read_take_no_memory_and_no_firing(

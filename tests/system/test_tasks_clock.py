@@ -86,6 +86,7 @@ def in_s(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
 
+@pytest.mark.fault("F20")
 @pytest.mark.spec("X5")
 def test_a_step_back_fires_no_slot_again_and_holds_up_nothing_new(
     stepped: SteppedProgram, target: Target
@@ -116,6 +117,7 @@ def test_a_step_back_fires_no_slot_again_and_holds_up_nothing_new(
     target.wait_for(len(slots_called) + 5, "/old", within_s=10)
 
 
+@pytest.mark.fault("F21")
 @pytest.mark.spec("X5", "C10")
 def test_a_step_forward_is_one_misfire_and_no_walk_over_every_slot(
     stepped: SteppedProgram, target: Target
@@ -145,6 +147,7 @@ def test_a_step_forward_is_one_misfire_and_no_walk_over_every_slot(
     )
 
 
+@pytest.mark.fault("F20")
 @pytest.mark.spec("X5")
 def test_a_clock_that_jumps_ahead_and_is_set_back_silences_nobody(
     stepped: SteppedProgram, target: Target
@@ -189,6 +192,7 @@ def test_orphans_are_found_at_once_although_the_clock_was_set_back_while_nobody_
     assert count_open(stepped) == 0
 
 
+@pytest.mark.fault("F23")
 @pytest.mark.slow
 @pytest.mark.parametrize("database", ["mariadb", "postgres"])
 @pytest.mark.spec("X5", "X4")

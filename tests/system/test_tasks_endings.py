@@ -99,6 +99,7 @@ def test_a_call_of_unknown_outcome_is_not_sent_again_if_the_task_says_at_most_on
     assert len(target.requests("/held")) == 1
 
 
+@pytest.mark.fault("F09")
 @pytest.mark.spec("X14", "C19", "X4")
 def test_an_instance_that_keeps_its_name_finds_its_own_orphans_after_a_kill(
     tmp_path: Path, target: Target

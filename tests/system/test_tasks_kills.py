@@ -74,6 +74,7 @@ def fail_first(request: Request) -> Behaviour:
     return Answer(503 if request.headers["x-ksana-attempt"] == "1" else 200, after_ms=20)
 
 
+@pytest.mark.fault("F07")
 @pytest.mark.timeout(600)
 @pytest.mark.spec("X10", "C19", "C14", "C10", "C18")
 def test_kill_9_during_firing_callbacks_and_retries_loses_no_run_and_leaves_none_stuck(

@@ -80,6 +80,7 @@ HOSTILE: dict[str, tuple[Behaviour, str, str]] = {
 }
 
 
+@pytest.mark.fault("F54")
 @pytest.mark.spec("T11", "T12", "T14", "X13", "X20")
 def test_hostile_targets_are_recorded_in_one_line_and_hold_nobody_up(
     program: Program, target: Target, healthy: Target
@@ -157,6 +158,7 @@ HOSTS = 100
 HANG_S, WATCHED_S = (3, 30) if FULL else (2, 8)
 
 
+@pytest.mark.fault("F16")
 @pytest.mark.spec("T14", "C22")
 def test_with_nine_of_ten_targets_hanging_the_healthy_tenth_stays_on_time(program: Program) -> None:
     with Target(bind="0.0.0.0") as target:

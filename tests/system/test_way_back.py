@@ -68,6 +68,7 @@ def damage(file: Path, what: bytes) -> None:
         stream.write(b"\x07" * 4096)
 
 
+@pytest.mark.fault("F27")
 @pytest.mark.parametrize("by", ["sqlite3", "python3"])
 def test_a_damaged_store_is_told_found_and_brought_back_as_the_page_says(
     tmp_path: Path, target: Target, by: str
@@ -109,6 +110,7 @@ def refusal(program: Program) -> str:
     return str(caught.value)
 
 
+@pytest.mark.fault("F27")
 @pytest.mark.parametrize(
     ("left", "end"), [("nothing of the file", "terminate"), ("an empty file", "kill9")]
 )

@@ -195,6 +195,7 @@ def test_a_bad_expression_is_refused_naming_the_field_and_what_is_allowed(
     assert any(word in refused.value.message for word in ("allowed", "must"))
 
 
+@pytest.mark.fault("F25")
 @pytest.mark.spec("C7", "X13")
 def test_an_expression_may_have_255_characters_and_no_more() -> None:
     minutes = ",".join(["10"] * 81)
@@ -208,6 +209,7 @@ def test_an_expression_may_have_255_characters_and_no_more() -> None:
         parse_cron(grows)
 
 
+@pytest.mark.fault("F25")
 @pytest.mark.spec("C7")
 @pytest.mark.parametrize(
     "expr",

@@ -79,6 +79,7 @@ def test_an_interval_is_at_least_a_tenth_of_a_second() -> None:
     assert refused.value.field == "schedule.every"
 
 
+@pytest.mark.fault("F15")
 @pytest.mark.spec("T8")
 def test_jitter_is_the_same_for_a_task_and_slot_and_spreads_over_its_whole_span() -> None:
     every = make_every(MINUTE, now=T0, jitter_us=5 * SECOND)
@@ -149,6 +150,7 @@ def test_fractions_of_a_second_round_to_the_slots_they_lie_between() -> None:
     assert schedule.count_between(cron, T0 + 1, T0 + SECOND) == 1
 
 
+@pytest.mark.fault("F03")
 @pytest.mark.spec("C10")
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "+05:30"])
 def test_an_outage_of_years_is_counted_in_milliseconds(zone: str) -> None:
@@ -298,6 +300,7 @@ def test_clocks_that_jump_in_their_own_way(
     assert shown(take(make_cron(expr, zone), parse_instant(after), len(slots))) == slots
 
 
+@pytest.mark.fault("F19")
 @pytest.mark.spec("C9")
 def test_a_time_that_lies_in_a_skipped_gap_for_ever_is_answered_with_none() -> None:
     only_in_the_gap = make_cron("30 2 8-14 3 */7", "America/New_York", dst_gap="skip")

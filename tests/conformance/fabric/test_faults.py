@@ -239,6 +239,7 @@ def has_slot(node: ClusterNode, slot: int) -> bool:
     return False
 
 
+@pytest.mark.fault("F47")
 @pytest.mark.spec("N13")
 @pytest.mark.slow
 async def test_slots_that_move_under_load_disturb_nobody(
@@ -343,6 +344,7 @@ async def test_callers_that_wait_together_share_round_trips(single: World) -> No
     assert fabric.health().round_trips - before <= 3
 
 
+@pytest.mark.fault("F43")
 async def test_a_caller_that_gives_up_does_not_mix_up_the_answers_of_others(
     single: World,
 ) -> None:

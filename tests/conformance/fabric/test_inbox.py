@@ -24,6 +24,7 @@ async def read_all(fabric: Fabric, count: int) -> list[InboxEntry]:
     return found
 
 
+@pytest.mark.fault("F49")
 @pytest.mark.spec("N9")
 async def test_messages_come_in_order_and_are_gone_when_done(fabric: Fabric, other: Fabric) -> None:
     await fabric.inbox.open()
@@ -71,6 +72,7 @@ async def test_an_instance_that_never_opened_its_inbox_cannot_be_written_to(
     assert await fabric.inbox.send("nobody", b"x") == "gone"
 
 
+@pytest.mark.fault("F49")
 @pytest.mark.spec("N9")
 async def test_above_nine_tenths_the_sender_is_refused_and_nothing_unread_is_lost(
     world: World, other: Fabric
@@ -99,6 +101,7 @@ async def test_what_was_handed_out_and_left_alone_is_handed_out_again(fabric: Fa
     assert await fabric.inbox.reclaim(0, 10) == []
 
 
+@pytest.mark.fault("F14")
 @pytest.mark.spec("N9")
 async def test_a_message_that_fails_again_and_again_becomes_a_dead_letter(world: World) -> None:
     settings = InboxSettings(dlq_max_deliveries=3, dlq_min_idle_us=1000)
@@ -152,6 +155,7 @@ async def test_a_dead_letter_can_be_replayed_or_deleted_once(world: World) -> No
     assert await other.dead_letters.list_letters("one", "", 10) == []
 
 
+@pytest.mark.fault("F49")
 @pytest.mark.spec("N9")
 async def test_a_dead_inbox_is_drained_by_one_survivor_pending_and_unread_and_deleted(
     world: World,

@@ -124,6 +124,7 @@ async def test_a_node_cannot_move_the_job_of_another(fabric: Fabric) -> None:
     assert (await fabric.jobs.move("j", change("finish", 1))).result == "moved"  # its home may
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.spec("N7")
 async def test_of_many_results_of_one_attempt_one_is_kept(world: World) -> None:
     instances = [world.join() for _ in range(8)]

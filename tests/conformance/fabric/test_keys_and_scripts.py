@@ -42,6 +42,7 @@ def test_keys_are_those_of_the_contract() -> None:
     assert keys.job("j") == "p:v1:jobs:{job:j}:fsm"
 
 
+@pytest.mark.fault("F46")
 @pytest.mark.spec("N13")
 @given(ids)
 def test_keys_that_belong_together_lie_in_one_slot_whatever_the_id(name: str) -> None:
@@ -95,6 +96,7 @@ async def use_everything(fabric: RedisFabric) -> None:
     await fabric.jobs.adopt_if("j", "one", LONG)
 
 
+@pytest.mark.fault("F46")
 @pytest.mark.spec("N13")
 async def test_every_script_is_called_with_all_its_keys_in_one_slot(
     redis: Redis, monkeypatch: pytest.MonkeyPatch

@@ -76,6 +76,7 @@ async def test_an_instance_that_has_stopped_renews_nothing(
     assert await store.transact(renew) is True
 
 
+@pytest.mark.fault("F08")
 @pytest.mark.parametrize(("alive", "lease"), [(-HOUR, HOUR), (HOUR, -HOUR)])
 async def test_an_instance_that_gave_a_sign_of_life_meanwhile_is_not_removed(
     store: SqlStore, database: Database, alive: int, lease: int

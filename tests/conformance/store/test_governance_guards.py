@@ -44,6 +44,7 @@ async def test_only_a_queued_job_is_handed_out_or_removed(governing: Governing) 
     assert await find(governing, job.job_id) == job
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.spec("X12", "G3")
 async def test_a_job_is_ended_only_while_it_runs_under_the_token(governing: Governing) -> None:
     job = await held(governing)

@@ -87,6 +87,7 @@ def set_row(database: Database, table: str, where: str, **values: Any) -> None:
     database.ask(f"UPDATE {table} SET {pairs} WHERE {where}")
 
 
+@pytest.mark.fault("F37")
 @pytest.mark.spec("X12")
 @pytest.mark.parametrize("move", FITTING)
 async def test_a_move_happens_to_the_row_it_expects_and_to_no_other(
@@ -127,6 +128,7 @@ async def test_notes_and_requests_to_cancel_reach_a_running_job_alone(
     assert await store.transact(cancel)
 
 
+@pytest.mark.fault("F13")
 @pytest.mark.spec("X12")
 async def test_a_lease_changes_while_it_is_active_and_under_its_token(
     store: SqlStore, database: Database

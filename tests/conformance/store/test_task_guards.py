@@ -47,6 +47,7 @@ def add_task(tx: Any) -> Task:
     return found
 
 
+@pytest.mark.fault("F08")
 @pytest.mark.spec("X12", "C19")
 @pytest.mark.parametrize("write", RUN_WRITES)
 async def test_a_run_is_changed_only_as_it_was_seen(
@@ -102,6 +103,7 @@ def set_task(database: Database, values: dict[str, Any]) -> None:
     database.ask(f"UPDATE tasks SET {', '.join(f'{key} = {shown[key]}' for key in shown)}")
 
 
+@pytest.mark.fault("F37")
 @pytest.mark.spec("X4", "X12", "C3")
 @pytest.mark.parametrize("name", TASK_UNFIT)
 async def test_a_task_is_changed_only_as_it_was_seen(

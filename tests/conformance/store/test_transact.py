@@ -24,6 +24,7 @@ async def test_guards_answer_whether_it_happened(store: SqlStore) -> None:
     await checks.check_guards_answer_whether_it_happened(store)
 
 
+@pytest.mark.fault("F36")
 async def test_deadlocks_are_retried(store: SqlStore) -> None:
     await checks.check_deadlocks_are_retried(store)
 
@@ -36,6 +37,7 @@ async def test_a_connection_lost_before_commit_is_replaced(
     await checks.check_a_connection_lost_before_commit_is_replaced(store, database)
 
 
+@pytest.mark.fault("F32")
 async def test_a_busy_database_is_waited_for(store: SqlStore, database: Database) -> None:
     await checks.check_a_busy_database_is_waited_for(store, database)
 
@@ -114,6 +116,7 @@ async def test_what_was_answered_is_seen_by_the_next_read(store: SqlStore) -> No
         assert f"k{n}" in await store.read(key_names)
 
 
+@pytest.mark.fault("F43")
 async def test_a_caller_that_is_cancelled_leaves_the_lane_in_order(store: SqlStore) -> None:
     plugs, tasks = await checks.hold_writers(store, checks.writer_count(store))
     doomed = asyncio.ensure_future(store.transact(enter_key, "cancelled"))

@@ -70,7 +70,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stalled_since: float | None = None
         self._too_large = False
         self._is_silent = self._is_upgrading = self._is_refused = False
-        self._host_lines = 0
+        self._version = "1.1"
         self._fault = "this is not an HTTP request"
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -139,9 +139,7 @@ class GuardedProtocol(HttpToolsProtocol):
         the head said was judged already."""
         if self._in_head:
             name = name.lower()
-            if name == b"host":
-                self._host_lines += 1
-            elif name == b"expect" and value.lower() == b"100-continue":
+            if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
             self.headers.append((name, value))
 
@@ -151,18 +149,19 @@ class GuardedProtocol(HttpToolsProtocol):
         self._since = self.loop.time()
 
     def on_headers_complete(self) -> None:
-        self.end_head()
+        self.end_head(has_repeated=True)
         super().on_headers_complete()
 
-    def end_head(self) -> None:
-        """Check the complete head against the caps. Raise HeadTooLargeError."""
+    def end_head(self, *, has_repeated: bool) -> None:
+        """Check the complete head against the caps. Raise HeadTooLargeError. `has_repeated`: a name
+        may stand in it twice."""
         self._in_head = False
-        headers, hosts = self.headers, self._host_lines
-        self._host_lines = 0
-        if hosts > 1:
+        headers = self.headers
+        self._version = self.parser.get_http_version()
+        if has_repeated and [name for name, _ in headers].count(b"host") > 1:
             self._fault = "the request has two Host lines"
             raise BadHeadError
-        if self.parser.get_http_version() == "0.9":
+        if self._version == "0.9":
             self._fault = "HTTP/0.9 is not served: say HTTP/1.1"
             raise BadHeadError
         if len(headers) > MAX_HEADERS or (
@@ -210,12 +209,11 @@ class GuardedProtocol(HttpToolsProtocol):
     def is_full(self) -> bool:
         """Whether more connections or requests are open than the server takes. WebSockets are not
         counted: they are bounded by whoever serves them."""
-        most, crowd = self.max_connections, self.crowd
-        return (
-            self._is_refused
-            or len(self.connections) - crowd.apart > most
-            or len(self.tasks) - crowd.sockets >= most
-        )
+        most, connections, tasks = self.max_connections, len(self.connections), len(self.tasks)
+        if connections <= most and tasks < most:
+            return self._is_refused
+        crowd = self.crowd
+        return self._is_refused or connections - crowd.apart > most or tasks - crowd.sockets >= most
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -11,7 +11,7 @@ module if it has changed.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -32,45 +32,14 @@ MAX_BUFFERED: Final = 256 * 1024
 """A larger body is read piece by piece, with the connection held back while nobody takes it."""
 
 
-class CoroutineDriver:
-    """Runs a coroutine without a task. `done` gets what it returns, or None if it was cancelled.
-    The coroutine raises nothing else."""
-
-    __slots__ = ("_coroutine", "_done", "_loop")
-
-    def __init__(
-        self,
-        coroutine: Coroutine[Any, None, Any],
-        done: Callable[[Any], None],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._coroutine = coroutine
-        self._done = done
-        self._loop = loop
-        self.step()
-
-    def step(self, _: Any = None) -> None:
-        """Go on to the next future, or to the end."""
-        try:
-            future = self._coroutine.send(None)
-        except StopIteration as end:
-            self._done(end.value)
-            return
-        except asyncio.CancelledError:
-            self._done(None)
-            return
-        if future is None:  # a bare yield: let others run first
-            self._loop.call_soon(self.step)
-            return
-        future._asyncio_future_blocking = False  # noqa: SLF001 - as asyncio.Task does
-        future.add_done_callback(self.step)
-
-
 class BufferedRequest(IncomingRequest):
-    """A request whose body is collected before it is served, and what uvicorn looks at in a cycle
-    of its own."""
+    """A request whose body is collected before it is served. It drives the coroutine that serves
+    it, and has what uvicorn looks at in a cycle of its own."""
 
-    __slots__ = ("disconnected", "keep_alive", "response_complete")
+    __slots__ = ("_connection", "_serving", "disconnected", "keep_alive", "response_complete")
+
+    _connection: "FastpathProtocol"
+    _serving: Coroutine[Any, None, RenderedResponse]
 
     raw_path = query_string = b""
     """Not looked at: the route is found, and a URL with a query is not taken."""
@@ -99,6 +68,30 @@ class BufferedRequest(IncomingRequest):
     def is_gone(self) -> bool:
         """Whether the caller has closed the connection."""
         return self.disconnected
+
+    def begin(
+        self, connection: "FastpathProtocol", serving: Coroutine[Any, None, RenderedResponse]
+    ) -> None:
+        """Be served by this coroutine, without a task. It raises nothing but cancellation."""
+        self._connection = connection
+        self._serving = serving
+        self.step()
+
+    def step(self, _: Any = None) -> None:
+        """Go on to the next future, or to the end."""
+        try:
+            future = self._serving.send(None)
+        except StopIteration as end:
+            self._connection.finish(self, end.value)
+            return
+        except asyncio.CancelledError:
+            self._connection.finish(self, None)
+            return
+        if future is None:  # a bare yield: let others run first
+            self._connection.loop.call_soon(self.step)
+            return
+        future._asyncio_future_blocking = False  # noqa: SLF001 - as asyncio.Task does
+        future.add_done_callback(self.step)
 
     @property
     def message_event(self) -> "BufferedRequest":
@@ -139,19 +132,20 @@ class FastpathProtocol(GuardedProtocol):
         self._since = self.loop.time()
 
     def on_headers_complete(self) -> None:
-        headers = self.headers
-        self.end_head()
-        self._buffered = self._begin_buffered()
+        lines = self.headers
+        headers = dict(lines)
+        self.end_head(has_repeated=len(headers) != len(lines))
+        self._buffered = self._begin_buffered(headers)
         if self._buffered is not None:
             self.cycle = self._buffered  # type: ignore[assignment]
             return
         url, expects = self.url, self.expect_100_continue
         HttpToolsProtocol.on_message_begin(self)  # makes the scope, and begins anew
         self.url, self.expect_100_continue = url, expects
-        self.headers += headers
+        self.headers += lines
         HttpToolsProtocol.on_headers_complete(self)
 
-    def _begin_buffered(self) -> BufferedRequest | None:
+    def _begin_buffered(self, headers: dict[bytes, bytes]) -> BufferedRequest | None:
         """The request, if the fast path takes it: opted in, small, alone on its connection."""
         parser, cycle = self.parser, self.cycle
         if self.expect_100_continue or self.flow.write_paused or parser.should_upgrade():
@@ -159,7 +153,6 @@ class FastpathProtocol(GuardedProtocol):
         found = self._find_route(parser.get_method(), self.url)
         if found is None or (cycle is not None and not cycle.response_complete) or self.is_full():
             return None
-        headers = dict(self.headers)
         length = headers.get(b"content-length", b"0")
         if (
             b"transfer-encoding" in headers
@@ -168,7 +161,7 @@ class FastpathProtocol(GuardedProtocol):
             or int(length) > MAX_BUFFERED
         ):
             return None
-        keep_alive = parser.get_http_version() != "1.0" and parser.should_keep_alive()
+        keep_alive = self._version != "1.0" and parser.should_keep_alive()
         return BufferedRequest(found[0], found[1], headers, self.client, keep_alive)
 
     def on_body(self, body: bytes) -> None:
@@ -192,7 +185,7 @@ class FastpathProtocol(GuardedProtocol):
         else:
             self._buffered = None
             request.receive = _receive_nothing
-            CoroutineDriver(self._serve(request), partial(self._finish, request), self.loop)
+            request.begin(self, self._serve(request))
         return True
 
     def on_message_complete(self) -> None:
@@ -202,9 +195,10 @@ class FastpathProtocol(GuardedProtocol):
             HttpToolsProtocol.on_message_complete(self)
             return
         self._buffered = None
-        CoroutineDriver(self._serve(request), partial(self._finish, request), self.loop)
+        request.begin(self, self._serve(request))
 
-    def _finish(self, request: BufferedRequest, response: RenderedResponse | None) -> None:
+    def finish(self, request: BufferedRequest, response: RenderedResponse | None) -> None:
+        """Write the answer; None if it was cancelled."""
         request.response_complete = True
         if response is None or response.chunks is not None:
             # Cancelled by the end of the loop. A stream is refused at start where it can be seen.

@@ -20,9 +20,10 @@ def read_key(
 ) -> IdempotentRequest | None:
     """Read the caller's key, if it sent one. Two requests are the same if method, path and the
     body's meaning are."""
-    key = call.header("idempotency-key")
-    if key is None:
+    sent = call.headers.get(b"idempotency-key")
+    if sent is None:
         return None
+    key = sent.decode("latin-1")
     request = f"{call.method}\n{call.path}\n".encode() + _encode(body)
     return identify(operation, call.principal, key, request, render)
 

@@ -154,9 +154,8 @@ class Pipeline:
         try:
             self.authenticator.check_source(headers)
             route, params = request.found or self._find(request)
-            template = route.path
             call = Call(self._services, method, request.path, headers, request_id)
-            call.params, call.is_gone = params, request.is_gone
+            template, call.params, call.is_gone = route.path, params, request.is_gone
             if route.scope is not None:
                 call.principal = principal = await self.authenticator.admit(headers, route.scope)
             self._limiter.take(principal, request.peer)
@@ -165,12 +164,8 @@ class Pipeline:
                 check_length(headers, max_body)
             elif len(request.body) > max_body:
                 raise too_large(max_body)
-            if route.query is not None:
-                call.query = decode_query(
-                    route.query, request.query_string, allows_unknown=route.any_query
-                )
-            elif request.query_string and not route.any_query:
-                refuse_query(request.query_string)
+            if request.query_string or route.query is not None:
+                _take_query(route, call, request.query_string)
             if route.is_page:
                 ready = await self._read_page(route, call, request)
             elif route.decoder is None:
@@ -182,18 +177,23 @@ class Pipeline:
                 sent = decode_body(route, raw, headers.get(b"content-type"))
                 ready = _encode_answer(await route.handler(call, sent))
             if isinstance(ready, Stream):
-                counted = self._count_stream(
-                    ready, request, template, started, request_id, principal
+                return RenderedResponse(
+                    200,
+                    _stream_head(ready, request_id),
+                    chunks=self._count_stream(
+                        ready, request, template, started, request_id, principal
+                    ),
                 )
-                return RenderedResponse(200, _stream_head(ready, request_id), chunks=counted)
             content, head = ready, _content_head(ready, request_id)
         except Exception as error:
             content = _refuse(error, request, template, request_id)
             head = _content_head(content, request_id)
-        self.count(
-            request, template, started, content.status, len(content.body), request_id, principal
-        )
-        return RenderedResponse(content.status, head, content.body, None, _CLOSE in content.headers)
+        body, status = content.body, content.status
+        spent_us = self._monotonic() - started
+        self._traffic.record(method, template, status, spent_us, request_id, headers)
+        if self._logs.access:
+            log_request(request, template, principal, request_id, status, len(body), spent_us)
+        return RenderedResponse(status, head, body, None, _CLOSE in content.headers)
 
     async def _read_page(
         self, route: Route, call: Call, request: IncomingRequest
@@ -209,23 +209,6 @@ class Pipeline:
             return ready
         finally:
             self._pages.give_back(size, began)
-
-    def count(
-        self,
-        request: IncomingRequest,
-        template: str,
-        started: Micros,
-        status: int,
-        size: int | None,
-        request_id: str,
-        principal: Principal | None,
-    ) -> None:
-        """Count an answer, and log it if requests are logged."""
-        spent_us = self._monotonic() - started
-        headers, method = request.headers, request.method
-        self._traffic.record(method, template, status, spent_us, request_id, headers)
-        if self._logs.access:
-            log_request(request, template, principal, request_id, status, size, spent_us)
 
     def log_socket(
         self, request: IncomingRequest, template: str, started: Micros, status: int, call: Call
@@ -258,7 +241,19 @@ class Pipeline:
             close = getattr(chunks, "aclose", None)
             if close is not None:
                 await close()
-            self.count(request, template, started, 200, None, request_id, principal)
+            spent_us = self._monotonic() - started
+            self._traffic.record(
+                request.method, template, 200, spent_us, request_id, request.headers
+            )
+            if self._logs.access:
+                log_request(request, template, principal, request_id, 200, None, spent_us)
+
+
+def _take_query(route: Route, call: Call, query_string: bytes) -> None:
+    if route.query is not None:
+        call.query = decode_query(route.query, query_string, allows_unknown=route.any_query)
+    elif not route.any_query:
+        refuse_query(query_string)
 
 
 def next_request_id() -> str:

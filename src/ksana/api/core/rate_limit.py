@@ -37,8 +37,10 @@ class RateLimiter:
             caller = principal.key_id
         else:
             host = peer[0] if peer else ""
-            if self._spares_local and self._is_local(host):
-                return
+            if self._spares_local:
+                is_local = self._local.get(host)
+                if is_local or (is_local is None and self._is_local(host)):
+                    return
             caller = group_address(host)
         now = self._monotonic()
         bucket = self._buckets.get(caller)
@@ -56,12 +58,10 @@ class RateLimiter:
         bucket[0] = left - 1.0
 
     def _is_local(self, host: str) -> bool:
-        known = self._local.get(host)
-        if known is None:
-            try:
-                known = ip_address(host).is_loopback
-            except ValueError:
-                known = not host  # a Unix socket has no address
-            if len(self._local) < MAX_CALLERS:
-                self._local[host] = known
-        return known
+        try:
+            is_local = ip_address(host).is_loopback
+        except ValueError:
+            is_local = not host  # a Unix socket has no address
+        if len(self._local) < MAX_CALLERS:
+            self._local[host] = is_local
+        return is_local

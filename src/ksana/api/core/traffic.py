@@ -36,8 +36,8 @@ class Traffic(Collector):
 
     def __init__(self, spans: RequestSpans | None = None) -> None:
         self._spans = spans
-        self._counts: dict[tuple[str, str, int], int] = {}
-        self._spent: dict[tuple[str, str], Micros] = {}
+        self._answers: dict[tuple[str, str, int], list[int]] = {}
+        """By method, route and status: how many, and the microseconds spent on them."""
 
     def record(
         self,
@@ -49,10 +49,11 @@ class Traffic(Collector):
         headers: Mapping[bytes, bytes],
     ) -> None:
         """Count one answer."""
-        counted = (method, path, status)
-        self._counts[counted] = self._counts.get(counted, 0) + 1
-        route = (method, path)
-        self._spent[route] = self._spent.get(route, 0) + spent_us
+        answers = self._answers.get((method, path, status))
+        if answers is None:
+            answers = self._answers[method, path, status] = [0, 0]
+        answers[0] += 1
+        answers[1] += spent_us
         if self._spans is not None:
             self._spans.served(method, path, status, spent_us, request_id, find_trace(headers))
 
@@ -60,16 +61,18 @@ class Traffic(Collector):
         requests = CounterMetricFamily(
             "ksana_http_requests", "Requests answered.", labels=("method", "route", "status")
         )
-        totals: dict[tuple[str, str], int] = {}
-        for (method, path, status), count in self._counts.items():
+        totals: dict[tuple[str, str], list[int]] = {}
+        for (method, path, status), (count, spent_us) in self._answers.items():
             requests.add_metric((method, path, str(status)), count)
-            totals[method, path] = totals.get((method, path), 0) + count
+            total = totals.setdefault((method, path), [0, 0])
+            total[0] += count
+            total[1] += spent_us
         yield requests
         durations = SummaryMetricFamily(
             "ksana_http_request_seconds",
             "Time from the request's head to its answer.",
             labels=("method", "route"),
         )
-        for (method, path), spent_us in self._spent.items():
-            durations.add_metric((method, path), totals[method, path], spent_us / SECOND)
+        for (method, path), (count, spent_us) in totals.items():
+            durations.add_metric((method, path), count, spent_us / SECOND)
         yield durations

@@ -136,6 +136,7 @@ shown_at = lru_cache(maxsize=8192)(format_instant)
 """An instant as answered, remembered: the rows of one batch share most of theirs."""
 
 
+@lru_cache(maxsize=8192)
 def shown(at: Instant | None) -> str | None:
     """The same for an instant that may be missing."""
     return None if at is None else shown_at(at)

@@ -51,6 +51,8 @@ class Turns:
         tail = tails[urgency]
         if fairness_key is None:
             turn = next_turn(False, None, tail, None)
+            if tail is not None:
+                return turn  # the tail itself: nothing has moved
         else:
             head, place = self._head(urgency), (urgency, fairness_key)
             if place not in self._key_tails:

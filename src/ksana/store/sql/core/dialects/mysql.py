@@ -87,11 +87,11 @@ class MysqlDialect:
     _FULL = frozenset({1021, 1026, 1114, 1041, 3})
 
     _SET_WRITER = (
-        "SET NAMES utf8mb4 COLLATE utf8mb4_bin, SESSION innodb_lock_wait_timeout = 10"
+        "SET NAMES utf8mb4 COLLATE utf8mb4_bin, SESSION innodb_lock_wait_timeout = 5"
         ", SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
         # A transaction of ours whose process froze or whose connection died without a word must let
         # go of its rows before its lease runs out: whoever takes over needs them.
-        "/*M! , SESSION idle_transaction_timeout = 10 */"
+        "/*M! , SESSION idle_transaction_timeout = 8 */"
     )
 
     def __init__(self, url: str) -> None:

@@ -143,10 +143,10 @@ class PostgresDialect:
             # disk.
             if connection.execute("SHOW synchronous_commit").fetchone()[0] == "off":
                 connection.execute("SET synchronous_commit TO on")
-            connection.execute("SET lock_timeout TO '10s'")
-            connection.execute(
-                "SET idle_in_transaction_session_timeout TO '10s'"
-            )  # shorter than a lease, see above
+            # Together shorter than a lease. A transaction of a frozen process that waits for a row
+            # of another one of it gives up first; else each would get the row in turn and keep it.
+            connection.execute("SET lock_timeout TO '5s'")
+            connection.execute("SET idle_in_transaction_session_timeout TO '8s'")
         return connection
 
     def classify(self, error: BaseException) -> Trouble:
