@@ -178,7 +178,7 @@ def test_two_restricted_day_fields_match_either_and_a_star_makes_both_needed(
         ("* * * * 8L", "day of week"),
         ("* L * * *", "hour"),
         ("@never", "@yearly"),
-        ("@every 5m", "@yearly"),
+        ("@every 5m", '"kind": "every", "every": "5m"'),
         ("@reboot", "@yearly"),
         ("0-99999999/1 * * * *", "minute"),
         ("99999999999999999999999 * * * *", "minute"),

@@ -8,6 +8,7 @@ over time is `domain.cron`'s business.
              stand alone
 """
 
+import difflib
 import re
 from typing import Final, NamedTuple, NoReturn
 
@@ -15,6 +16,10 @@ from ksana.base.errors import InvalidError
 
 FIELD: Final = "cron_expr"
 MAX_LENGTH: Final = 255
+LONGEST: Final = 64
+"""Characters of an expression that a refusal shows."""
+_ZONE_PREFIXES: Final = ("TZ=", "CRON_TZ=")
+"""As crontab files and some schedulers name a zone."""
 
 ALIASES: Final = {
     "@yearly": "0 0 0 1 1 *",
@@ -161,15 +166,21 @@ def split_fields(text: str) -> tuple[str, str, str, str, str, str]:
     if text.strip().startswith("@"):
         alias = ALIASES.get(text.strip().lower())
         if alias is None:
-            _refuse(f"{text.strip()!r} is not known: allowed are {', '.join(ALIASES)}")
+            _refuse_alias(text.strip())
         text = alias
     parts = text.upper().split()
+    if parts and parts[0].startswith(_ZONE_PREFIXES):
+        zone, _, rest = text.strip().partition(" ")
+        _refuse(
+            f"{zone[:LONGEST]!r} cannot stand in the expression: write {rest.strip()[:LONGEST]!r} "
+            f'and "timezone": "{zone.partition("=")[2][:LONGEST]}" beside it'
+        )
     if len(parts) == 5:
         parts.insert(0, "0")
     if len(parts) != 6:
         _refuse(
             f"cron_expr has {len(parts)} fields: allowed are 5 (minute hour day month weekday) "
-            "or 6 (second minute hour day month weekday)"
+            f"or 6 (second minute hour day month weekday){_advise_count(parts)}"
         )
     if sum(map(len, parts)) + 5 > MAX_LENGTH:
         _refuse(f"cron_expr with its second field is longer than {MAX_LENGTH} characters")
@@ -237,7 +248,8 @@ def _read_item(field: _Field, item: str) -> tuple[int, int, int]:
         high = _read_value(field, last, item)
         if high < low:
             _refuse(
-                f"{field.name} {item!r}: a range must not run backwards (allowed: {field.allowed})"
+                f"{field.name} {item!r}: a range must not run backwards, write "
+                f"{_write_around(field, first, last, step)} (allowed: {field.allowed})"
             )
     else:
         high = field.high if slash else low
@@ -253,6 +265,40 @@ def _read_value(field: _Field, text: str, item: str) -> int:
     return int(text)
 
 
+def _write_around(field: _Field, first: str, last: str, step: int) -> str:
+    """A range that runs over the end of its field, as a list that means the same."""
+    by_value = {value: name for name, value in field.names.items()}
+    low, high = _read_value(field, first, first), _read_value(field, last, last)
+    # Sunday has two numbers: a week has seven days all the same.
+    top = field.high - 1 if field is _WEEKDAY else field.high
+    size = top - field.low + 1
+
+    def name(value: int) -> str:
+        return by_value[value] if first in field.names or last in field.names else str(value)
+
+    if step > 1:
+        values = range(low, high + size + 1, step)
+        return ",".join(name((one - field.low) % size + field.low) for one in values)
+    spans = ((low, top), (field.low, high))
+    return ",".join(name(a) if a == b else f"{name(a)}-{name(b)}" for a, b in spans)
+
+
+def _advise_count(parts: list[str]) -> str:
+    if len(parts) == 7 and re.fullmatch(r"\*|[\d,/*-]*\d{4}[\d,/*-]*", parts[6], re.ASCII):
+        return "; there is no field for the year: bound the schedule by start_at and end_at"
+    return ""
+
+
+def _refuse_alias(text: str) -> NoReturn:
+    word, _, rest = text[:LONGEST].partition(" ")
+    if word.lower() == "@every":
+        _refuse(f'{word} is no cron: write "schedule": {{"kind": "every", "every": "{rest}"}}')
+    near = difflib.get_close_matches(word.lower(), ALIASES, n=1)
+    known = sorted(ALIASES, key=lambda one: one not in near)
+    question = f": did you mean {near[0]}? Allowed are" if near else ": allowed are"
+    _refuse(f"{text[:LONGEST]!r} is not known{question} {', '.join(known)}")
+
+
 def _nearest_workday(day: int, first_weekday: int, length: int) -> int:
     """Move a Saturday to Friday and a Sunday to Monday, but never out of the month."""
     weekday = (first_weekday + day - 1) % 7
@@ -264,7 +310,10 @@ def _nearest_workday(day: int, first_weekday: int, length: int) -> int:
 
 
 def _refuse_part(field: _Field, item: str) -> NoReturn:
-    _refuse(f"{field.name} {item[:40]!r} is not valid: allowed are {field.allowed}")
+    names = [word for word in re.split(r"[-,/]", item) if word not in field.names]
+    short = [word[:3] for word in names if len(word) > 3 and word[:3] in field.names]
+    advice = f"write {short[0]}; " if short else ""
+    _refuse(f"{field.name} {item[:40]!r} is not valid: {advice}allowed are {field.allowed}")
 
 
 def _refuse(message: str) -> NoReturn:

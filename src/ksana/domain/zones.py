@@ -174,5 +174,8 @@ def _load(name: str) -> ZoneInfo:
 
 def _hint(name: str) -> str:
     by_lower = {known.lower(): known for known in zone_names()}
+    cities = [known for known in zone_names() if known.lower().endswith(f"/{name[:64].lower()}")]
+    if cities:
+        return f"; did you mean {min(cities, key=len)}?"
     close = difflib.get_close_matches(name[:64].lower(), by_lower, n=1, cutoff=0.8)
     return f"; did you mean {by_lower[close[0]]}?" if close else ""

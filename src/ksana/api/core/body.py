@@ -96,8 +96,8 @@ def decode_body(route: Route, body: bytes, content_type: bytes | None) -> Any:
             body = _drop_members(body, route.ignored_members)
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        check_json(body)  # a wrong member is noticed before the text turns out to be cut off
-        raise from_validation(error, route.body) from None
+        sent = check_json(body)  # a wrong member is noticed before the text proves to be cut off
+        raise from_validation(error, route.body, sent) from None
     except msgspec.DecodeError as error:
         raise _not_json(error) from None
     except UnicodeDecodeError as error:
@@ -108,10 +108,10 @@ def decode_body(route: Route, body: bytes, content_type: bytes | None) -> Any:
         raise _too_deep() from None
 
 
-def check_json(body: bytes) -> None:
-    """Refuse what is not one whole JSON text, whatever its members are."""
+def check_json(body: bytes) -> Any:
+    """Refuse what is not one whole JSON text, whatever its members are; read it."""
     try:
-        _decode_any(body)
+        return _decode_any(body)
     except msgspec.DecodeError as error:
         raise _not_json(error) from None
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+from ksana.api.core import advice
 from ksana.base.errors import (
     InvalidError,
     KsanaError,
@@ -58,8 +59,11 @@ def refusal(error: KsanaError, request_id: str) -> tuple[int, bytes, Headers]:
     return error.status, error_body(error.code, error.message, request_id, extra), headers
 
 
-def from_validation(error: msgspec.ValidationError, declared: Any) -> InvalidError:
-    """Translate `Expected … - at `$.schedule.every`` into an InvalidError with field and advice."""
+def from_validation(
+    error: msgspec.ValidationError, declared: Any, sent: Any = None
+) -> InvalidError:
+    """Translate `Expected … - at `$.schedule.every`` into an InvalidError with field and advice.
+    `sent` is what was sent, as plain values."""
     text = str(error)
     at = _PATH.search(text)
     path = at[2] if at else ""
@@ -69,17 +73,33 @@ def from_validation(error: msgspec.ValidationError, declared: Any) -> InvalidErr
         field = f"{path}.{named[2]}".lstrip(".")
         if named[1] == "missing required":
             return InvalidError(f"{field!r} is needed", field=field)
-        known = sorted(_member_names(_at_path(declared, path)))
-        return InvalidError(
-            f"{field!r} is not known here; allowed: {', '.join(known) or 'none'}", field=field
+        kinds = _at_path(declared, path)
+        told = advice.refuse_name(
+            repr(field), named[2], _member_names(kinds), also_called=_also_called(kinds)
         )
+        return InvalidError(told, field=field)
+    return _from_value(message, declared, path, sent, is_key=bool(at and at[1]))
+
+
+def _from_value(message: str, declared: Any, path: str, sent: Any, *, is_key: bool) -> InvalidError:
+    """Tell of a member whose name is known and whose value is wrong."""
+    kinds = _at_path(declared, path)
+    allowed = _allowed_values(kinds, declared, path)
+    tokens = [token[1] or token[2] for token in _TOKEN.finditer(path)]
+    value, named = advice.find_sent(sent, tokens)
     field = path.lstrip(".")
-    if at and at[1]:
+    if named != tokens and field.endswith("[...]"):
+        field = f"{field[:-5]}.{named[-1]}"
+    if is_key:
         message = f"a member's name is wrong: {message}"
-    if message.startswith("Invalid "):
-        allowed = _allowed_values(_at_path(declared, path), declared, path)
-        if allowed:
-            message = f"{message}; allowed: {', '.join(allowed)}"
+    if message.startswith("Invalid ") and allowed:
+        message += advice.choose_value(value, allowed)
+    members = _member_names(kinds)
+    told = advice.explain_kind(message, tokens[-1] if tokens else "", value, members, allowed)
+    if told is not None:
+        return InvalidError(
+            f"{field!r} {told}" if field else f"the body {told}", field=field or None
+        )
     message = message.replace("`", "")
     if not field:
         return InvalidError(message)
@@ -110,13 +130,23 @@ def _alternatives(kind: inspect.Type) -> list[inspect.Type]:
     return [kind]
 
 
-def _member_names(kinds: list[inspect.Type]) -> set[str]:
-    names: set[str] = set()
+def _member_names(kinds: list[inspect.Type]) -> list[str]:
+    """The members that callers may send, as they are declared."""
+    names: dict[str, None] = {}
     for kind in kinds:
         if isinstance(kind, inspect.StructType):
-            names |= {f.encode_name for f in kind.fields}
+            ours = getattr(kind.cls, "SERVER_OWNED", ())
             if kind.tag_field:
-                names.add(kind.tag_field)
+                names[kind.tag_field] = None
+            names |= {f.encode_name: None for f in kind.fields if f.encode_name not in ours}
+    return list(names)
+
+
+def _also_called(kinds: list[inspect.Type]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for kind in kinds:
+        if isinstance(kind, inspect.StructType):
+            names |= getattr(kind.cls, "ALSO_CALLED", {})
     return names
 
 

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from ksana.api.core.advice import refuse_name
 from ksana.api.core.errors import from_validation
 from ksana.base.errors import InvalidError
 
@@ -42,7 +43,7 @@ def decode_query(
     try:
         return msgspec.convert(values, declared, strict=False)
     except msgspec.ValidationError as error:
-        raise from_validation(error, declared) from None
+        raise from_validation(error, declared, values) from None
 
 
 def refuse_query(query_string: bytes) -> None:
@@ -54,7 +55,7 @@ def refuse_query(query_string: bytes) -> None:
 def _unknown(name: str, known: Iterable[str]) -> InvalidError:
     shown = name[:64].replace("\0", "\\u0000")
     return InvalidError(
-        f"{shown!r} is not a query parameter here; allowed: {', '.join(known) or 'none'}",
+        refuse_name(repr(shown), name, known, "a query parameter"),
         field=shown,
     )
 

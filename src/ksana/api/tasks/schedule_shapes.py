@@ -44,6 +44,15 @@ class ScheduleBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     and ignored."""
 
     SERVER_OWNED: ClassVar[tuple[str, ...]] = ("anchor_at",)
+    ALSO_CALLED: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("cron", "cron_expr", "expression"), "expr"),
+        **dict.fromkeys(("interval", "period", "seconds", "minutes", "hours"), "every"),
+        **dict.fromkeys(("at", "date", "time", "when"), "run_at"),
+        "type": "kind",
+        "tz": "timezone",
+        "zone": "timezone",
+        "until": "end_at",
+    }
 
     kind: Literal["once", "every", "cron"] | Unset | None = UNSET
     run_at: Time | Unset | None = UNSET

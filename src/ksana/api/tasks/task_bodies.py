@@ -1,6 +1,6 @@
 """Tasks as people write them in dialect C: the bodies. How they are read is in `task_shapes`."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -56,6 +56,22 @@ class RetryBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class TaskBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task, whole or in part. What is absent or null gets its default, or on PATCH, where absent,
     stays."""
+
+    ALSO_CALLED: ClassVar[dict[str, str]] = {
+        "cron": "cron_expr",
+        "expr": "cron_expr",
+        "tz": "timezone",
+        "every": "schedule",
+        "interval": "schedule",
+        "run_at": "schedule",
+        "method": "http_method",
+        "body": "body_template",
+        "payload": "body_template",
+        "uri": "target_url",
+        "retries": "retry_policy",
+        "max_retries": "retry_policy",
+        "enabled": "status",
+    }
 
     name: Name | Unset | None = UNSET
     target_url: Url | Unset | None = UNSET

@@ -58,6 +58,12 @@ class TimerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """A timer, whole or in part."""
 
     SERVER_OWNED: ClassVar[tuple[str, ...]] = ("id",)
+    ALSO_CALLED: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("url", "target_url", "method", "headers", "body", "request"), "http"),
+        **dict.fromkeys(("cron", "cron_expr", "every", "interval", "run_at", "at"), "schedule"),
+        "retries": "max_retries",
+        "timeout_seconds": "timeout",
+    }
 
     id: str | Unset | None = UNSET
     name: Annotated[str, msgspec.Meta(max_length=128)] | Unset | None = UNSET
