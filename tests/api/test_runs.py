@@ -131,6 +131,39 @@ async def test_runs_are_listed_newest_first_with_filters_and_totals(ground: Grou
 
 
 @pytest.mark.spec("C5", "X13")
+async def test_a_list_goes_on_from_its_cursor_and_says_what_its_total_is(ground: Ground) -> None:
+    task = await ground.make_task(concurrency_policy="PARALLEL")
+    ids = []
+    for _ in range(5):
+        ids.append((await trigger(ground, task))["run_id"])
+        await ground.clock.advance(MINUTE)
+    newest = list(reversed(ids))
+    span = "from=2026-01-01T00:01:00Z&to=2026-01-02T00:00:00Z"
+    for query, expected in (
+        ("", newest),
+        ("status=SCHEDULED", newest),
+        (f"task_id={task['id']}", newest),
+        (f"task_id={task['id']}&status=SCHEDULED", newest),
+        (span, newest[:4]),
+        (f"{span}&status=SCHEDULED", newest[:4]),
+        (f"{span}&status=FAILED", []),
+    ):
+        seen, cursor, pages = [], None, 0
+        while pages == 0 or cursor is not None:
+            after = "" if cursor is None else f"&cursor={cursor}"
+            page = await ground.ask("GET", f"{RUNS}?{query}&page_size=2{after}", status=200)
+            assert (page["total"], page["total_is"]) == (len(expected), "exact"), query
+            seen += [run["id"] for run in page["items"]]
+            cursor, pages = page["next_cursor"], pages + 1
+        assert seen == expected, query
+        assert pages == max(1, -(-len(expected) // 2)), query
+    by_time = (await ground.ask("GET", f"{RUNS}?{span}&page_size=1"))["next_cursor"]
+    for query in (f"cursor={by_time}", f"{span}&cursor=3", "cursor=x", "cursor=1_2_3"):
+        refused = await ground.refused("GET", f"{RUNS}?{query}", None, "cursor")
+        assert "next_cursor" in refused["message"]
+
+
+@pytest.mark.spec("C5", "X13")
 @pytest.mark.parametrize(
     ("query", "field"),
     [

@@ -256,8 +256,8 @@ async def test_the_list_is_an_array_oldest_first_in_pages(ground: Ground) -> Non
     await ground.refused("GET", "/jobs?cursor=x", None, "cursor")
 
 
-@pytest.mark.spec("T2")
-async def test_all_timers_are_listed_beyond_one_page_of_the_store(ground: Ground) -> None:
+@pytest.mark.spec("T2", "X13")
+async def test_a_list_without_a_limit_is_a_page_and_says_where_to_go_on(ground: Ground) -> None:
     from ksana.domain.schedule import Once
     from ksana.domain.tasks.records import Definition
     from tests.ground.task_rows import a_task
@@ -269,5 +269,15 @@ async def test_all_timers_are_listed_beyond_one_page_of_the_store(ground: Ground
         )
 
     await ground.store.transact(fill)
-    jobs = await ground.ask("GET", "/jobs", status=200)
-    assert [job["id"] for job in jobs] == [f"job-{number}" for number in range(1203)]
+    seen: list[str] = []
+    sizes: list[int] = []
+    cursor: str | None = "0"
+    while cursor is not None:
+        answer = await ground.http.get(f"/jobs?cursor={cursor}")
+        assert answer.status_code == 200
+        jobs = answer.json()
+        seen += [job["id"] for job in jobs]
+        sizes.append(len(jobs))
+        cursor = answer.headers.get("x-next-cursor")
+    assert seen == [f"job-{number}" for number in range(1203)]
+    assert sizes == [500, 500, 203]

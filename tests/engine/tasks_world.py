@@ -31,6 +31,7 @@ from ksana.engine.tasks.queue_runs import QueueRuns
 from ksana.engine.tasks.rescue import RescueEngine
 from ksana.ports.caller import NOT_OURS, MaySend, Reply, Request, Timing, always
 from ksana.ports.store import Event
+from ksana.ports.tasks.runs import RunFilter
 from ksana.service.queue.handover import QueueHandover
 from ksana.service.queue.service import QueueService
 from ksana.service.tasks.callbacks import CallbackBody, CallbackService, Received
@@ -312,7 +313,9 @@ class World:
 
     async def all_runs(self, task: Task) -> list[Run]:
         """A task's runs, oldest first."""
-        return list(reversed((await self.runs.list_page(task_id=task.id, page_size=500)).runs))
+        return list(
+            reversed((await self.runs.list_page(RunFilter(task_id=task.id), page_size=500)).runs)
+        )
 
     async def events(self, kind: str) -> list[Event]:
         return [

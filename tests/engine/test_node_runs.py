@@ -11,6 +11,7 @@ from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.domain.handover import HandedEnd, job_id_of
 from ksana.domain.tasks.records import Definition, NodeSpec, Options, RetryPolicy, Run, Task
 from ksana.engine.tasks import node_runs
+from ksana.ports.tasks.runs import RunFilter
 from ksana.service.tasks.explain import explain_run
 from tests.engine.tasks_world import World, data_of, every, once, task_of
 
@@ -261,12 +262,12 @@ async def test_more_than_one_instance_waits_for_stay_in_the_store(
     for number in range(5):
         await world.add(node_task(world, schedule=once(at), name=f"t{number}"))
     await world.clock.advance(2 * SECOND)
-    runs = (await world.runs.list_page(page_size=50)).runs
+    runs = (await world.runs.list_page(RunFilter(), page_size=50)).runs
     assert sorted(run.status for run in runs) == ["RUNNING"] * 3 + ["SCHEDULED"] * 2
     for order in list(world.nodes.orders):
         world.nodes.end(order.job_id, HandedEnd("done"))
     await world.clock.advance(SECOND)
-    runs = (await world.runs.list_page(page_size=50)).runs
+    runs = (await world.runs.list_page(RunFilter(), page_size=50)).runs
     assert sorted(run.status for run in runs) == ["RUNNING"] * 2 + ["SUCCESS"] * 3
 
 

@@ -131,6 +131,6 @@ async def test_old_jobs_and_hours_are_removed_by_the_cores_retention(
     add_queue_rows(retention, KEEP)
     await retention.step()
     assert await rows_of(store, "queue_hours") == 0
-    left = await store.read(lambda tx: tx.jobs.list_jobs(JobFilter(), None, 10))
+    left = await store.read(lambda tx: tx.job_lists.list_page(JobFilter(), None, 10))
     assert [job.job_id for job in left] == [waiting.job_id]
     assert retention.removed == {"queue_jobs": 1, "series": 3}

@@ -17,6 +17,7 @@ from ksana.domain.queue.jobs import Job, LeasedJob, NewJob
 from ksana.domain.tasks.records import Definition, Options, QueueSpec, RetryPolicy, Run, Task
 from ksana.engine.tasks import queue_runs
 from ksana.ports.queue.tables import JobFilter
+from ksana.ports.tasks.runs import RunFilter
 from ksana.service.queue.claims import Claim
 from ksana.service.tasks.explain import explain_run
 from tests.engine.tasks_world import World, data_of, every, once, task_of
@@ -468,5 +469,5 @@ async def test_many_that_are_due_at_once_are_started_in_batches(
     assert len(jobs) == 10
     for _ in range(10):
         await release(world, await take(world), "SUCCEEDED")
-    runs = (await world.runs.list_page(page_size=50)).runs
+    runs = (await world.runs.list_page(RunFilter(), page_size=50)).runs
     assert {run.status for run in runs} == {"SUCCESS"}

@@ -8,6 +8,7 @@ import pytest
 from ksana.base.errors import ConflictError
 from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.domain.tasks.records import Options, RetryPolicy
+from ksana.ports.tasks.runs import RunFilter
 from tests.engine.tasks_world import World, answer, cron, data_of, every, once, task_of
 
 SKIPPING = {"concurrency_policy": "SKIP", "misfire_policy": "SKIP"}
@@ -402,4 +403,4 @@ async def test_a_season_of_an_hourly_task_passes_in_seconds(world: World) -> Non
     task = await world.add(task_of(cron("0 0 * * * *"), concurrency_policy="PARALLEL"))
     world.slow_down_polls()
     await world.clock.advance(90 * 24 * HOUR)
-    assert (await world.runs.list_page(task_id=task.id)).total == 90 * 24
+    assert (await world.runs.list_page(RunFilter(task_id=task.id))).total.count == 90 * 24

@@ -132,7 +132,7 @@ async def watch(store: SqlStore, seen: list[tuple[int, int]]) -> None:
 def has_work(tx: Any) -> bool:
     """Whether a job has not ended yet."""
     return any(
-        tx.jobs.list_jobs(JobFilter(state=state), None, 1)
+        tx.job_lists.list_page(JobFilter(state=state), None, 1)
         for state in ("QUEUED", "RUNNING", *CLAIM_HELD)
     )
 

@@ -33,6 +33,7 @@ class UnopenedStore:
         # call.
         self.transact = real.transact  # type: ignore[method-assign]
         self.read = real.read  # type: ignore[method-assign]
+        self.read_list = real.read_list  # type: ignore[method-assign]
         self.health = real.health  # type: ignore[method-assign]
         if self._watch is not None:
             real.watch_commits(*self._watch)
@@ -52,6 +53,11 @@ class UnopenedStore:
         raise StoreDownError(self.problem)
 
     async def read(
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        raise StoreDownError(self.problem)
+
+    async def read_list(
         self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         raise StoreDownError(self.problem)

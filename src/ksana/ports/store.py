@@ -378,6 +378,13 @@ class Store(Protocol):
         """Run `fn(tx, *args)` on a snapshot, read-only."""
         ...
 
+    async def read_list(
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The same for a list: on connections that only lists use, and within a deadline, after
+        which it raises StoreDownError."""
+        ...
+
     def health(self) -> StoreHealth:
         """Its state, without touching the database."""
         ...

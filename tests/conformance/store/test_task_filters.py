@@ -8,6 +8,7 @@ from ksana.base.clock import SystemClock
 from ksana.base.instant import HOUR, SECOND, Instant
 from ksana.domain.schedule import Every
 from ksana.domain.tasks.records import Definition
+from ksana.ports.tasks.tables import TaskFilter
 from ksana.service.tasks.definitions import NewTask, TaskService
 from ksana.store.sql import SqlStore
 
@@ -30,8 +31,8 @@ async def test_names_and_tags_match_wildcards_as_themselves(store: SqlStore) -> 
         await tasks.create(NewTask("C", definition, "ENABLED"))
 
     async def found(name: str | None = None, tag: str | None = None) -> list[str]:
-        page, total = await tasks.list_page(status=None, name=name, tag=tag, page=1, page_size=9)
-        assert len(page) == total
+        page, total = await tasks.list_page(TaskFilter(name=name, tag=tag), page=1, page_size=9)
+        assert (len(page), True) == (total.count, total.is_exact)
         return [task.definition.name for task in page]
 
     for part, wanted in (

@@ -10,7 +10,7 @@ from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Answer, Call, Content, Headers, Route
 from ksana.api.tasks.job_shapes import check_payload
 from ksana.api.tasks.members import TaskSurface, given, read_if_match, trace_of
-from ksana.api.tasks.runs import Page, PageSize, RunShown, show_run
+from ksana.api.tasks.runs import Page, PageSize, RunShown, TotalIs, show_run, total_is
 from ksana.api.tasks.secret_members import refuse_sealed
 from ksana.api.tasks.task_bodies import SERVER_OWNED, TaskBody, WholeTask
 from ksana.api.tasks.task_shapes import change_task, read_task
@@ -18,6 +18,7 @@ from ksana.api.tasks.task_views import TaskView, show_task
 from ksana.base.errors import InvalidError, NotFoundError
 from ksana.domain.tasks.records import Definition, Task
 from ksana.domain.tasks.template import check_template
+from ksana.ports.tasks.tables import TaskFilter
 from ksana.service.tasks.definitions import NewTask
 from ksana.service.tasks.triggers import Started
 
@@ -36,11 +37,12 @@ class TaskQuery(msgspec.Struct, frozen=True):
 
 
 class TaskList(msgspec.Struct, frozen=True):
-    """A page, oldest first. It has 8 MiB at most and may end early: go on with `cursor` =
-    `next_cursor`."""
+    """A page, oldest first. It has 8 MiB at most, looks through a bounded number of tasks, and may
+    end early: go on with `cursor` = `next_cursor`, until that is null."""
 
     items: list[TaskView]
     total: int
+    total_is: TotalIs
     page: int
     page_size: int
     next_cursor: int | None
@@ -102,20 +104,18 @@ class _TaskEdge:
     async def list_tasks(self, call: Call) -> dict[str, Any]:
         query: TaskQuery = call.query
         found, total = await self._tasks.list_page(
-            status=query.status,
-            name=query.name,
-            tag=query.tag,
+            TaskFilter(status=query.status, name=query.name, tag=query.tag),
             page=query.page,
             page_size=query.page_size,
             after=query.cursor,
         )
-        has_more = found.is_cut or len(found) == query.page_size
         return {
             "items": [show_task(task) for task in found],
-            "total": total,
+            "total": total.count,
+            "total_is": total_is(total),
             "page": query.page,
             "page_size": query.page_size,
-            "next_cursor": found[-1].id if has_more else None,
+            "next_cursor": found.next_place[0] if found.next_place else None,
         }
 
     async def get_task(self, call: Call) -> Answer:

@@ -1,5 +1,6 @@
 """Runs over HTTP: read, list, cancel, run again (C5, C6)."""
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -8,10 +9,13 @@ from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Answer, Call, Route, to_row_id
 from ksana.api.tasks.members import TaskSurface, read_time, show_time
 from ksana.api.tasks.secret_members import mask_headers
+from ksana.base.errors import InvalidError
 from ksana.base.ids import is_uid
 from ksana.domain.handover import job_id_of
 from ksana.domain.secrets import MASK
 from ksana.domain.tasks.records import QUEUE_PLACE, Run, Task, is_place
+from ksana.ports.pages import Place, Total
+from ksana.ports.tasks.runs import RunFilter
 from ksana.service.tasks.callbacks import final_status
 from ksana.service.tasks.runs import RunRef
 
@@ -32,6 +36,8 @@ RunStatus = Literal[
     "SKIPPED",
 ]
 Time = Annotated[str, msgspec.Meta(max_length=64)]
+TotalIs = Literal["exact", "at_least"]
+_CURSOR: Final = re.compile(r"(?:(-?\d{1,18})_)?(\d{1,18})", re.ASCII)
 
 
 class TaskRunsQuery(msgspec.Struct, frozen=True):
@@ -42,7 +48,7 @@ class TaskRunsQuery(msgspec.Struct, frozen=True):
     until: Time | None = msgspec.field(default=None, name="to")
     page: Page = 1
     page_size: PageSize = 20
-    cursor: Annotated[int, msgspec.Meta(ge=1, le=MAX_ID)] | None = None
+    cursor: Annotated[str, msgspec.Meta(max_length=40)] | None = None
 
 
 class RunsQuery(TaskRunsQuery, frozen=True):
@@ -134,14 +140,16 @@ class RunDetail(RunShown, frozen=True, kw_only=True):
 
 
 class RunList(msgspec.Struct, frozen=True):
-    """A page, newest first. It has 8 MiB at most and may end early: go on with `cursor` =
-    `next_cursor`."""
+    """A page, newest first; with `from` or `to` over all tasks, the latest scheduled first. It has
+    8 MiB at most, looks through a bounded number of runs, and may end early: go on with `cursor` =
+    `next_cursor`, until that is null."""
 
     items: list[RunShown]
     total: int
     page: int
     page_size: int
-    next_cursor: int | None = None
+    next_cursor: int | str | None = None
+    total_is: TotalIs = "exact"
 
 
 class RunCanceled(msgspec.Struct, frozen=True):
@@ -259,6 +267,11 @@ def to_run_ref(text: str) -> RunRef:
         ) from None
 
 
+def total_is(total: Total) -> TotalIs:
+    """What the total of a list says."""
+    return "exact" if total.is_exact else "at_least"
+
+
 def show_run(run: Run, task: Task | None) -> RunShown:
     """Render a run."""
     headers = _read_json(run.request_headers, None)
@@ -308,22 +321,46 @@ def _handed_to(run: Run) -> HandedTo | None:
     return HandedTo(kind, job_id_of(run.uid, run.attempt))
 
 
+def _read_cursor(text: str | None, *, is_by_time: bool) -> Place | None:
+    """The place a cursor names: an id, or a scheduled time and an id."""
+    if text is None:
+        return None
+    found = _CURSOR.fullmatch(text)
+    if found is None or (found[1] is not None) != is_by_time or int(found[2]) > MAX_ID:
+        raise InvalidError(
+            "'cursor' is not one of this list: send back a next_cursor as it came, with the same "
+            "filters",
+            field="cursor",
+        )
+    return (int(found[1]), int(found[2])) if found[1] is not None else (int(found[2]),)
+
+
+def _show_cursor(place: Place | None) -> int | str | None:
+    if place is None:
+        return None
+    return place[0] if len(place) == 1 else f"{place[0]}_{place[1]}"
+
+
 async def _list(surface: TaskSurface, query: TaskRunsQuery, task_id: int | None) -> RunList:
-    page = await surface.runs.list_page(
+    wanted = RunFilter(
         task_id=task_id,
         status=query.status,
         since=None if query.since is None else read_time(query.since, "from"),
         until=None if query.until is None else read_time(query.until, "to"),
+    )
+    page = await surface.runs.list_page(
+        wanted,
         page=query.page,
         page_size=query.page_size,
-        before=query.cursor,
+        after=_read_cursor(query.cursor, is_by_time=wanted.is_by_time),
     )
     return RunList(
         [show_run(run, page.tasks.get(run.task_id)) for run in page.runs],
-        page.total,
+        page.total.count,
         query.page,
         query.page_size,
-        page.next_before,
+        _show_cursor(page.runs.next_place),
+        total_is(page.total),
     )
 
 

@@ -1,6 +1,5 @@
 """Timers over HTTP, dialect T: `/jobs` (T1-T4). The same records as tasks."""
 
-from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -8,7 +7,7 @@ from msgspec import UNSET
 
 from ksana.api.core.idempotency import answer_once, read_key
 from ksana.api.core.openapi import Error
-from ksana.api.core.routing import MAX_ID, Answer, Call, Content, Route, Stream
+from ksana.api.core.routing import MAX_ID, Answer, Call, Content, Route
 from ksana.api.tasks.members import TaskSurface, given, read_if_match, trace_of
 from ksana.api.tasks.timer_shapes import (
     TimerBody,
@@ -41,9 +40,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TimerQuery(msgspec.Struct, frozen=True):
-    """Without `limit` all timers are answered."""
+    """A page has `limit` timers at most, 500 unless told. With a header `X-Next-Cursor` there are
+    more: send it back as `cursor`."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE)] | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=PAGE)] = PAGE
     cursor: Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)] = 0
 
 
@@ -70,21 +70,15 @@ class _TimerEdge:
             self._tasks.create(new, read_key(call, "jobs.create", body, _render)), _render, 201
         )
 
-    async def list_timers(self, call: Call) -> Answer | Stream:
+    async def list_timers(self, call: Call) -> Answer:
         query: TimerQuery = call.query
-        if query.limit is not None:
-            page = await self._tasks.list_timers(query.cursor, query.limit + 1)
-            shown = page[: query.limit]
-            more = (
-                ((b"x-next-cursor", str(shown[-1].id).encode()),)
-                if len(page) > query.limit or page.is_cut
-                else ()
-            )
-            return Answer(200, [show_timer(task) for task in shown], more)
-        page = await self._tasks.list_timers(query.cursor, PAGE)
-        if len(page) < PAGE and not page.is_cut:
-            return Answer(200, [show_timer(task) for task in page])
-        return Stream(_write_all(self._surface, page), "application/json")
+        page = await self._tasks.list_timers(query.cursor, query.limit)
+        more = (
+            ((b"x-next-cursor", str(page.next_place[0]).encode()),)
+            if page.next_place is not None
+            else ()
+        )
+        return Answer(200, [show_timer(task) for task in page], more)
 
     async def get_timer(self, call: Call) -> TimerView:
         return show_timer(await self._tasks.get(call.params["id"]))
@@ -215,13 +209,3 @@ def _render(task: Task) -> bytes:
 
 def _render_started(started: Started) -> bytes:
     return _encode(RunStarted(started.uid, started.run_id))
-
-
-async def _write_all(surface: TaskSurface, page: list[Task]) -> AsyncIterator[bytes]:
-    """All timers as one array, page by page: a million of them never lie in memory at once."""
-    separator = b"["
-    while page:
-        yield separator + b",".join(_render(task) for task in page)
-        separator = b","
-        page = await surface.tasks.list_timers(page[-1].id, PAGE)
-    yield b"]"

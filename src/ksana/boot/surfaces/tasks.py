@@ -329,7 +329,7 @@ def _list_routes(surface: TaskSurface) -> list[AnyRoute]:
 
 
 def _found(tx: TasksTx) -> dict[str, int]:
-    return {"tasks": sum(tx.tasks.count_by_status().values())}
+    return {"tasks": sum(tx.task_lists.count_by_status().values())}
 
 
 def _list_seals(tx: TasksTx) -> list[str]:
@@ -337,7 +337,7 @@ def _list_seals(tx: TasksTx) -> list[str]:
 
 
 def _figures(tx: TasksTx) -> tuple[dict[str, int], int]:
-    return tx.tasks.count_by_status(), tx.runs.count_pending_callbacks()
+    return tx.task_lists.count_by_status(), tx.runs.count_pending_callbacks()
 
 
 def _list_ids(tx: TasksTx, limit: int) -> list[int]:
@@ -346,7 +346,7 @@ def _list_ids(tx: TasksTx, limit: int) -> list[int]:
 
 def _stats(tx: TasksTx) -> dict[str, object]:
     return {
-        "by_status": tx.tasks.count_by_status(),
+        "by_status": tx.task_lists.count_by_status(),
         "callbacks_pending": tx.runs.count_pending_callbacks(),
     }
 

@@ -52,6 +52,7 @@ class RunHistory:
         """Tasks to look at, and how many successes each keeps."""
         self._swept_to = 0
         self._sweep_at: Instant = 0
+        self._is_recounted = False
         self.removed = 0
         self.pump = Pump("run-history", clock, self.step, EVERY)
 
@@ -74,6 +75,8 @@ class RunHistory:
     async def step(self) -> Instant | None:
         """Remove one batch of what is too much; tell when to come back."""
         now = self._clock.now()
+        if not self._is_recounted:
+            await self._recount()
         if now >= self._sweep_at:
             await self._sweep(now)
         looked_at = dict(list(self._long.items())[:TASKS_A_LOOK])
@@ -89,6 +92,13 @@ class RunHistory:
             for task_id in looked_at:
                 self._long.pop(task_id, None)
         return now + (PAUSE if self._long else EVERY)
+
+    async def _recount(self) -> None:
+        """Once after a start: an instance of an older version beside this one counted nothing."""
+        miscounts = await self._store.read(find_miscounts)
+        if miscounts:
+            await self._store.transact(correct_counts, miscounts)
+        self._is_recounted = True
 
     async def _sweep(self, now: Instant) -> None:
         limits = await self._store.read(list_limits, self._swept_to, TASKS_A_LOOK)
@@ -143,6 +153,16 @@ def settle_letters(tx: HistoryTx, run_ids: list[str]) -> int:
 def remove_runs(tx: HistoryTx, run_ids: list[int]) -> int:
     """Remove finished runs."""
     return tx.history.remove_runs(run_ids)
+
+
+def find_miscounts(tx: HistoryTx) -> list[tuple[str, str, int]]:
+    """Where the totals that lists show are wrong, and by how much."""
+    return tx.history.find_miscounts()
+
+
+def correct_counts(tx: HistoryTx, miscounts: list[tuple[str, str, int]]) -> None:
+    """Set the totals right."""
+    tx.history.correct_counts(miscounts)
 
 
 def list_limits(tx: HistoryTx, after: int, limit: int) -> list[tuple[int, int]]:

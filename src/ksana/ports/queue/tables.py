@@ -89,11 +89,6 @@ class JobTable(Protocol):
         """Jobs by id, held in the order of ids. Ids that do not exist are missing."""
         ...
 
-    def list_jobs(self, wanted: JobFilter, before: int | None, limit: int) -> PageRows[Job]:
-        """Newest first, older than the job numbered `before`. A job that comes or goes moves no
-        other from page to page."""
-        ...
-
     def next_due(self) -> QueueDue:
         """When the first scheduled job, claim or lease is due: three ends of indexes."""
         ...
@@ -110,6 +105,17 @@ class JobTable(Protocol):
 
     def find_addons(self, seqs: Sequence[int]) -> dict[int, str]:
         """Whose jobs these are, by their numbers."""
+        ...
+
+
+class JobLists(Protocol):
+    """Pages of jobs, newest first. Each costs about the same whatever the number of jobs."""
+
+    def list_page(self, wanted: JobFilter, before: int | None, limit: int) -> PageRows[Job]:
+        """Up to `limit` jobs and MAX_PAGE_BYTES, older than the job numbered `before`; `next_place`
+        says where to go on. A job that comes or goes moves no other from page to page. With a job
+        type, a span of time, or both a state and an addon, a page looks through LOOK_THROUGH jobs
+        and may be short."""
         ...
 
 
@@ -355,6 +361,9 @@ class QueueTx(SeriesTx, DeadLetterTx, HandoverTx, Protocol):
 
     @property
     def jobs(self) -> JobTable: ...
+
+    @property
+    def job_lists(self) -> JobLists: ...
 
     @property
     def job_classes(self) -> JobClassTable: ...

@@ -54,6 +54,15 @@ class History(Protocol):
         of the task's runs; a success hidden behind more failures than that is left to its age."""
         ...
 
+    def find_miscounts(self) -> list[tuple[str, str, int]]:
+        """Where the counts that lists show differ from the rows: (kind, status, by how much). Reads
+        all of an index."""
+        ...
+
+    def correct_counts(self, miscounts: Sequence[tuple[str, str, int]]) -> None:
+        """Add these to the counts. What changed since they were found was counted then."""
+        ...
+
     def remove_runs(self, run_ids: Sequence[int]) -> int:
         """Forget those of these runs that are finished and no dead letters, with their callbacks;
         answer how many."""

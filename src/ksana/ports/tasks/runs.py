@@ -4,11 +4,13 @@ looked at, and changing them. Only `engine/tasks/run_writer.py` calls the change
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from ksana.base.instant import Instant
 from ksana.domain.tasks.changes import RunChange
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import NewRun, Run, Task
-from ksana.ports.pages import PageRows
+from ksana.ports.pages import PageRows, Place, Total
 
 
 class Callback(NamedTuple):
@@ -40,29 +42,12 @@ class Runs(Protocol):
         self,
         *,
         task_id: int | None = None,
-        status: str | None = None,
-        since: Instant | None = None,
-        until: Instant | None = None,
         slot_at: Instant | None = None,
         is_open: bool = False,
-        before: int | None = None,
         limit: int = 20,
-        skip: int = 0,
-        max_bytes: int | None = None,
-    ) -> PageRows[Run]:
-        """Runs that meet all conditions, newest first. `since` and `until` bound the scheduled
-        time. `is_open` asks for the unfinished runs of `task_id`, which must be given then."""
-        ...
-
-    def count_runs(
-        self,
-        *,
-        task_id: int | None = None,
-        status: str | None = None,
-        since: Instant | None = None,
-        until: Instant | None = None,
-    ) -> int:
-        """How many runs meet the same conditions."""
+    ) -> list[Run]:
+        """Runs that meet all conditions, newest first. `is_open` asks for the unfinished runs of
+        `task_id`, which must be given then."""
         ...
 
     def count_open(self, task_ids: Sequence[int]) -> dict[int, Counts]:
@@ -86,6 +71,40 @@ class Runs(Protocol):
 
     def list_callbacks(self, run_id: int) -> list[Callback]:
         """The callbacks that came for a run, in order, the first hundred."""
+        ...
+
+
+class RunFilter(msgspec.Struct, frozen=True):
+    """Which runs a list shows; None means any. `since` and `until` bound the scheduled time,
+    `until` itself not included."""
+
+    task_id: int | None = None
+    status: str | None = None
+    since: Instant | None = None
+    until: Instant | None = None
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the list is in the order of scheduled times, not of ids."""
+        return self.task_id is None and (self.since is not None or self.until is not None)
+
+
+class RunLists(Protocol):
+    """Pages of runs, newest first: by id, and by (scheduled time, id) in a span of time over all
+    tasks. Each costs about the same whatever the number of runs. Where no index has the filters
+    (another one beside a task or a span), a page looks through LOOK_THROUGH runs and may be short.
+    """
+
+    def list_page(
+        self, wanted: RunFilter, after: Place | None, limit: int, skip: int = 0
+    ) -> PageRows[Run]:
+        """Up to `limit` runs and MAX_PAGE_BYTES that come after a place, without the first `skip`;
+        `next_place` says where to go on."""
+        ...
+
+    def count(self, wanted: RunFilter) -> Total:
+        """How many runs match: exact for all, and for one status; counted up to COUNT_LIMIT for a
+        task or a span; and among the newest LOOK_THROUGH where no index has the filters."""
         ...
 
 

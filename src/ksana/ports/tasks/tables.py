@@ -1,7 +1,7 @@
 """What a store keeps for tasks (T and C): definitions, and where their schedules stand. Guards are
 in the names; the conformance suite holds every store to it. Runs are in `runs.py`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import msgspec
@@ -10,8 +10,8 @@ from ksana.base.instant import Instant
 from ksana.domain.tasks.records import Definition, Task
 from ksana.ports.clock_steps import ClockStepTx
 from ksana.ports.dead_letters import DeadLetterTx
-from ksana.ports.pages import PageRows
-from ksana.ports.tasks.runs import RunChanges, RunDue, Runs
+from ksana.ports.pages import PageRows, Total
+from ksana.ports.tasks.runs import RunChanges, RunDue, RunLists, Runs
 
 
 class Advance(msgspec.Struct, frozen=True, gc=False):
@@ -74,32 +74,9 @@ class Tasks(Protocol):
         ...
 
     def list_tasks(
-        self,
-        *,
-        status: str | None = None,
-        name: str | None = None,
-        tag: str | None = None,
-        exec_type: str | None = None,
-        makes_calls: bool = False,
-        after: int = 0,
-        limit: int = 100,
-        skip: int = 0,
-        max_bytes: int | None = None,
-    ) -> PageRows[Task]:
-        """Living tasks, oldest first; `name` and `tag` match a part and a whole tag.
-        `makes_calls` asks for those that call a target."""
-        ...
-
-    def count_by_status(
-        self,
-        *,
-        status: str | None = None,
-        name: str | None = None,
-        tag: str | None = None,
-        exec_type: str | None = None,
-        makes_calls: bool = False,
-    ) -> dict[str, int]:
-        """How many living tasks meet the same conditions, by status."""
+        self, *, status: str | None = None, after: int = 0, limit: int = 100
+    ) -> list[Task]:
+        """Living tasks after an id, oldest first."""
         ...
 
     def list_due(self, now: Instant, limit: int, find: FindTask = find_no_task) -> list[Task]:
@@ -125,6 +102,41 @@ class Tasks(Protocol):
     def note_last(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
         """Write (task, last_status, last_error) of different tasks, each unless a later fact is
         known of it."""
+        ...
+
+
+class TaskFilter(msgspec.Struct, frozen=True):
+    """Which living tasks a list shows; None means any. `name` matches a part, `tag` a whole tag.
+    `is_timer` asks for SYNC tasks that call a target."""
+
+    status: str | None = None
+    name: str | None = None
+    tag: str | None = None
+    is_timer: bool = False
+
+
+class TaskLists(Protocol):
+    """Pages of living tasks, oldest first. Each costs about the same whatever the number of tasks.
+    By name, by tag and for timers a page looks through LOOK_THROUGH tasks and may be short."""
+
+    def list_page(
+        self, wanted: TaskFilter, after: int, limit: int, skip: int = 0
+    ) -> PageRows[Task]:
+        """Up to `limit` tasks and MAX_PAGE_BYTES after an id, without the first `skip`;
+        `next_place` says where to go on."""
+        ...
+
+    def count(self, wanted: TaskFilter) -> Total:
+        """How many match: exact for all, and for one status; among the oldest LOOK_THROUGH
+        otherwise."""
+        ...
+
+    def count_by_status(self) -> dict[str, int]:
+        """How many living tasks there are, by status."""
+        ...
+
+    def find_tasks(self, task_ids: Collection[int]) -> dict[int, Task]:
+        """Tasks by id, deleted ones included."""
         ...
 
 
@@ -161,7 +173,13 @@ class TasksTx(DeadLetterTx, ClockStepTx, Protocol):
     def tasks(self) -> Tasks: ...
 
     @property
+    def task_lists(self) -> TaskLists: ...
+
+    @property
     def runs(self) -> Runs: ...
+
+    @property
+    def run_lists(self) -> RunLists: ...
 
     @property
     def run_due(self) -> RunDue: ...

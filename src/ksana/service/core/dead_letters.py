@@ -132,13 +132,13 @@ class DeadLetterService:
     ) -> LetterPage:
         """One page over some surfaces. A letter that comes or goes moves no other from page to
         page. It may end early; it goes on as long as it has a next place."""
-        return await self._store.read(read_page, surfaces, wanted, before, limit)
+        return await self._store.read_list(read_page, surfaces, wanted, before, limit)
 
     async def list_groups(
         self, surfaces: Sequence[str], after: tuple[str, int] | None, limit: int
     ) -> GroupPage:
         """Letters by error, surface by surface; of a page the largest groups come first."""
-        return await self._store.read(read_groups, surfaces, after, limit)
+        return await self._store.read_list(read_groups, surfaces, after, limit)
 
     async def count(self, surfaces: Sequence[str], wanted: LetterFilter) -> LetterCount:
         """How many letters match, up to COUNT_ALL_TO for each surface."""

@@ -97,7 +97,9 @@ class EventLog:
         self, wanted: EventFilter, after: int, limit: int, span: EventSpan = ALL_TIME
     ) -> EventPage:
         """Read one page in the order of ids."""
-        events = await self._store.read(_read_page, wanted, after, limit, self._store.sole, span)
+        events = await self._store.read_list(
+            _read_page, wanted, after, limit, self._store.sole, span
+        )
         return EventPage(events=events, next_after=events[-1].id if events else after)
 
     async def list_newest(
@@ -109,7 +111,7 @@ class EventLog:
         span: EventSpan = ALL_TIME,
     ) -> EventPage:
         """Read one page from the newest back, below `before` and above `after`."""
-        events = await self._store.read(_read_back, wanted, before, after, limit, span)
+        events = await self._store.read_list(_read_back, wanted, before, after, limit, span)
         newest = events[0].id if events else after
         oldest = events[-1].id if len(events) == limit else None
         return EventPage(events=events, next_after=newest, next_before=oldest)

@@ -63,7 +63,7 @@ class AuditService:
     ) -> AuditPage:
         """One page. Entries of a job are found by its object: alone, the id of a job that is not
         kept any more finds nothing."""
-        rows = await self._store.read(_list_entries, wanted, before, limit + 1)
+        rows = await self._store.read_list(_list_entries, wanted, before, limit + 1)
         last = rows[limit - 1] if len(rows) > limit else None
         place = None if last is None else (last.timestamp, last.chain, last.seq)
         return AuditPage(entries=rows[:limit], next_before=place)

@@ -193,7 +193,7 @@ class GovernanceService:
         self, wanted: GovernanceJobFilter, before: int | None, limit: int
     ) -> GovernanceJobPage:
         """One page. A job that comes or goes meanwhile moves no other from page to page."""
-        jobs: list[GovernanceJob] = await self._store.read(
+        jobs: list[GovernanceJob] = await self._store.read_list(
             lambda tx: tx.governance.list_jobs(wanted, before, limit + 1)
         )
         has_more = len(jobs) > limit

@@ -212,11 +212,10 @@ class QueueService:
 
     async def list_jobs(self, wanted: JobFilter, before: int | None, limit: int) -> JobPage:
         """One page. A job that comes or goes meanwhile moves no other from page to page."""
-        jobs: PageRows[Job] = await self._store.read(
-            lambda tx: tx.jobs.list_jobs(wanted, before, limit + 1)
+        jobs: PageRows[Job] = await self._store.read_list(
+            lambda tx: tx.job_lists.list_page(wanted, before, limit)
         )
-        has_more, shown = len(jobs) > limit or jobs.is_cut, jobs[:limit]
-        return JobPage(shown, shown[-1].seq if has_more else None)
+        return JobPage(jobs, jobs.next_place[0] if jobs.next_place else None)
 
     async def report(self, report: Report) -> Job:
         """A worker's word on its job. Raise CLAIM_LOST when the job is not, or no longer, the

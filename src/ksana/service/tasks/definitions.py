@@ -19,9 +19,9 @@ from ksana.domain.tasks.sealing import drop_secrets
 from ksana.engine.tasks.firing import drop_due_slots
 from ksana.engine.tasks.run_writer import write_changes
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
-from ksana.ports.pages import PageRows
+from ksana.ports.pages import PageRows, Total
 from ksana.ports.store import Store
-from ksana.ports.tasks.tables import TasksTx
+from ksana.ports.tasks.tables import TaskFilter, TasksTx
 from ksana.service.core.batching import Batcher
 from ksana.service.core.idempotency import IdempotentRequest, once_only
 from ksana.service.tasks import reading
@@ -114,21 +114,14 @@ class TaskService:
         return await self._store.read(_get_with_last_run, ref)
 
     async def list_page(
-        self,
-        *,
-        status: str | None,
-        name: str | None,
-        tag: str | None,
-        page: int,
-        page_size: int,
-        after: int | None = None,
-    ) -> tuple[PageRows[Task], int]:
+        self, wanted: TaskFilter, *, page: int, page_size: int, after: int | None = None
+    ) -> tuple[PageRows[Task], Total]:
         """One page of living tasks, by its number or after an id, and how many there are."""
-        return await self._store.read(reading.list_page, status, name, tag, page, page_size, after)
+        return await self._store.read_list(reading.list_tasks, wanted, page, page_size, after)
 
     async def list_timers(self, after: int, limit: int) -> PageRows[Task]:
         """Living SYNC tasks that call a target, oldest first, after an id."""
-        return await self._store.read(reading.list_timers, after, limit)
+        return await self._store.read_list(reading.list_timers, after, limit)
 
     async def change(
         self,

@@ -4,7 +4,6 @@ import msgspec
 
 from ksana.base.errors import ConflictError, NotFoundError
 from ksana.base.ids import new_token, new_uid
-from ksana.base.instant import Instant
 from ksana.domain.handover import job_id_of
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.changes import cancel
@@ -13,26 +12,16 @@ from ksana.domain.tasks.records import Run, Task
 from ksana.engine.tasks.run_writer import SURFACE, write_changes
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.handover import NO_QUEUE, QueueJobs
-from ksana.ports.pages import MAX_PAGE_BYTES
+from ksana.ports.pages import Place
 from ksana.ports.store import Store
-from ksana.ports.tasks.runs import Callback
+from ksana.ports.tasks.runs import Callback, RunFilter
 from ksana.ports.tasks.tables import TasksTx
+from ksana.service.tasks import reading
 from ksana.service.tasks.definitions import Hints
 from ksana.service.tasks.triggers import Started, find_task, start_run
 
 RunRef = int | str
 """A run by its integer id or its uid."""
-
-
-class RunPage(msgspec.Struct, frozen=True):
-    """One page of runs, newest first."""
-
-    runs: list[Run]
-    total: int
-    tasks: dict[int, Task]
-    """The tasks they belong to, deleted ones included."""
-    next_before: int | None = None
-    """The id to go on before, if there are more."""
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -64,20 +53,10 @@ class RunService:
         return await self._store.read(_get, ref)
 
     async def list_page(
-        self,
-        *,
-        task_id: int | None = None,
-        status: str | None = None,
-        since: Instant | None = None,
-        until: Instant | None = None,
-        page: int = 1,
-        page_size: int = 20,
-        before: int | None = None,
-    ) -> RunPage:
-        """One page of runs, by its number or before an id; an unknown task is NOT_FOUND."""
-        return await self._store.read(
-            _list_page, task_id, status, since, until, page, page_size, before
-        )
+        self, wanted: RunFilter, *, page: int = 1, page_size: int = 20, after: Place | None = None
+    ) -> reading.RunPage:
+        """One page of runs, by its number or after a place; an unknown task is NOT_FOUND."""
+        return await self._store.read_list(reading.list_runs, wanted, page, page_size, after)
 
     async def cancel(self, ref: RunRef) -> Run:
         """Cancel an unfinished run; a call in flight is aborted, on whichever instance holds it,
@@ -107,38 +86,6 @@ def find_run(tx: TasksTx, ref: RunRef, *, lock: bool = False) -> Run:
 def _get(tx: TasksTx, ref: RunRef) -> RunView:
     run = find_run(tx, ref)
     return RunView(run, tx.tasks.find(run.task_id), tx.runs.list_callbacks(run.id))
-
-
-def _list_page(
-    tx: TasksTx,
-    task_id: int | None,
-    status: str | None,
-    since: Instant | None,
-    until: Instant | None,
-    page: int,
-    page_size: int,
-    before: int | None,
-) -> RunPage:
-    if task_id is not None and tx.tasks.find(task_id) is None:
-        raise NotFoundError(f"no task has the id {task_id}")
-    runs = tx.runs.list_runs(
-        task_id=task_id,
-        status=status,
-        since=since,
-        until=until,
-        before=before,
-        limit=page_size,
-        skip=0 if before is not None else (page - 1) * page_size,
-        max_bytes=MAX_PAGE_BYTES,
-    )
-    total = tx.runs.count_runs(task_id=task_id, status=status, since=since, until=until)
-    tasks = {
-        id_: task
-        for id_ in {run.task_id for run in runs}
-        if (task := tx.tasks.find(id_)) is not None
-    }
-    has_more = runs.is_cut or len(runs) == page_size
-    return RunPage(runs, total, tasks, runs[-1].id if has_more else None)
 
 
 def _cancel(tx: TasksTx, ref: RunRef, jobs: QueueJobs) -> tuple[Run, set[str]]:

@@ -3,6 +3,7 @@
 from ksana.store.sql.core.dead_letters import SqlDeadLetters
 from ksana.store.sql.core.handover import SqlHandoverEnds
 from ksana.store.sql.core.idempotency import SqlIdempotency
+from ksana.store.sql.core.row_counts import SqlRowCounts
 from ksana.store.sql.core.series import SqlSeries
 from ksana.store.sql.core.tables import (
     SqlClockSteps,
@@ -22,6 +23,7 @@ TABLES = {
     "facts": SqlFacts,
     "idempotency": SqlIdempotency,
     "dead_letters": SqlDeadLetters,
+    "row_counts": SqlRowCounts,
     "series": SqlSeries,
     "handover_ends": SqlHandoverEnds,
 }

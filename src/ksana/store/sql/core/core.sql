@@ -209,3 +209,12 @@ DELETE FROM commit_marks WHERE writer = :writer AND at < :before
 -- name: get_fact
 -- A fact about the store.
 SELECT value FROM store_facts WHERE name = :name
+
+-- name: add_to_row_counts
+-- Rows that came or went, in the connection's own share.
+INSERT INTO row_counts (kind, entry, shard, n) VALUES (:kind, :entry, :shard, :n)
+{upsert kind, entry, shard} n = row_counts.n + {excluded n}
+
+-- name: sum_row_counts
+-- How many rows of a kind there are, by entry.
+SELECT entry, SUM(n) FROM row_counts WHERE kind = :kind GROUP BY entry

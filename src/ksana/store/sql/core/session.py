@@ -215,6 +215,16 @@ class Session:
     def _raw_later(self, sql: str) -> None:
         self._later.append((sql, None))
 
+    def avoid_sorts(self) -> None:
+        """Have what is read in this transaction come from an index that has its order."""
+        statement = self._dialect.avoid_sorts
+        if statement is not None:
+            self.raw_later(statement)
+
+    def limit_reads(self, seconds: float) -> None:
+        """Have what is read from now on stopped after so long."""
+        self._dialect.limit_reads(self._connection, seconds)
+
     def forget_later(self) -> None:
         """Drop what waits: the transaction is rolled back."""
         self._later = []

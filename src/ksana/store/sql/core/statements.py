@@ -25,6 +25,13 @@ _MACRO = re.compile(r"\{(\w+)(?:[: ]([^}]*))?\}")
 _LIST = re.compile(r"\{in (\w+)\}")
 
 
+_SPLIT = frozenset({"widen", "below", "above", "down", "up"})
+"""Macros with several words. `widen` is a text column that may hold more: table, name, type.
+`below` and `above` are the rows of a group whose key is less than `:before` or greater than
+`:after`: the group's column, the key, the group's parameter; `down` and `up` are their order: the
+group's column, the key. They are read from the index that begins with both; PostgreSQL would at
+times walk another and pick them out, unless the order names both."""
+
 Bind = Callable[[Mapping[str, Any]], Any]
 """Puts named values into the form a driver takes."""
 
@@ -129,7 +136,7 @@ class Macros:
         name, argument = match[1], match[2]
         if name == "where":  # a partial index, where the database has such a thing
             return f"WHERE {argument}" if self._keeps_where else ""
-        if name == "widen":  # a text column that may hold more: its table, name and type
+        if name in _SPLIT:
             return self._words[name].format(*argument.split())
         return self._words[name].format(argument or "")
 

@@ -40,7 +40,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NETWORK_WRITERS = 4
-READERS = 3
+READERS = 2
+LIST_READERS = 2
+"""Connections that only lists use: a slow one holds up no other read."""
+
+LIST_SECONDS = 2.0
+"""How long a list may wait, and how long each of its statements may take."""
 
 OPEN_SECONDS = 30.0
 """How long opening waits for others who open the same store."""
@@ -67,6 +72,7 @@ class SqlStore:
             self._reads: Executor = InlineExecutor(
                 None, Reader(dialect, statements, clock, self._tally)
             )
+            self._lists: Executor = self._reads
             return
         count = NETWORK_WRITERS if dialect.is_network else 1
         after_commits: Callable[[], None] | None = None
@@ -80,6 +86,15 @@ class SqlStore:
         ]
         self._writes = WriterThreads(writers, "store-write", after_commits)
         self._reads = ReaderThreads(dialect, statements, clock, self._tally, READERS)
+        self._lists = ReaderThreads(
+            dialect,
+            statements,
+            clock,
+            self._tally,
+            LIST_READERS,
+            name="store-list",
+            limit_sec=LIST_SECONDS,
+        )
 
     @property
     def url(self) -> str:
@@ -95,6 +110,12 @@ class SqlStore:
         self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         result: T = await self._reads.start(fn, args, kwargs)
+        return result
+
+    async def read_list(
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        result: T = await self._lists.start(fn, args, kwargs)
         return result
 
     def health(self) -> StoreHealth:
@@ -116,6 +137,7 @@ class SqlStore:
     async def close(self) -> None:
         # SQLite's log goes with the connection that is closed last, if that one is alone: two
         # readers that end together would each see the other and leave it. So the writer is last.
+        await self._lists.close()
         await self._reads.close()
         if self._checkpointer is not None:
             await asyncio.to_thread(self._checkpointer.close)

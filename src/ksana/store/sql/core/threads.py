@@ -27,6 +27,9 @@ store is back."""
 
 WAITING_LIMIT = 50_000
 
+LISTS_WAITING = 1_000
+"""Lists that wait for a connection at most."""
+
 STALE_SECONDS = 10.0
 """How long a function may wait to be begun while no thread takes any."""
 
@@ -180,7 +183,8 @@ class WriterThreads:
 
 
 class ReaderThreads:
-    """A few read-only connections, each with a thread; one snapshot per function."""
+    """A few read-only connections, each with a thread; one snapshot per function. With a limit, a
+    function that waited so long is not begun, and a statement that takes so long is stopped."""
 
     def __init__(
         self,
@@ -189,14 +193,18 @@ class ReaderThreads:
         clock: Clock,
         tally: Tally,
         count: int,
+        *,
+        name: str = "store-read",
+        limit_sec: float | None = None,
     ) -> None:
-        self._waiting = CallQueue(WAITING_LIMIT)
+        self._waiting = CallQueue(WAITING_LIMIT if limit_sec is None else LISTS_WAITING)
+        self._limit_sec = limit_sec
         self.start = self._waiting.add
         self._threads = [
             threading.Thread(
                 target=self._serve,
-                args=(Reader(dialect, statements, clock, tally),),
-                name=f"store-read-{n}",
+                args=(Reader(dialect, statements, clock, tally, limit_sec),),
+                name=f"{name}-{n}",
                 daemon=True,
             )
             for n in range(count)
@@ -209,7 +217,15 @@ class ReaderThreads:
 
     def _serve(self, reader: "Reader") -> None:
         while (batch := self._waiting.take(1)) is not None:
-            reader.run(batch[0])
+            work = batch[0]
+            if self._limit_sec and time.monotonic() - work.waits_since > self._limit_sec:
+                work.error = StoreDownError(
+                    f"lists that came before took longer than {self._limit_sec:g} s: "
+                    "this one was not begun",
+                    retry_after_sec=5,
+                )
+            else:
+                reader.run(work)
             self._waiting.answer(batch)
         reader.close()
 
@@ -223,11 +239,13 @@ class Reader:
         statements: Mapping[str, Statement],
         clock: Clock,
         tally: Tally,
+        limit_sec: float | None = None,
     ) -> None:
         self._dialect = dialect
         self._statements = statements
         self._clock = clock
         self._tally = tally
+        self._limit_sec = limit_sec
         self._session: ReadSession | None = None
         self._down_reason = ""
         self._down_until = 0.0
@@ -243,6 +261,14 @@ class Reader:
                 trouble = self._dialect.classify(error)
                 if isinstance(error, KsanaError) or trouble is Trouble.OURS:
                     work.error = error
+                    self._end()
+                    return
+                if trouble is Trouble.SLOW:
+                    work.error = StoreDownError(
+                        f"reading took longer than {self._limit_sec:g} s and was stopped: "
+                        "ask for a smaller page or fewer filters",
+                        retry_after_sec=5,
+                    )
                     self._end()
                     return
                 self.close()
@@ -278,6 +304,8 @@ class Reader:
 
     def _read(self, session: ReadSession, work: StoreCall) -> Any:
         session.wrote = False
+        if self._limit_sec is not None:
+            session.limit_reads(self._limit_sec)
         session.raw_later(self._dialect.begin_read)
         if self._dialect.is_network:
             row = session.raw(self._dialect.clock_sql)

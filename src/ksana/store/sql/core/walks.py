@@ -1,4 +1,5 @@
-"""Walks over rows that ended, for retention: bounded stretches of the index of their ends."""
+"""Walks over rows that ended, for retention: bounded stretches of the index of their ends. And the
+search by time among rows whose numbers grow with time."""
 
 from typing import Final
 
@@ -25,3 +26,22 @@ def walk_ended(
         if keys or len(rows) < limit:
             return OldRows(keys, after, is_end=len(rows) < limit)
     return OldRows([], after, is_end=False)
+
+
+def find_last_at(session: Session, span: str, probe: str, at: Instant) -> int:
+    """The number up to which rows are not later than an instant; 0 without rows. `span` reads the
+    least and the greatest number, `probe` the first (number, instant) from a number on. Takes as
+    many probes as the greatest number has bits."""
+    row = session.one(span)
+    if row is None or row[0] is None:
+        return 0
+    low, high = int(row[0]) - 1, int(row[1])
+    # Everything up to `low` is not later than `at`; everything after `high` is.
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = session.one(probe, from_id=middle)
+        if found is not None and found[1] <= at:
+            low = max(middle, min(int(found[0]), high))
+        else:
+            high = middle - 1
+    return low

@@ -3,12 +3,14 @@
 from ksana.store.sql.queue.capacity import SqlCapacity
 from ksana.store.sql.queue.changes import SqlJobChanges
 from ksana.store.sql.queue.gauges import SqlGauges
+from ksana.store.sql.queue.job_lists import SqlJobLists
 from ksana.store.sql.queue.jobs import SqlJobs
 from ksana.store.sql.queue.leases import SqlLeases
 from ksana.store.sql.queue.order import SqlJobClasses, SqlJobOrder
 
 TABLES = {
     "jobs": SqlJobs,
+    "job_lists": SqlJobLists,
     "job_classes": SqlJobClasses,
     "job_order": SqlJobOrder,
     "job_changes": SqlJobChanges,

@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-
 from ksana.base.instant import Instant
 from ksana.domain.queue.jobs import Job
-from ksana.ports.pages import MAX_PAGE_BYTES, PageRows
-from ksana.ports.queue.tables import JobFilter, QueueDue
+from ksana.ports.queue.tables import QueueDue
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.core.walks import walk_ended
@@ -120,13 +117,6 @@ class SqlJobs:
     def lock_jobs(self, job_ids: Sequence[str]) -> dict[str, Job]:
         rows = self.session.all("queue.lock_jobs", ids=sorted(job_ids))
         return {row[1]: Job(*row) for row in rows}
-
-    def list_jobs(self, wanted: JobFilter, before: int | None, limit: int) -> PageRows[Job]:
-        filters = {**msgspec.structs.asdict(wanted), "before": before}
-        rows = self.session.paged("queue.list_jobs", filters, MAX_PAGE_BYTES, limit=limit)
-        jobs = PageRows(Job(*row) for row in rows)
-        jobs.is_cut = rows.is_cut
-        return jobs
 
     def next_due(self) -> QueueDue:
         row = self.session.one("queue.next_due")

@@ -67,18 +67,12 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, 
 FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids} {for_update}
 
 -- name: list_jobs
--- Newest first, by the order of submission.
--- filter state: AND state = :state
--- filter addon_id: AND addon_id = :addon_id
--- filter job_type: AND job_type = :job_type
--- filter created_after: AND created_at > :created_after
--- filter created_before: AND created_at < :created_before
--- filter before: AND seq < :before
+-- Jobs by number, newest first. By `seq + 0`, or a database that avoids sorts would walk through all of them for their order.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
   created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
   claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json
-FROM scheduler_job_runs WHERE seq > 0 {filters} ORDER BY seq DESC LIMIT :limit
+FROM scheduler_job_runs {force_primary} WHERE seq {in seqs} ORDER BY seq + 0 DESC
 
 -- name: next_due
 -- When something of the queue is due next: a scheduled job, a claim's end, a lease's end.
@@ -108,7 +102,7 @@ DELETE FROM scheduler_lease_runs WHERE job_seq = :job_seq
 
 -- name: list_addons
 -- Whose jobs these are.
-SELECT seq, addon_id FROM scheduler_job_runs WHERE seq {in seqs}
+SELECT seq, addon_id FROM scheduler_job_runs {force_primary} WHERE seq {in seqs}
 
 -- name: enter_class
 -- A class seen for the first time.

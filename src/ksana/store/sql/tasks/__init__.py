@@ -4,12 +4,16 @@ from ksana.store.sql.tasks.definitions import SqlTasks
 from ksana.store.sql.tasks.history import SqlHistory
 from ksana.store.sql.tasks.run_changes import SqlRunChanges
 from ksana.store.sql.tasks.run_due import SqlRunDue
+from ksana.store.sql.tasks.run_lists import SqlRunLists
 from ksana.store.sql.tasks.runs import SqlRuns
 from ksana.store.sql.tasks.seals import SqlTaskSeals
+from ksana.store.sql.tasks.task_lists import SqlTaskLists
 
 TABLES = {
     "tasks": SqlTasks,
+    "task_lists": SqlTaskLists,
     "runs": SqlRuns,
+    "run_lists": SqlRunLists,
     "run_due": SqlRunDue,
     "run_changes": SqlRunChanges,
     "history": SqlHistory,

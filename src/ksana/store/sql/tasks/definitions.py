@@ -7,9 +7,9 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.tasks.records import Definition, Task
-from ksana.ports.pages import PageRows
 from ksana.ports.tasks.tables import Advance, FindTask, find_no_task
 from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.tasks.task_lists import KIND
 from ksana.store.sql.tasks.task_rows import (
     DEFINITION_COLUMNS,
     GONE_MARK,
@@ -54,11 +54,15 @@ class SqlTasks:
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
         self._now: Instant = tx.now
+        self._counts = tx.row_counts
 
     def insert(self, tasks: Sequence[Task]) -> list[int]:
+        for task in tasks:
+            self._counts.add(KIND, task.status, 1)
         return self._session.insert("tasks.insert_task", _NEW_COLUMNS, [_new_row(t) for t in tasks])
 
     def restore(self, task: Task) -> None:
+        self._counts.add(KIND, task.status, 1)
         row = dict(zip(_NEW_COLUMNS, _new_row(task), strict=True))
         self._session.run(
             "tasks.insert_task_with_id",
@@ -91,7 +95,11 @@ class SqlTasks:
             runs_fired=runs_fired,
             last_status=last_status,
         )
-        return self._session.run("tasks.change_task", **row) == 1
+        is_changed = self._session.run("tasks.change_task", **row) == 1
+        if is_changed and status != task.status:
+            self._counts.add(KIND, task.status, -1)
+            self._counts.add(KIND, status, 1)
+        return is_changed
 
     def delete_if_living(self, task: Task, kept: Definition) -> bool:
         # The mark cannot stand in a job id, so what is kept never collides and is cut off again
@@ -104,6 +112,8 @@ class SqlTasks:
             at=self._now,
             **write_secrets(kept),
         )
+        if deleted == 1:
+            self._counts.add(KIND, task.status, -1)
         return deleted == 1
 
     def find(self, task_id: int, *, lock: bool = False) -> Task | None:
@@ -115,38 +125,12 @@ class SqlTasks:
         return int(rows[0][0]) if rows else None
 
     def list_tasks(
-        self,
-        *,
-        status: str | None = None,
-        name: str | None = None,
-        tag: str | None = None,
-        exec_type: str | None = None,
-        makes_calls: bool = False,
-        after: int = 0,
-        limit: int = 100,
-        skip: int = 0,
-        max_bytes: int | None = None,
-    ) -> PageRows[Task]:
-        filters = _filters(status, name, tag, exec_type, makes_calls)
-        rows = self._session.paged(
-            "tasks.list_tasks", filters, max_bytes, after=after, limit=limit, skip=skip
+        self, *, status: str | None = None, after: int = 0, limit: int = 100
+    ) -> list[Task]:
+        rows = self._session.filtered(
+            "tasks.list_tasks", {"status": status}, after=after, limit=limit
         )
-        tasks = PageRows(read_task(row) for row in rows)
-        tasks.is_cut = rows.is_cut
-        return tasks
-
-    def count_by_status(
-        self,
-        *,
-        status: str | None = None,
-        name: str | None = None,
-        tag: str | None = None,
-        exec_type: str | None = None,
-        makes_calls: bool = False,
-    ) -> dict[str, int]:
-        filters = _filters(status, name, tag, exec_type, makes_calls)
-        rows = self._session.filtered("tasks.count_by_status", filters)
-        return {str(row[0]): int(row[1]) for row in rows}
+        return [read_task(row) for row in rows]
 
     def list_due(self, now: Instant, limit: int, find: FindTask = find_no_task) -> list[Task]:
         rows = self._session.all_as(DueRow, "tasks.list_due", now=now, limit=limit)
@@ -234,25 +218,3 @@ def _new_row(task: Task) -> Row:
         task.last_status,
         *definition_row(task.definition),
     )
-
-
-def _filters(
-    status: str | None,
-    name: str | None,
-    tag: str | None,
-    exec_type: str | None,
-    makes_calls: bool,
-) -> dict[str, str | None]:
-    return {
-        "status": status,
-        "name": None if name is None else f"%{_like(name)}%",
-        "tag": None if tag is None else f"%,{_like(tag)},%",
-        "exec_type": exec_type,
-        "no_url": "" if makes_calls else None,
-    }
-
-
-def _like(text: str) -> str:
-    """A part that LIKE … ESCAPE '!' matches as it stands. `!` and not a backslash, which the three
-    databases read differently."""
-    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")

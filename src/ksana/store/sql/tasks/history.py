@@ -1,6 +1,7 @@
 """The past of tasks and runs: bounded reads by index for explain, and removal in small batches for
 retention."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ from ksana.domain.explain import Fact
 from ksana.domain.tasks.records import Options, Run
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.core.walks import find_last_at
+from ksana.store.sql.tasks.run_lists import KIND
 
 LOOK_THROUGH: Final = 20_000
 """Runs of one task looked at for surplus beyond those it keeps."""
@@ -27,21 +30,10 @@ class SqlHistory:
 
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
+        self._counts = tx.row_counts
 
     def find_event_id_at(self, at: Instant) -> int:
-        row = self._session.one("history.event_span")
-        if row is None or row[0] is None:
-            return 0
-        low, high = int(row[0]) - 1, int(row[1])
-        # Everything up to `low` is not later than `at`; everything after `high` is.
-        while low < high:
-            middle = (low + high + 1) // 2
-            probe = self._session.one("history.event_from", from_id=middle)
-            if probe is not None and probe[1] <= at:
-                low = max(middle, min(int(probe[0]), high))
-            else:
-                high = middle - 1
-        return low
+        return find_last_at(self._session, "history.event_span", "history.event_from", at)
 
     def list_events_down(
         self, entity_type: str, entity_id: int, upto: int, limit: int
@@ -99,7 +91,10 @@ class SqlHistory:
         return [int(row[0]) for row in rows]
 
     def remove_runs(self, run_ids: Sequence[int]) -> int:
-        ids = [(run_id,) for run_id in sorted(run_ids)]
+        rows = self._session.all("history.lock_removable", ids=sorted(run_ids))
+        for status, count in Counter(row[1] for row in rows).items():
+            self._counts.add(KIND, status, -count)
+        ids = [(run_id,) for run_id in sorted(row[0] for row in rows)]
         removed = self._session.run_rows("history.delete_run", ("id",), ids)
         self._session.run_rows("history.delete_callbacks", ("id",), ids)
         return removed
@@ -118,6 +113,14 @@ class SqlHistory:
             if (old := _ended(rows[:passed], before)) or is_end:
                 return OldRows(old, (0, last), is_end=is_end)
         return OldRows([], (0, last), is_end=False)
+
+    def find_miscounts(self) -> list[tuple[str, str, int]]:
+        rows = self._session.all("history.compare_counts")
+        return [(kind, entry, int(count)) for kind, entry, count in rows]
+
+    def correct_counts(self, miscounts: Sequence[tuple[str, str, int]]) -> None:
+        for kind, entry, count in miscounts:
+            self._counts.add(kind, entry, count)
 
     def _count(self, statement: str, **params: Any) -> int:
         row = self._session.one(statement, **params)

@@ -56,6 +56,20 @@ WHERE status IN ('SUCCESS', 'CALLBACK_SUCCESS') AND (slot_at IS NULL OR slot_at 
 -- How much history each task keeps, by id.
 SELECT id, options_json FROM tasks WHERE id > :after ORDER BY id LIMIT :limit
 
+-- name: compare_counts
+-- Where the counts kept of runs and living tasks differ from the rows, and by how much: in one statement, so that both are of one
+-- instant.
+SELECT kind, entry, SUM(counted) FROM (
+  SELECT 'runs' AS kind, status AS entry, COUNT(*) AS counted FROM task_runs WHERE id > 0 GROUP BY status
+  UNION ALL SELECT 'tasks', status, COUNT(*) FROM tasks WHERE deleted = 0 GROUP BY status
+  UNION ALL SELECT kind, entry, -n FROM row_counts WHERE kind IN ('runs', 'tasks')) AS both_sides
+GROUP BY kind, entry HAVING SUM(counted) <> 0
+
+-- name: lock_removable
+-- Which of these runs are finished and no dead letters, held: they are counted before they go.
+SELECT id, status FROM task_runs WHERE id {in ids} AND open_task IS NULL
+  AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE surface = 'tasks' AND entity_id = {text task_runs.id}) ORDER BY id {for_update}
+
 -- name: delete_run
 -- Forget a run. Guard: finished, and no dead letter.
 DELETE FROM task_runs WHERE id = :id AND open_task IS NULL

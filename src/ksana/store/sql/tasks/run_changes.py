@@ -8,6 +8,7 @@ from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.changes import AttemptRecord, RunChange
 from ksana.domain.tasks.records import NewRun
 from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.tasks.run_lists import KIND
 
 _FINAL: Final = RUN.final
 _NEW_COLUMNS: Final = (
@@ -99,6 +100,7 @@ class SqlRunChanges:
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
         self._now: Instant = tx.now
+        self._counts = tx.row_counts
 
     def insert(self, runs: Sequence[NewRun]) -> list[int]:
         at = self._now
@@ -106,6 +108,7 @@ class SqlRunChanges:
         for run in runs:
             task_id, status, host = run.task_id, run.status, run.host[:255]
             is_open = status not in _FINAL
+            self._counts.add(KIND, status, 1)
             rows.append(
                 (
                     run.uid,
@@ -173,7 +176,9 @@ class SqlRunChanges:
                 other.append(_finish_row(change, record, at))
         were_plain = iter(self._session.run_each("runs.finish_plain_run", _PLAIN_COLUMNS, plain))
         were_other = iter(self._session.run_each("runs.finish_run", _FINISH_COLUMNS, other))
-        return [next(were_plain if is_one else were_other) for is_one in is_plain]
+        return self._count(
+            changes, [next(were_plain if is_one else were_other) for is_one in is_plain]
+        )
 
     def move(self, changes: Sequence[RunChange]) -> list[bool]:
         rows: list[Row] = [
@@ -200,7 +205,15 @@ class SqlRunChanges:
             )
             for change in changes
         ]
-        return self._session.run_each("runs.move_run", _MOVE_COLUMNS, rows)
+        return self._count(changes, self._session.run_each("runs.move_run", _MOVE_COLUMNS, rows))
+
+    def _count(self, changes: Sequence[RunChange], done: list[bool]) -> list[bool]:
+        """Count what became of those whose guard held."""
+        for change, is_done in zip(changes, done, strict=True):
+            if is_done:
+                self._counts.add(KIND, change.old, -1)
+                self._counts.add(KIND, change.new, 1)
+        return done
 
     def insert_callback(self, run_id: int, headers: str, body: str, status: str) -> None:
         self._session.run(

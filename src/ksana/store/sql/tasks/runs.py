@@ -8,7 +8,6 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import Run
-from ksana.ports.pages import PageRows
 from ksana.ports.tasks.runs import Callback
 from ksana.store.sql.core.session import Row, Session
 
@@ -42,40 +41,17 @@ class SqlRuns:
         self,
         *,
         task_id: int | None = None,
-        status: str | None = None,
-        since: Instant | None = None,
-        until: Instant | None = None,
         slot_at: Instant | None = None,
         is_open: bool = False,
-        before: int | None = None,
         limit: int = 20,
-        skip: int = 0,
-        max_bytes: int | None = None,
-    ) -> PageRows[Run]:
+    ) -> list[Run]:
         filters = {
             "task_id": None if is_open else task_id,
             "open_task": task_id if is_open else None,
-            "status": status,
-            "since": since,
-            "until": until,
             "slot_at": slot_at,
-            "before": before,
         }
-        rows = self._session.paged("runs.list_runs", filters, max_bytes, limit=limit, skip=skip)
-        runs = PageRows(read_run(row) for row in rows)
-        runs.is_cut = rows.is_cut
-        return runs
-
-    def count_runs(
-        self,
-        *,
-        task_id: int | None = None,
-        status: str | None = None,
-        since: Instant | None = None,
-        until: Instant | None = None,
-    ) -> int:
-        filters = {"task_id": task_id, "status": status, "since": since, "until": until}
-        return int(self._session.filtered("runs.count_runs", filters)[0][0])
+        rows = self._session.filtered("runs.list_runs", filters, limit=limit)
+        return [read_run(row) for row in rows]
 
     def count_open(self, task_ids: Sequence[int]) -> dict[int, Counts]:
         if not task_ids:

@@ -28,26 +28,14 @@ FROM task_runs WHERE id = :id {for_update}
 -- name: list_runs
 -- Runs, newest first.
 -- filter task_id: AND task_id = :task_id
--- filter status: AND status = :status
--- filter since: AND scheduled_time >= :since
--- filter until: AND scheduled_time < :until
 -- filter slot_at: AND slot_at = :slot_at
 -- filter open_task: AND open_task = :open_task
--- filter before: AND id < :before
 SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
   ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
   response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
   retry_of, trace_id, attempts, created_at, updated_at, host
 FROM task_runs WHERE id > 0 {filters}
-ORDER BY id DESC LIMIT :limit OFFSET :skip
-
--- name: count_runs
--- How many runs meet the conditions.
--- filter task_id: AND task_id = :task_id
--- filter status: AND status = :status
--- filter since: AND scheduled_time >= :since
--- filter until: AND scheduled_time < :until
-SELECT COUNT(*) FROM task_runs WHERE id > 0 {filters}
+ORDER BY id DESC LIMIT :limit
 
 -- name: count_open
 -- Counted, unfinished runs of tasks: all, and those that wait for their turn. Tasks without any are left out.

@@ -60,16 +60,12 @@ FROM tasks WHERE id = :id {for_update}
 -- name: list_tasks
 -- Living tasks, oldest first.
 -- filter status: AND status = :status
--- filter name: AND name LIKE :name ESCAPE '!'
--- filter tag: AND tags LIKE :tag ESCAPE '!'
--- filter exec_type: AND exec_type = :exec_type
--- filter no_url: AND target_url <> :no_url
 SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
   body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
   callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
   fire_at, runs_fired, last_run_at, last_status, last_error
 FROM tasks WHERE deleted = 0 AND id > :after {filters}
-ORDER BY id LIMIT :limit OFFSET :skip
+ORDER BY id LIMIT :limit
 
 -- name: list_due
 -- Where each task stands that is due, earliest first; rows another instance is at are left to it.
@@ -106,15 +102,6 @@ SELECT COALESCE(MAX(id), 0) FROM tasks
 -- filter job_id: AND job_id = :job_id
 -- filter name: AND living_name = :name
 SELECT id FROM tasks WHERE id > 0 {filters}
-
--- name: count_by_status
--- Living tasks by status; without conditions from the index alone.
--- filter status: AND status = :status
--- filter name: AND name LIKE :name ESCAPE '!'
--- filter tag: AND tags LIKE :tag ESCAPE '!'
--- filter exec_type: AND exec_type = :exec_type
--- filter no_url: AND target_url <> :no_url
-SELECT status, COUNT(*) FROM tasks WHERE deleted = 0 {filters} GROUP BY status
 
 -- name: list_of
 -- Some tasks by id.

@@ -16,6 +16,7 @@ class Trouble(Enum):
     LOST = "lost"  #: no connection; before COMMIT nothing happened, during COMMIT nobody knows yet
     FULL = "full"  #: no room: nothing happened, later perhaps
     BROKEN = "broken"  #: the disk refused to make it durable: nothing after this can be trusted
+    SLOW = "slow"  #: a read was stopped because its time was over
     DAMAGED = "damaged"  #: the file holds what was never written to it
     OURS = "ours"  #: a statement or a constraint of ours failed: the function's own error
 
@@ -34,6 +35,11 @@ class Dialect(Protocol):
 
     def connect(self, read_only: bool) -> Any:
         """Open a DB-API connection in autocommit mode; transactions are begun by statement."""
+        ...
+
+    def limit_reads(self, connection: Any, seconds: float) -> None:
+        """Have the database stop what is read on this connection from now on after so long; called
+        again for each transaction. What is stopped is classified as SLOW."""
         ...
 
     def classify(self, error: BaseException) -> Trouble:
@@ -61,6 +67,10 @@ class Dialect(Protocol):
     def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
         """Run a guarded change for each row and answer for each whether its guard held."""
         ...
+
+    avoid_sorts: str | None
+    """A statement after which, until the end of the transaction, rows are read from an index that
+    has their order, if there is one; None where the statement itself can say which."""
 
     begin_write: str
     begin_read: str

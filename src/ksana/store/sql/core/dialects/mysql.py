@@ -26,6 +26,7 @@ class MysqlDialect:
 
     name = "mysql"
     is_network = True
+    avoid_sorts: str | None = None
     begin_write = "BEGIN"
     begin_read = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
     clock_sql = "SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)"
@@ -46,6 +47,11 @@ class MysqlDialect:
             "true": "1",
             "force_index": "FORCE INDEX ({})",
             "force_primary": "FORCE INDEX (PRIMARY)",
+            "below": "{0} = %({2})s AND {1} < %(before)s",
+            "above": "{0} = %({2})s AND {1} > %(after)s",
+            "down": "ORDER BY {1} DESC",
+            "up": "ORDER BY {1}",
+            "by_primary": "FORCE INDEX (PRIMARY)",
             "in": "IN %({})s",
             "text": "CAST({} AS CHAR)",
             "sha256": "SHA2({}, 256)",
@@ -84,6 +90,7 @@ class MysqlDialect:
         }
     )
     _RETRY = frozenset({1213, 1205, 1020, 3572})
+    _SLOW = frozenset({1969, 3024})
     _FULL = frozenset({1021, 1026, 1114, 1041, 3})
 
     _SET_WRITER = (
@@ -138,6 +145,15 @@ class MysqlDialect:
         connection._read_timeout = 60  # noqa: SLF001 - there is no other way to change it
         return connection
 
+    def limit_reads(self, connection: Any, seconds: float) -> None:
+        if connection.__dict__.get("_ksana_limit") != seconds:
+            # MariaDB and MySQL have different words for it, and each passes over the other's.
+            connection.query(
+                f"SET @ksana_limit = 1 /*M! , SESSION max_statement_time = {seconds} */"
+                f" /*!80000 , SESSION max_execution_time = {int(seconds * 1000)} */"
+            )
+            connection.__dict__["_ksana_limit"] = seconds
+
     def classify(self, error: BaseException) -> Trouble:
         pymysql = load_driver("pymysql", "mysql")
         if isinstance(error, OSError | EOFError):
@@ -147,6 +163,8 @@ class MysqlDialect:
         code = error.args[0] if error.args else 0
         if code in self._RETRY:
             return Trouble.RETRY
+        if code in self._SLOW:
+            return Trouble.SLOW
         if code in self._FULL:
             return Trouble.FULL
         if isinstance(error, pymysql.err.InterfaceError) or code in self._LOST:

@@ -79,6 +79,10 @@ class PostgresDialect:
 
     name = "postgres"
     is_network = True
+    avoid_sorts: str | None = (
+        "SELECT set_config('enable_sort', 'off', true),"
+        " set_config('enable_incremental_sort', 'off', true)"
+    )
     begin_write = "BEGIN"
     begin_read = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     clock_sql = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)"
@@ -99,6 +103,11 @@ class PostgresDialect:
             "true": "TRUE",
             "force_index": "",
             "force_primary": "",
+            "below": "{0} >= %({2})s AND ({0}, {1}) < (%({2})s, %(before)s)",
+            "above": "{0} <= %({2})s AND ({0}, {1}) > (%({2})s, %(after)s)",
+            "down": "ORDER BY {0} DESC, {1} DESC",
+            "up": "ORDER BY {0}, {1}",
+            "by_primary": "",
             "in": "= ANY(%({})s)",
             "text": "CAST({} AS TEXT)",
             "sha256": "encode(sha256(convert_to({}::text, 'UTF8')), 'hex')",
@@ -149,6 +158,11 @@ class PostgresDialect:
             connection.execute("SET idle_in_transaction_session_timeout TO '8s'")
         return connection
 
+    def limit_reads(self, connection: Any, seconds: float) -> None:
+        if connection.__dict__.get("_ksana_limit") != seconds:
+            connection.execute(f"SET statement_timeout TO {int(seconds * 1000)}")
+            connection.__dict__["_ksana_limit"] = seconds
+
     def classify(self, error: BaseException) -> Trouble:
         psycopg = load_driver("psycopg", "postgres")
         if isinstance(error, OSError):
@@ -158,6 +172,8 @@ class PostgresDialect:
         state = error.sqlstate or ""
         if state in ("40P01", "40001", "55P03"):
             return Trouble.RETRY
+        if state == "57014":
+            return Trouble.SLOW
         if state in ("53100", "53200", "58030"):
             return Trouble.FULL
         if state.startswith(("08", "57P", "53300", "25006", "25P03")) or (

@@ -1,6 +1,7 @@
 """SQLite: one file, one writer, in our process."""
 
 import sqlite3
+import time
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -15,6 +16,9 @@ from ksana.store.sql.core.statements import Macros
 _PASSING = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM})
 """Out of descriptors or memory, the folder gone or mounted read-only: later perhaps."""
 
+_STEPS = 50_000
+"""Steps of SQLite's machine between two looks at the clock: some milliseconds."""
+
 
 def _sqlite_list(values: Sequence[int] | Sequence[str] | str) -> str:
     """A JSON array, which `json_each` makes rows of."""
@@ -26,6 +30,7 @@ class SqliteDialect:
 
     name = "sqlite"
     is_network = False
+    avoid_sorts: str | None = None
     begin_write = "BEGIN IMMEDIATE"
     begin_read = "BEGIN"
     clock_sql = "SELECT ksana_now()"
@@ -46,6 +51,11 @@ class SqliteDialect:
             "true": "1",
             "force_index": "INDEXED BY {}",
             "force_primary": "",
+            "below": "{0} = :{2} AND {1} < :before",
+            "above": "{0} = :{2} AND {1} > :after",
+            "down": "ORDER BY {1} DESC",
+            "up": "ORDER BY {1}",
+            "by_primary": "NOT INDEXED",  # the rows in the order of their ids
             "in": "IN (SELECT value FROM json_each(:{}))",
             "text": "CAST({} AS TEXT)",
             "sha256": "ksana_sha256({})",
@@ -79,6 +89,10 @@ class SqliteDialect:
     def connect(self, read_only: bool) -> sqlite3.Connection:
         return sqlite_file.connect(self.path, self._clock, read_only)
 
+    def limit_reads(self, connection: sqlite3.Connection, seconds: float) -> None:
+        give_up_at = time.monotonic() + seconds
+        connection.set_progress_handler(lambda: time.monotonic() > give_up_at, _STEPS)
+
     def classify(self, error: BaseException) -> Trouble:
         if not isinstance(error, sqlite3.Error):
             return Trouble.OURS
@@ -86,6 +100,8 @@ class SqliteDialect:
         primary = code & 0xFF if code is not None else None
         if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return Trouble.RETRY
+        if primary == sqlite3.SQLITE_INTERRUPT:
+            return Trouble.SLOW
         if primary == sqlite3.SQLITE_FULL:
             return Trouble.FULL
         if primary == sqlite3.SQLITE_IOERR:
