@@ -7,7 +7,11 @@ ARGS ?=
 TEST_WORKERS ?= 2
 PYTEST = $(BIN)/pytest -q -n $(TEST_WORKERS) --timeout 120
 
+<<<<<<< HEAD
 .PHONY: help setup run test quick dev servers check lint types imports pytest bench torture console docs walks conformance format dist ci
+=======
+.PHONY: help setup run test quick dev servers check lint types imports pytest bench torture mutants docs walks conformance format dist ci
+>>>>>>> e328c54 (tests: small faults in the code, put in place one at a time)
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +60,11 @@ torture: dev servers ## Every class of faults, the slow tests, the properties wi
 	@HYPOTHESIS_PROFILE=ci KSANA_TORTURE=.venv/torture.md KSANA_FIGURES=$(CURDIR)/.venv/torture-figures.txt RECORD=$(RECORD) \
 		$(PYTEST) --timeout 1800 -m "slow or fault" $(ARGS)
 	@if [ -d tests/properties ]; then HYPOTHESIS_PROFILE=torture $(PYTEST) --timeout 1800 tests/properties; fi
+	@nice $(BIN)/python -m tests.ground.code --sample 200 --least 85
+
+mutants: dev ## Break the program on purpose, one thing at a time; list what no test notices (ARGS='domain')
+	@if [ -z "$(ARGS)" ]; then nice $(BIN)/python -m tests.ground.guards && nice $(BIN)/python -m tests.ground.moves; fi
+	@nice $(BIN)/python -m tests.ground.code $(ARGS)
 
 bench: dev servers ## Measure; each figure as a ratio to its floor (ARGS='commit_queue')
 	@$(BIN)/python -m bench $(ARGS)

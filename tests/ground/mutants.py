@@ -138,7 +138,7 @@ class TestMap:
     def __init__(self, name: str, watch: Callable[[Recorder], None]) -> None:
         self._path = FOLDER / f"{name}-map.json"
         self._watch = watch
-        self._files: dict[str, Any] = _load(self._path)
+        self._files: dict[str, Any] = load(self._path)
 
     def refresh(self, paths: Iterable[str]) -> None:
         """Run the files that are new or have changed. A test that fails as it is proves nothing and
@@ -152,7 +152,7 @@ class TestMap:
                 tests.pop(name, None)
                 say(f"FAILS AS IT IS, left out: {name}")
             self._files[file] = {"changed_at": changed_at, "tests": tests}
-            _save(self._path, self._files)
+            save(self._path, self._files)
             say(f"looked at {file}: {len(tests)} tests")
 
     def tests_of(self, mark: str, paths: Iterable[str]) -> list[str]:
@@ -196,7 +196,7 @@ def judge(name: str, mutants: list[Mutant], tests: TestMap, paths: Iterable[str]
     paths = tuple(paths)
     tests.refresh(paths)
     path = FOLDER / f"{name}-noticed.json"
-    noticed: dict[str, str] = _load(path)
+    noticed: dict[str, str] = load(path)
     unnoticed = []
     for mutant in mutants:
         began = time.monotonic()
@@ -207,7 +207,7 @@ def judge(name: str, mutants: list[Mutant], tests: TestMap, paths: Iterable[str]
         else:
             unnoticed.append(mutant.name)
             noticed.pop(key, None)
-        _save(path, noticed)
+        save(path, noticed)
         word = "noticed" if by else "UNNOTICED"
         say(f"{word:10}{time.monotonic() - began:5.0f} s  {mutant.name}  {by}")
     say(f"{len(mutants)} taken out one at a time, {len(unnoticed)} unnoticed")
@@ -229,7 +229,8 @@ def _find_notice(mutant: Mutant, near: list[str], last: str | None) -> str:
     return ""
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load(path: Path) -> dict[str, Any]:
+    """What was remembered, or nothing."""
     try:
         loaded: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -237,7 +238,8 @@ def _load(path: Path) -> dict[str, Any]:
     return loaded
 
 
-def _save(path: Path, data: dict[str, Any]) -> None:
+def save(path: Path, data: dict[str, Any]) -> None:
+    """Remember it, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(data, indent=1, sort_keys=True), "utf-8")

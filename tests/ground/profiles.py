@@ -1,12 +1,12 @@
 """Hypothesis profiles. `ci` gives the same examples every time; `torture` looks much longer; `dev`
-explores.
+explores; `mutants` only asks whether anything fails.
 
 Chosen by HYPOTHESIS_PROFILE; otherwise `ci` when CI=true and `dev` at a desk.
 """
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.ground.server import is_ci
 
@@ -15,6 +15,14 @@ _BASE = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCh
 
 settings.register_profile("ci", _BASE, derandomize=True, database=None)
 settings.register_profile("dev", _BASE)
+settings.register_profile(
+    "mutants",
+    _BASE,
+    derandomize=True,
+    database=None,
+    max_examples=50,
+    phases=[Phase.explicit, Phase.generate],
+)
 settings.register_profile("torture", _BASE, max_examples=5_000)
 
 
