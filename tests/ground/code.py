@@ -13,7 +13,7 @@ one fails. The tests are collected once; each fault is a fork of that process, s
 long as its tests take, and whatever it breaks ends with it. Which tests call a function is found
 out once and remembered until the test's file changes. A fault that was noticed is not tried again
 until its function changes; one that was not, is. All this lies in build/mutants/, so a run that was
-interrupted goes on where it was. Faults that change nothing one could see are in EXPLAINED. The exit
+interrupted goes on where it was. Faults that change nothing one can see are in EXPLAINED. The exit
 status is 1 if any other was unnoticed, or more than `--least` allows.
 """
 

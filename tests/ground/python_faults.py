@@ -10,6 +10,7 @@ import ast
 import functools
 import importlib
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,6 +122,17 @@ def put_in_place(fault: Fault) -> None:
     if code is None:
         raise ValueError(f"{fault.mark} is not made by its own text")
     living.__code__ = code
+    _forget_answers()
+
+
+def _forget_answers() -> None:
+    """Empty every cache of the program: its answers were made without the fault."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("ksana."):
+            for found in list(vars(module).values()):
+                clear = getattr(found, "cache_clear", None)
+                if callable(clear):
+                    clear()
 
 
 def find_function(module: str, qualname: str) -> types.FunctionType:

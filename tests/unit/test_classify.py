@@ -34,7 +34,7 @@ def test_busy_and_broken_answers_are_tried_again(status: int, line: str) -> None
 
 @pytest.mark.spec("T11")
 @pytest.mark.parametrize(
-    "status", [100, 301, 302, 304, 400, 401, 403, 404, 409, 410, 422, 425, 499]
+    "status", [100, 199, 300, 301, 302, 304, 400, 401, 403, 404, 409, 410, 422, 425, 499]
 )
 def test_any_other_answer_fails_at_once(status: int) -> None:
     verdict = classify("answered", status, "7", NOW)
@@ -77,6 +77,12 @@ def test_no_answer_is_judged_by_its_kind() -> None:
         ("", None),
         ("٣", None),
         ("9" * 65, None),
+        ("0" * 63 + "5", 5 * SECOND),
+        ("0" * 64 + "5", None),
+        ("1", SECOND),
+        # Two digits of a year: the one that is not more than 50 years ahead.
+        ("Saturday, 21-Feb-76 00:00:30 GMT", HOUR),
+        ("Saturday, 21-Feb-77 00:00:30 GMT", None),
         (None, None),
     ],
 )
@@ -99,3 +105,10 @@ def test_an_error_is_one_line_of_at_most_1024_characters() -> None:
         and verdict.error.startswith("a b xxx")
     )
     assert clip_error("short") == "short"
+    assert clip_error("x" * 1024) == "x" * 1024
+    assert clip_error("x" * 1025) == "x" * 1023 + "…"
+
+
+@pytest.mark.spec("X13", "X16")
+def test_what_could_steer_a_terminal_is_shown_as_unprintable() -> None:
+    assert clip_error("a\x1b[31mb\x00 ü") == "a�[31mb� ü"

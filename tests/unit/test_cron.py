@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from ksana.base.errors import InvalidError
-from ksana.domain.cron import parse_cron
+from ksana.domain.cron import CronExpr, parse_cron
+from ksana.domain.cron_fields import read_fields
 
 EPOCH = datetime(1970, 1, 1)
 
@@ -93,6 +94,17 @@ def test_expressions_are_stored_as_six_fields(text: str, stored: str) -> None:
         ("0 0 * * 5L", ["2026-01-30 00:00:00", "2026-02-27 00:00:00"]),
         ("0 0 * * friL", ["2026-01-30 00:00:00", "2026-02-27 00:00:00"]),
         ("0 0 * * 7L", ["2026-01-25 00:00:00", "2026-02-22 00:00:00"]),
+        # One value is a range too; the widest step is the field's own width.
+        ("7-7 3 * * *", ["2026-01-01 03:07:00", "2026-01-02 03:07:00"]),
+        ("0-30/1 3 * * *", ["2026-01-01 03:00:00", "2026-01-01 03:01:00"]),
+        ("*/60 * * * *", ["2026-01-01 01:00:00", "2026-01-01 02:00:00"]),
+        ("0 */24 * * *", ["2026-01-02 00:00:00", "2026-01-03 00:00:00"]),
+        ("0 0 */31 * *", ["2026-02-01 00:00:00", "2026-03-01 00:00:00"]),
+        ("0 0 1 */12 *", ["2027-01-01 00:00:00", "2028-01-01 00:00:00"]),
+        ("0 0 * * */8", ["2026-01-04 00:00:00", "2026-01-11 00:00:00"]),
+        ("0 0 * * 0-6", ["2026-01-02 00:00:00", "2026-01-03 00:00:00"]),
+        ("0 0 * * 7#1", ["2026-01-04 00:00:00", "2026-02-01 00:00:00"]),
+        ("0 0 2W 5 *", ["2026-05-01 00:00:00", "2027-05-03 00:00:00"]),
     ],
 )
 def test_each_form_names_the_days_and_times_the_contract_says(expr: str, slots: list[str]) -> None:
@@ -139,7 +151,12 @@ def test_two_restricted_day_fields_match_either_and_a_star_makes_both_needed(
         ("* * * FOO *", "month"),
         ("* * * * MO", "day of week"),
         ("*/0 * * * *", "minute"),
-        ("*/61 * * * *", "minute"),
+        ("*/61 * * * *", "a step must be 1-60"),
+        ("* */25 * * *", "a step must be 1-24"),
+        ("* * */32 * *", "a step must be 1-31"),
+        ("* * * */13 *", "a step must be 1-12"),
+        ("* * * * */9", "a step must be 1-8"),
+        ("*/-1 * * * *", "a step must be 1-60"),
         ("*/x * * * *", "minute"),
         ("*/ * * * *", "minute"),
         ("1//2 * * * *", "minute"),
@@ -167,7 +184,9 @@ def test_two_restricted_day_fields_match_either_and_a_star_makes_both_needed(
         ("* * 0W * *", "day of month"),
         ("* * 32W * *", "day of month"),
         ("* * W * *", "day of month"),
-        ("* * WL * *", "day of month"),
+        ("* * WL * *", "day of month 'WL' is not valid"),
+        ("* * 3,LW * *", "day of month '3,LW' is not valid"),
+        ("* * 3,4W * *", "day of month '3,4W' is not valid"),
         ("* * * * 1#2,3#1", "day of week"),
         ("* * * * 1,5L", "day of week"),
         ("* * * * 1#0", "day of week"),
@@ -203,6 +222,10 @@ def test_an_expression_may_have_255_characters_and_no_more() -> None:
     assert len(parse_cron(longest).normalized) <= 255
     with pytest.raises(InvalidError, match="255"):
         parse_cron(longest + " ")
+    fits = ",".join(["10"] * 80) + ",10 1,11 * * *"
+    assert len(f"0 {fits}") == 255 == len(parse_cron(fits).normalized)
+    with pytest.raises(InvalidError, match="255"):
+        parse_cron(fits.replace(" 1,11", " 11,11"))
     grows = ",".join(["10"] * 82) + ",1 1 * * *"  # the second field in front makes it 257
     assert len(grows) == 255
     with pytest.raises(InvalidError, match="255"):
@@ -276,3 +299,80 @@ def test_an_expression_without_end_stops_at_the_calendar() -> None:
     assert every_minute.next_local(last) == last
     assert every_minute.next_local(last + 1) > last + 10**12
     assert every_minute.previous_local(local("0001-01-01 00:00:00") - 1) < -(10**12)
+
+
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(InvalidError, match="must be a text of 5 or 6 fields"):
+        parse_cron.__wrapped__(5)  # type: ignore[arg-type]
+
+
+def test_an_expression_that_never_comes_names_its_three_fields() -> None:
+    with pytest.raises(InvalidError) as refused:
+        parse_cron("1 2 31 4 */6")
+    assert refused.value.message.startswith(
+        "day of month '31' in month '4' with day of week '*/6' never comes"
+    )
+
+
+def test_nothing_lies_in_an_empty_or_inverted_span() -> None:
+    every_second = parse_cron("* * * * * *")
+    at = local("2026-01-01 10:00:00")
+    assert every_second.count_local(at, at) == every_second.count_local(at, at - 10) == 0
+    assert every_second.count_local(at, at + 1) == 1
+
+
+def test_counting_ends_where_the_calendar_does() -> None:
+    yearly = parse_cron("0 0 1 1 *")
+    long_ago, far = local("0001-01-01 00:00:00") - 10**12, local("9999-12-31 00:00:00") + 10**12
+    assert yearly.count_local(long_ago, far) == 9999
+    daily = parse_cron("0 0 * * *")
+    assert daily.count_local(local("9999-12-30 00:00:00"), far) == 2
+    assert daily.count_local(long_ago, local("0001-01-03 00:00:00")) == 2
+
+
+def test_the_last_day_of_the_calendar_is_found() -> None:
+    evening = parse_cron("30 15 20 * * *")
+    last = local("9999-12-31 20:15:30")
+    assert evening.next_local(last - 5) == last
+    assert evening.previous_local(last + 10**6) == last
+    assert evening.previous_local(local("2026-01-02 20:15:29")) == local("2026-01-01 20:15:30")
+    first = local("0001-01-01 20:15:30")
+    assert evening.next_local(first - 10**7) == first
+    assert evening.previous_local(first) == first
+
+
+def test_looking_back_finds_the_last_second_of_an_earlier_block() -> None:
+    new_year = parse_cron("10,50 30,59 3,23 1 1 *")
+    last = local("2025-01-01 23:59:50")
+    assert new_year.previous_local(local("2025-12-31 00:00:00")) == last
+    assert new_year.previous_local(last - 1) == local("2025-01-01 23:59:10")
+    assert new_year.previous_local(local("2025-01-01 23:30:09")) == local("2025-01-01 03:59:50")
+    assert new_year.previous_local(local("2025-01-01 03:30:05")) == local("2024-01-01 23:59:50")
+
+
+def test_steps_tell_how_far_the_next_match_of_a_day_or_minute_is() -> None:
+    few, many = parse_cron("0 0 * * *"), parse_cron("*/15 */30 * * * *")
+    assert few.minute_steps() is None
+    assert parse_cron("0-47 3 * * *").minute_steps() is not None
+    assert parse_cron("0-46 3 * * *").minute_steps() is None
+    steps = many.minute_steps()
+    assert steps is not None
+    never = many.second_steps()[59]
+    assert (len(steps), steps[0], steps[1], steps[1410], steps[1411]) == (
+        *(1441, 0, 1800),
+        *(1410 * 60, never),
+    )
+    assert steps[1440] == never > 24 * 3600
+    seconds = many.second_steps()
+    assert (len(seconds), seconds[0], seconds[1], seconds[45], seconds[46]) == (
+        *(60, 0, 14),
+        *(0, never),
+    )
+
+
+def test_an_expression_forgets_days_it_has_long_not_needed() -> None:
+    daily = CronExpr(read_fields("0 0 * * *"))
+    for year in range(1100, 2700):
+        daily.next_local(local(f"{year}-06-01 00:00:00"))
+        assert len(daily._blocks) <= 512
+    assert daily.next_local(local("2026-06-01 00:00:01")) == local("2026-06-02 00:00:00")

@@ -1,5 +1,7 @@
 """How errors are grouped."""
 
+import hashlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,3 +49,11 @@ def test_the_text_of_a_group_names_its_group(error: str) -> None:
     assert group_text(text) == text
     assert group_key(text) == group_key(error)
     assert 0 <= group_key(error) < 2**63
+
+
+@pytest.mark.spec("B12")
+def test_a_group_is_a_known_hash_of_its_text_so_that_every_instance_finds_the_same() -> None:
+    text = group_text("job 0197a3c2-8f0d-7b8e  took 12 s")
+    assert text == "job # took # s"
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    assert group_key(text) == int.from_bytes(digest, "big") >> 1

@@ -375,3 +375,62 @@ def test_unknown_rules_for_jumps_are_refused(gap: str) -> None:
     with pytest.raises(InvalidError) as refused:
         make_cron("* * * * *", dst_overlap=gap)  # type: ignore[arg-type]
     assert refused.value.field == "dst_overlap"
+
+
+def test_a_jitter_of_nothing_is_allowed_and_less_is_refused() -> None:
+    wanted = make_cron("0 9 * * *", jitter_us=0)
+    assert schedule.fire_at(wanted, "j", T0) == T0
+    with pytest.raises(InvalidError) as refused:
+        make_cron("0 9 * * *", jitter_us=-1)
+    assert refused.value.field == "schedule.jitter"
+    assert schedule.fire_at(make_every(HOUR, now=T0, jitter_us=0), "j", T0) == T0
+    with pytest.raises(InvalidError) as refused:
+        make_every(HOUR, now=T0, jitter_us=-1)
+    assert refused.value.field == "schedule.jitter"
+
+
+def test_the_least_jitter_is_spread_over_two_instants() -> None:
+    wanted = make_every(HOUR, now=T0, jitter_us=1)
+    late = {schedule.fire_at(wanted, str(n), T0) - T0 for n in range(64)}
+    assert late == {0, 1}
+
+
+def test_a_window_may_be_one_instant() -> None:
+    noon = T0 + 12 * HOUR
+    for wanted in (
+        make_cron("0 12 * * *", start_at=noon, end_at=noon),
+        make_every(HOUR, now=T0, start_at=noon, end_at=noon),
+    ):
+        assert schedule.next_after(wanted, T0) == noon
+        assert schedule.next_after(wanted, noon) is None
+        assert schedule.latest_at_or_before(wanted, noon + DAY) == noon
+        assert schedule.latest_at_or_before(wanted, noon - 1) is None
+        assert schedule.count_between(wanted, T0, T0 + DAY) == 1
+        assert schedule.count_between(wanted, noon, T0 + DAY) == 0
+        assert schedule.latest_n(wanted, T0 + DAY, 5, T0) == [noon]
+
+
+def test_slots_before_a_start_are_not_counted_and_an_inverted_span_holds_none() -> None:
+    wanted = make_cron("0 * * * *", start_at=T0 + 5 * HOUR)
+    assert schedule.next_after(wanted, T0 + 5 * HOUR - 1) == T0 + 5 * HOUR
+    assert schedule.count_between(wanted, T0, T0 + 5 * HOUR - 1) == 0
+    assert schedule.count_between(wanted, T0, T0 + 5 * HOUR) == 1
+    assert schedule.count_between(wanted, T0 + 6 * HOUR, T0 + 7 * HOUR) == 1
+    assert schedule.count_between(wanted, T0 + 9 * HOUR, T0 + 8 * HOUR) == 0
+    every = make_every(HOUR, now=T0)
+    assert schedule.count_between(every, T0 + 9 * HOUR, T0 + 3 * HOUR) == 0
+    assert schedule.count_between(every, T0 + 9 * HOUR, T0 + 9 * HOUR) == 0
+
+
+def test_an_interval_with_a_later_start_begins_at_the_first_point_of_its_grid() -> None:
+    """The anchor stays, as when a start is added to a schedule that runs."""
+    for late, first in ((0, HOUR), (1, HOUR), (HOUR, HOUR), (HOUR + 1, 2 * HOUR)):
+        wanted = Every(HOUR, T0, False, 0, T0 + late)
+        assert schedule.next_after(wanted, T0 - DAY) == T0 + first, late
+        assert schedule.latest_at_or_before(wanted, T0 + first) == T0 + first
+        assert schedule.latest_at_or_before(wanted, T0 + first - 1) is None
+
+
+def test_the_newest_slots_are_neighbours_to_the_microsecond() -> None:
+    wanted = Every(1, T0, False)
+    assert schedule.latest_n(wanted, T0 + 9, 3, T0) == [T0 + 7, T0 + 8, T0 + 9]

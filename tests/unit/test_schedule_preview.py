@@ -40,6 +40,25 @@ T0 = parse_instant("2026-01-01T00:00:00Z")
         ("0 12 * * 5L", "at 12:00 on the last Friday of the month"),
         ("0 0 1 1,6-8 *", "at 00:00 on day 1 of the month in January and June to August"),
         ("0 0 * * 6,0", "at 00:00 on Saturday and Sunday"),
+        # The most times that are listed, and one more.
+        ("0,20,40 1,2 * * *", "at 01:00, 01:20, 01:40, 02:00, 02:20 and 02:40 every day"),
+        ("0,20,40 1-3 * * *", "at minutes 0, 20 and 40 from 01:00 to 03:59 every day"),
+        (
+            "0,10,20,30 1,5 * * *",
+            "at minutes 0, 10, 20 and 30 from 01:00 to 01:59 and 05:00 to 05:59 every day",
+        ),
+        ("*/30 5 9 * * *", "every 30 seconds of minute 5 from 09:00 to 09:59 every day"),
+        ("*/1 * * * *", "every minute"),
+        ("*/60 * * * *", "at minute 0 of every hour"),
+        ("1,2 * * * *", "at minutes 1 and 2 of every hour"),
+        ("10,20 * * * * *", "at seconds 10 and 20 of every minute"),
+        ("0 10 ? 6 ?", "at 10:00 in June"),
+        ("0 10 * * ?", "at 10:00 every day"),
+        ("0 10 ? * 1", "at 10:00 on Monday"),
+        ("0 10 ? * *", "at 10:00 every day"),
+        ("0 10 3 * ?", "at 10:00 on day 3 of the month"),
+        ("* 5 * * *", "every minute from 05:00 to 05:59"),
+        ("0 0 1,2 * *", "at 00:00 on days 1 and 2 of the month"),
     ],
 )
 def test_a_cron_schedule_reads_as_a_sentence(expr: str, words: str) -> None:
