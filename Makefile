@@ -7,11 +7,7 @@ ARGS ?=
 TEST_WORKERS ?= 2
 PYTEST = $(BIN)/pytest -q -n $(TEST_WORKERS) --timeout 120
 
-<<<<<<< HEAD
-.PHONY: help setup run test quick dev servers check lint types imports pytest bench torture console docs walks conformance format dist ci
-=======
-.PHONY: help setup run test quick dev servers check lint types imports pytest bench torture mutants docs walks conformance format dist ci
->>>>>>> e328c54 (tests: small faults in the code, put in place one at a time)
+.PHONY: help setup run test quick dev servers check lint types imports pytest bench torture mutants console docs walks conformance format dist ci
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
