@@ -58,6 +58,7 @@ OTHER_WORDS = {
     *get_args(records.MisfirePolicy),
     "ENABLED",
     "DISABLED",
+    "DELETED",
     "TASK",
     "RUN",
     "LOST",
