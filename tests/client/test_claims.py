@@ -16,9 +16,9 @@ DEEP = 3_000
 class Watched:
     """A worker of many slots, and how many claims and handlers it had under way at once."""
 
-    def __init__(self, server: FakeQueue, **options: Any) -> None:
+    def __init__(self, server: FakeQueue, slots: int = 1_000) -> None:
         server.capacity = 10 * DEEP
-        self.worker: Worker = make_worker(server, concurrency=1_000, **options)
+        self.worker: Worker = make_worker(server, concurrency=slots)
         self.most_claims = self.most_asked = 0
         self._under_way: list[int] = []
         self._claim = self.worker.client.claim
@@ -41,16 +41,18 @@ class Watched:
 
 
 @pytest.mark.spec("Q16")
+@pytest.mark.parametrize(("slots", "claims"), [(1_000, 2), (200, 2), (199, 1), (10, 1)])
 async def test_while_jobs_abound_two_claims_are_under_way_within_the_slots(
-    server: FakeQueue,
+    server: FakeQueue, slots: int, claims: int
 ) -> None:
-    watched = Watched(server)
+    """Where half of the slots is worth a claim."""
+    watched = Watched(server, slots)
     made = server.add(count=DEEP)
     await watched.worker.run(burst=True)
     await watched.worker.client.close()
     assert sorted(server.accepted) == sorted(watched.ran) == sorted(made)
-    assert watched.most_claims == 2
-    assert watched.most_asked <= 1_000
+    assert watched.most_claims == claims
+    assert watched.most_asked <= slots
 
 
 async def test_few_jobs_are_claimed_by_one_claim_at_a_time(server: FakeQueue) -> None:

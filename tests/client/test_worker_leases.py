@@ -4,9 +4,25 @@ import asyncio
 
 import pytest
 
-from ksana.client import Job, JobContext
+from ksana.client import Job, JobContext, Worker
 from tests.client.fake_queue import FakeQueue
 from tests.client.workers import SteppingClock, at_work, make_worker
+
+
+@pytest.mark.spec("Q10", "Q12")
+async def test_a_lease_lasts_15_seconds_unless_told(server: FakeQueue) -> None:
+    """What a killed worker held is then back within 20 s."""
+    worker = Worker(server.url, "shop", "w1")
+
+    @worker.job("work")
+    async def work(ctx: JobContext) -> None: ...
+
+    [job_id] = server.add()
+    async with at_work(worker):
+        await server.until(lambda: bool(server.accepted))
+    assert server.accepted == [job_id]
+    assert [lease["ttl_sec"] for lease in server.leases.values()] == [15]
+    assert worker.wait_sec == 5
 
 
 @pytest.mark.spec("Q10")

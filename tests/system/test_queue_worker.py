@@ -185,6 +185,31 @@ async def test_jobs_of_a_killed_worker_come_back_and_end_once(
             worker.kill()
 
 
+@pytest.mark.slow
+@pytest.mark.fault("F09")
+@pytest.mark.spec("Q12")
+async def test_the_work_of_a_killed_worker_is_back_within_20_seconds(
+    served: Program, tmp_path: Path
+) -> None:
+    """With the lease time that a worker has by itself."""
+    [job_id] = await submit(served.url(), 1, max_attempts=2)
+    text = WORKER.replace(", ttl_sec=1", "").replace("sleep(0.01)", "sleep(60)")
+    command = [sys.executable, "-c", text, served.url()]
+    killed = Child(command, tmp_path / "worker.log", env=clean_environment(), cwd=tmp_path)
+    try:
+        async with QueueClient(served.url()) as client:
+            while (await client.get_job(job_id)).job.state != "RUNNING":
+                await asyncio.sleep(0.05)
+            killed.kill()
+            killed_at = asyncio.get_running_loop().time()
+            [again] = await client.claim("shop", "another", wait_sec=25, lease=True, ttl_sec=5)
+            took = asyncio.get_running_loop().time() - killed_at
+    finally:
+        killed.kill()
+    assert again.job_id == job_id
+    assert 10 < took < 20, took
+
+
 @pytest.mark.spec("Q6")
 async def test_a_cancelled_job_reaches_its_handler(served: Program) -> None:
     worker = Worker(served.url(), "shop", ttl_sec=3, wait_sec=0.5)

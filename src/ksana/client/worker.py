@@ -42,7 +42,7 @@ class Worker(PullWorker):
         worker_id: str | None = None,
         *,
         concurrency: int = 10,
-        ttl_sec: int = 30,
+        ttl_sec: int = 15,
         wait_sec: float | None = None,
         capabilities: Mapping[str, bool] | None = None,
         max_cost_units: int | None = None,
