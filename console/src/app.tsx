@@ -1,6 +1,6 @@
 // The frame: navigation, live state, language, theme; and which page is shown.
 import type { ComponentChild } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { key, refused, signOut } from "./api";
 import { t } from "./i18n";
 import { connection, paused } from "./live";
@@ -44,8 +44,14 @@ function pageOf(parts: string[]): ComponentChild {
 }
 
 function Navigation({ current }: { current: string }) {
+  const bar = useRef<HTMLElement>(null);
+  // On a phone the bar is wider than the screen.
+  useEffect(() => {
+    const here = bar.current?.querySelector<HTMLElement>("[aria-current]");
+    if (bar.current && here) bar.current.scrollLeft = here.offsetLeft - bar.current.clientWidth / 2;
+  }, [current]);
   return (
-    <nav class="places" aria-label={t("nav.label")}>
+    <nav class="places" aria-label={t("nav.label")} ref={bar}>
       {PLACES.map(([, page, word]) => (
         <a key={page} href={link([page])} aria-current={page === current ? "page" : undefined}>
           {t(word)}

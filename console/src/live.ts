@@ -1,5 +1,5 @@
-// Events as they happen, read from the stream of the API. At any pace it keeps the newest few and tells pages at
-// most once a second that something changed.
+// Events as they happen, read from the stream of the API. They are counted, not kept: at any pace pages are told at
+// most once a second that something changed, and ask for what they show.
 import { effect, signal } from "@preact/signals";
 import { address, headers, key, noteRefusal, refused } from "./api";
 
@@ -12,32 +12,24 @@ export interface LiveEvent {
   data: Record<string, unknown> | null;
 }
 
-const KEPT = 100;
 const TELL_EVERY_MS = 1000;
 const POLL_EVERY_MS = 5000;
 
 export const paused = signal(false);
 export const connection = signal<"connecting" | "live" | "polling" | "off">("connecting");
-/** The newest events, newest first. */
-export const recent = signal<LiveEvent[]>([]);
 /** How often each kind of entity changed, as far as pages were told. */
 export const beats = signal<Record<string, number>>({});
 /** Counts up when everything may have changed: after a new connection. */
 export const anew = signal(0);
 
-let fresh: LiveEvent[] = [];
 let counted: Record<string, number> = {};
 
 function note(event: LiveEvent): void {
-  fresh.push(event);
-  if (fresh.length > 2 * KEPT) fresh = fresh.slice(-KEPT);
   counted[event.entity_type] = (counted[event.entity_type] ?? 0) + 1;
 }
 
 setInterval(() => {
-  if (!fresh.length || paused.value) return;
-  recent.value = [...fresh.reverse(), ...recent.value].slice(0, KEPT);
-  fresh = [];
+  if (paused.value || Object.keys(counted).length === 0) return;
   const next = { ...beats.value };
   for (const [kind, count] of Object.entries(counted)) next[kind] = (next[kind] ?? 0) + count;
   counted = {};
@@ -119,7 +111,7 @@ export function startLive(): void {
     const wanted = visible.value && !paused.value && refused.value === null;
     following?.abort();
     following = null;
-    fresh = [];
+    counted = {};
     if (!wanted) return;
     following = new AbortController();
     void follow(following.signal);

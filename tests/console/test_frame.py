@@ -6,8 +6,9 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.console.browser import PHONE, BrowserThread, Tab
+from tests.ground.child import wait_for
 from tests.ground.process import Program
-from tests.ground.target import Target
+from tests.ground.target import Answer, Target
 
 PAGES = (
     "overview",
@@ -32,6 +33,12 @@ def some_task(server: Program, target: Target) -> int:
     }
     task_id = int(server.post("/api/v1/tasks", json=body).json()["id"])
     server.post(f"/api/v1/tasks/{task_id}/trigger")
+    target.on("/seen-to-fail", Answer(507))
+    fails = {**body, "name": "fails", "target_url": target.url("/seen-to-fail")}
+    other = server.post("/api/v1/tasks", json=fails).json()["id"]
+    server.post(f"/api/v1/tasks/{other}/trigger")
+    groups = "/api/v1/dead-letters/groups"
+    wait_for(lambda: bool(server.get(groups).json()["groups"]), "there is a dead letter")
     return task_id
 
 

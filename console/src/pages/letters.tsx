@@ -45,7 +45,7 @@ async function ask(verb: "replay" | "dismiss", filter: Filter, reload: () => voi
 function placeOf(letter: Letter) {
   if (letter.entity_type === "RUN") return <a class="num" href={link(["runs", letter.entity_id])}>#{letter.entity_id}</a>;
   if (letter.entity_type === "JOB") return <a class="mono" href={link(["queue", letter.entity_id])}>{letter.entity_id.slice(-12)}</a>;
-  return <span class="mono">{letter.entity_id}</span>;
+  return <span class="mono" title={letter.entity_id}>{letter.entity_id.slice(-12)}</span>;
 }
 
 function Groups({ surface, chosen, reload }: { surface: string; chosen: string; reload: () => void }) {
@@ -56,15 +56,15 @@ function Groups({ surface, chosen, reload }: { surface: string; chosen: string; 
       <Load from={groups}>
         {(page) => page.groups.length === 0 ? <Empty title={t("letters.empty")}><p>{t("letters.empty_what")}</p></Empty> : (
           <table>
-            <thead><tr><th class="right">{t("letters.count")}</th><th>{t("letters.surface")}</th><th>{t("runs.error")}</th><th class="wide right">{t("letters.first")}</th><th class="right">{t("letters.latest")}</th><th /></tr></thead>
+            <thead><tr><th class="right">{t("letters.count")}</th><th class="wide">{t("letters.surface")}</th><th>{t("runs.error")}</th><th class="wide right">{t("letters.first")}</th><th class="right">{t("letters.latest")}</th><th /></tr></thead>
             <tbody>
               {page.groups.map((group) => {
                 const filter = { surface: group.surface, error: group.newest.error };
                 return (
                   <tr key={group.surface + group.group} aria-current={chosen === group.error ? "true" : undefined}>
                     <td class="right num">{group.count}{group.is_capped && "+"}</td>
-                    <td>{say("surface", group.surface)}</td>
-                    <td class="clip"><a href={link(["letters"], { surface: group.surface, error: group.newest.error })} title={group.newest.error}>{group.error}</a></td>
+                    <td class="wide">{say("surface", group.surface)}</td>
+                    <td class="error"><a href={link(["letters"], { surface: group.surface, error: group.newest.error })} title={group.newest.error}>{group.error}</a></td>
                     <td class="wide right"><Time at={group.first_at} /></td>
                     <td class="right"><Time at={group.last_at} /></td>
                     <td class="right buttons"><Act does={() => ask("replay", filter, both)}>{t("letters.replay_all")}</Act> <Act does={() => ask("dismiss", filter, both)} kind="plain">{t("letters.dismiss")}</Act></td>
@@ -90,7 +90,7 @@ function LetterRow({ letter, reload }: { letter: Letter; reload: () => void }) {
   return (
     <tr>
       <td>{placeOf(letter)}</td>
-      <td>{say("surface", letter.surface)}</td>
+      <td class="wide">{say("surface", letter.surface)}</td>
       <td><State of={letter.status} /></td>
       <td class="wide clip" title={letter.error}>{letter.error}</td>
       <td class="right"><Time at={letter.died_at} /></td>
@@ -115,7 +115,7 @@ export function LettersPage() {
         {(page) => page.letters.length === 0 ? null : (
           <Section title={t("letters.list")}>
             <table>
-              <thead><tr><th>{t("letters.what")}</th><th>{t("letters.surface")}</th><th>{t("queue.state")}</th><th class="wide">{t("runs.error")}</th><th class="right">{t("letters.died")}</th><th /></tr></thead>
+              <thead><tr><th>{t("letters.what")}</th><th class="wide">{t("letters.surface")}</th><th>{t("queue.state")}</th><th class="wide">{t("runs.error")}</th><th class="right">{t("letters.died")}</th><th /></tr></thead>
               <tbody>{page.letters.map((letter) => <LetterRow key={letter.id} letter={letter} reload={letters.reload} />)}</tbody>
             </table>
             <Pager cursor={values["cursor"]} next={page.next_cursor} change={change} />

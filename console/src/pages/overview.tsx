@@ -3,7 +3,6 @@ import { useMemo } from "preact/hooks";
 import { useData } from "../data";
 import { say, t } from "../i18n";
 import type { LiveEvent } from "../live";
-import { recent } from "../live";
 import { Clock, Empty, Facts, Figures, Head, Load, Section, State, TaskName, Time } from "../parts/basics";
 import { Chart } from "../parts/chart";
 import { link } from "../route";
@@ -11,6 +10,7 @@ import type { Cluster, Group, Page, Ready, Run, Stats, Task } from "../shapes";
 import { instant, span } from "../time";
 
 const EVENTS = "api/v1/events?entity_type=RUN&order=desc&limit=500";
+const KINDS = ["TASK", "RUN", "JOB", "LEASE", "GOV_JOB", "OBJECT", "GATE", "NODE", "SESSION", "NODE_JOB", "KEY", "STORE"];
 const MOST_BUCKETS = 30;
 const LEAST_STEP_MS = 5000;
 const ENDED: Record<string, "ok" | "bad"> = {
@@ -176,8 +176,16 @@ function Health() {
   );
 }
 
+function Entity({ of: event }: { of: LiveEvent }) {
+  if (event.entity_type === "RUN") return <a href={link(["runs", event.entity_id])}>#{event.entity_id}</a>;
+  if (event.entity_type === "TASK") return <a href={link(["tasks", event.entity_id])}>#{event.entity_id}</a>;
+  const short = event.entity_id.slice(-12);
+  return event.entity_type === "JOB" ? <a href={link(["queue", event.entity_id])}>{short}</a> : <span title={event.entity_id}>{short}</span>;
+}
+
 function Happening() {
-  const events = recent.value.slice(0, 8);
+  const newest = useData<{ events: LiveEvent[] }>("api/v1/events?order=desc&limit=8", { follows: KINDS });
+  const events = newest.data?.events ?? [];
   return (
     <Section title={t("overview.events")}>
       {events.length === 0 ? <p class="muted">{t("overview.no_events")}</p> : (
@@ -187,7 +195,7 @@ function Happening() {
               <tr key={event.id}>
                 <td><Clock at={event.ts} /></td>
                 <td>{say("event", event.type)}</td>
-                <td class="right mono clip">{event.entity_type === "RUN" ? <a href={link(["runs", event.entity_id])}>#{event.entity_id}</a> : event.entity_id}</td>
+                <td class="right mono clip"><Entity of={event} /></td>
               </tr>
             ))}
           </tbody>

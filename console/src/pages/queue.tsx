@@ -49,7 +49,7 @@ function JobTable({ jobs }: { jobs: Job[] }) {
             <td class="wide right num">{job.cost_units}</td>
             <td class="wide right num">{job.attempts} / {job.max_attempts}</td>
             <td class="wide mono clip">{job.claimed_by}</td>
-            <td class="wide right num">{job.progress === null ? "" : `${Math.round(job.progress * 100)} %`}</td>
+            <td class="wide right num">{job.progress === null || job.finished_at !== null ? "" : `${Math.round(job.progress * 100)} %`}</td>
             <td class="right"><Time at={job.created_at} /></td>
           </tr>
         ))}

@@ -31,7 +31,7 @@ function colour(name: string): string {
 }
 
 function seriesOf(line: Line, format: (value: number) => string): uPlot.Series {
-  const bars = line.kind === "bars" && uPlot.paths.bars ? { paths: uPlot.paths.bars({ size: [0.7, 18], align: line.align ?? 0 }), fill: colour(line.colour), width: 0 } : {};
+  const bars = line.kind === "bars" && uPlot.paths.bars ? { paths: uPlot.paths.bars({ size: [0.35, 14], align: line.align ?? 0 }), fill: colour(line.colour), width: 0 } : {};
   return {
     label: line.name,
     stroke: colour(line.colour),

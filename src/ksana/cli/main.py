@@ -14,6 +14,7 @@ import typer
 
 COMMANDS: Final = {
     "serve": "Start the server.",
+    "dev": "Start a server on a temporary store, with samples of everything.",
     "migrate": "Bring the store's schema up to date.",
     "config": "Print every setting, its value and where it came from.",
     "echo": "Show every request that comes: a target to try timers and tasks with.",
