@@ -150,7 +150,7 @@ def test_no_text_that_may_be_a_secret_is_shown(program: Program) -> None:
         ("0 3 1 NOV-FEB *", "write NOV-DEC,JAN-FEB ("),
         ("0 3 * * Saturday", "is not valid: write SAT; allowed are"),
         ("@dayly", "did you mean @daily? Allowed are @daily, "),
-        ("@every 5m", 'write "schedule": {"kind": "every", "every": "5m"}'),
+        ("@every 5m", 'must be written as "schedule": {"kind": "every", "every": "5m"}'),
         ("0 0 3 * * * 2026", "there is no field for the year: bound the schedule by start_at"),
     ],
 )

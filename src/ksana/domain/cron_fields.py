@@ -292,7 +292,7 @@ def _advise_count(parts: list[str]) -> str:
 def _refuse_alias(text: str) -> NoReturn:
     word, _, rest = text[:LONGEST].partition(" ")
     if word.lower() == "@every":
-        _refuse(f'{word} is no cron: write "schedule": {{"kind": "every", "every": "{rest}"}}')
+        _refuse(f'{word} must be written as "schedule": {{"kind": "every", "every": "{rest}"}}')
     near = difflib.get_close_matches(word.lower(), ALIASES, n=1)
     known = sorted(ALIASES, key=lambda one: one not in near)
     question = f": did you mean {near[0]}? Allowed are" if near else ": allowed are"
