@@ -121,11 +121,26 @@ class DeadLetter(msgspec.Struct, frozen=True):
     moved_at: Instant
 
 
+class LetterHead(msgspec.Struct, frozen=True):
+    """A dead letter without its message."""
+
+    id: str
+    kind: str
+    """Of which kind the message is; empty if it is none of ours."""
+    deliveries: int
+    moved_at: Instant
+
+
 class DeadLetters(Protocol):
     """Messages that failed for good, by the instance in whose keeping they are (N9, N14)."""
 
     async def list_letters(self, instance_id: str, after: str, limit: int) -> list[DeadLetter]:
         """The oldest first, after the given id (empty: from the start)."""
+        ...
+
+    async def list_heads(self, instance_id: str, before: str, limit: int) -> list[LetterHead]:
+        """The newest first, before the given id (empty: from the end). Messages, which may be
+        large, stay where they are."""
         ...
 
     async def replay(self, instance_id: str, letter_id: str) -> bool:

@@ -124,6 +124,24 @@ async def test_a_message_that_fails_again_and_again_becomes_a_dead_letter(world:
     assert await fabric.dead_letters.list_letters("one", letter.id, 10) == []
 
 
+@pytest.mark.spec("N9", "B12")
+async def test_dead_letters_are_listed_newest_first_without_their_messages(world: World) -> None:
+    settings = InboxSettings(dlq_max_deliveries=1, dlq_min_idle_us=1000)
+    fabric = world.join("one", settings)
+    await fabric.inbox.open()
+    for body in (b'{"kind":"assign","x":1}', b'{"kind":"push"}', b"garbage"):
+        await fabric.inbox.send("one", body)
+        await read_all(fabric, 1)
+        assert await eventually(fabric.inbox.bury) == 1
+    heads = await fabric.dead_letters.list_heads("one", "", 2)
+    assert [head.kind for head in heads] == ["", "push"]
+    (last,) = await fabric.dead_letters.list_heads("one", heads[-1].id, 2)
+    assert (last.kind, last.deliveries) == ("assign", 1)
+    assert last.moved_at > 0
+    assert await fabric.dead_letters.list_heads("one", last.id, 2) == []
+    assert await fabric.dead_letters.list_heads("nobody", "", 2) == []
+
+
 @pytest.mark.spec("N9")
 async def test_nothing_is_buried_where_dead_letters_are_off(world: World) -> None:
     settings = InboxSettings(dlq_enabled=False, dlq_max_deliveries=1, dlq_min_idle_us=1)

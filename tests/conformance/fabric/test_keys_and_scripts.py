@@ -81,6 +81,7 @@ async def use_everything(fabric: RedisFabric) -> None:
     await fabric.inbox.begin_drain("dead", LONG)
     await fabric.inbox.drain("dead", 1)
     await fabric.inbox.end_drain("dead")
+    await fabric.dead_letters.list_heads("one", "", 1)
     await fabric.dead_letters.replay("one", "1-1")
     await fabric.snapshots.publish([a_node("n")], LONG)
     await fabric.snapshots.read_changes(0)

@@ -6,7 +6,7 @@ import msgspec
 
 from ksana.api.core.routing import MAX_ID
 from ksana.domain.dead_letters import MAX_ERROR, MAX_SOURCE
-from ksana.service.core.dead_letters import MAX_GROUPS, MAX_PAGE
+from ksana.service.core.letter_pages import MAX_GROUPS, MAX_PAGE
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=32)]
 ErrorText = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ERROR)]
@@ -73,11 +73,19 @@ class LetterView(msgspec.Struct, frozen=True):
     died_at: str
 
 
+class AwayView(msgspec.Struct, frozen=True):
+    """A surface whose letters cannot be reached at the moment, and why."""
+
+    surface: str
+    reason: str
+
+
 class LetterList(msgspec.Struct, frozen=True):
     """A page, newest first. It may be short and go on all the same: `next_cursor` tells."""
 
     letters: list[LetterView]
     next_cursor: str | None
+    unavailable: list[AwayView]
 
 
 class GroupView(msgspec.Struct, frozen=True):
@@ -98,6 +106,7 @@ class GroupList(msgspec.Struct, frozen=True):
 
     groups: list[GroupView]
     next_cursor: str | None
+    unavailable: list[AwayView]
 
 
 class RefusedLetter(msgspec.Struct, frozen=True):
@@ -126,6 +135,7 @@ class ReplayAnswer(msgspec.Struct, frozen=True):
     replayed: list[ReplayedView]
     refused: list[RefusedLetter]
     next_cursor: str | None
+    unavailable: list[AwayView]
 
 
 class DismissAnswer(msgspec.Struct, frozen=True):
@@ -136,3 +146,4 @@ class DismissAnswer(msgspec.Struct, frozen=True):
     is_capped: bool
     refused: list[RefusedLetter]
     next_cursor: str | None
+    unavailable: list[AwayView]

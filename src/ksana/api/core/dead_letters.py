@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from ksana.api.core.dead_letter_shapes import (
+    AwayView,
     DismissAnswer,
     GroupList,
     GroupsQuery,
@@ -32,12 +33,8 @@ from ksana.domain.dead_letters import (
     group_key,
     group_text,
 )
-from ksana.service.core.dead_letters import (
-    COUNT_TO,
-    DeadLetterService,
-    Operator,
-    SettledLetter,
-)
+from ksana.service.core.dead_letters import DeadLetterService, Operator, SettledLetter
+from ksana.service.core.letter_pages import COUNT_TO
 
 PATH: Final = "/api/v1/dead-letters"
 _TAGS: Final = ("dead letters",)
@@ -51,6 +48,7 @@ class _Settled(msgspec.Struct, frozen=True):
     is_capped: bool
     done: list[SettledLetter]
     next_cursor: str | None
+    away: dict[str, str] = {}
 
 
 class LetterEndpoints:
@@ -69,7 +67,7 @@ class LetterEndpoints:
             query.limit,
         )
         letters = [self._show(letter) for letter in page.letters]
-        return LetterList(letters, _show_place(page.next_place))
+        return LetterList(letters, _show_place(page.next_place), _show_away(page.away))
 
     async def list_groups(self, call: Call) -> GroupList:
         """Groups of errors."""
@@ -81,6 +79,7 @@ class LetterEndpoints:
         return GroupList(
             [self._show_group(group) for group in page.groups],
             None if last is None else f"{last[0]}.{last[1]}",
+            _show_away(page.away),
         )
 
     async def replay(self, call: Call, body: SettleBody) -> ReplayAnswer:
@@ -103,6 +102,7 @@ class LetterEndpoints:
             replayed=replayed,
             refused=_show_refused(found.done),
             next_cursor=found.next_cursor,
+            unavailable=_show_away(found.away),
         )
 
     async def dismiss(self, call: Call, body: SettleBody) -> DismissAnswer:
@@ -114,6 +114,7 @@ class LetterEndpoints:
             is_capped=found.is_capped,
             refused=_show_refused(found.done),
             next_cursor=found.next_cursor,
+            unavailable=_show_away(found.away),
         )
 
     async def _settle(self, call: Call, body: SettleBody, *, replays: bool) -> _Settled:
@@ -133,12 +134,12 @@ class LetterEndpoints:
         letters = _read_filter(wanted, "filter.")
         if body.dry_run:
             counted = await service.count(surfaces, letters)
-            return _Settled(counted.count, counted.is_capped, [], None)
+            return _Settled(counted.count, counted.is_capped, [], None, counted.away)
         page = await service.settle_matching(
             surfaces, letters, _read_cursor(body.cursor), body.limit, who, replays=replays
         )
         next_cursor = _show_place(page.next_place)
-        return _Settled(_count_done(page.settled), False, page.settled, next_cursor)
+        return _Settled(_count_done(page.settled), False, page.settled, next_cursor, page.away)
 
     def _surfaces(
         self,
@@ -148,7 +149,7 @@ class LetterEndpoints:
         at: str = "",
     ) -> Sequence[str]:
         """The surfaces that are meant and that the caller may see or change."""
-        names = tuple(self._service.sections)
+        names = self._service.list_surfaces()
         if wanted.surface is not None and wanted.surface not in names:
             raise InvalidError(
                 f"{wanted.surface!r} has no dead letters; allowed: {', '.join(names)}",
@@ -156,17 +157,23 @@ class LetterEndpoints:
             )
         who = call.principal
         if wanted.surface is None:
-            return [name for name in names if who is None or who.may(f"{name}:{level}")]
-        scope = f"{wanted.surface}:{level}"
+            return [name for name in names if who is None or who.may(self._scope(name, level))]
+        scope = self._scope(wanted.surface, level)
         if who is not None and not who.may(scope):
             raise ForbiddenError(f"this key lacks the scope {scope}", scope=scope)
         return [wanted.surface]
+
+    def _scope(self, surface: str, level: str) -> str:
+        outside = self._service.outside.get(surface)
+        if level == "write" and outside is not None:
+            level = outside.settle_level
+        return f"{surface}:{level}"
 
     def _show(self, letter: LetterRecord) -> LetterView:
         return LetterView(
             id=letter.id,
             surface=letter.surface,
-            entity_type=self._service.sections[letter.surface].entity_type,
+            entity_type=self._service.get_section(letter.surface).entity_type,
             entity_id=letter.entity_id,
             source=letter.source,
             status=letter.status,
@@ -289,6 +296,10 @@ def _show_place(place: LetterPlace | None) -> str | None:
 
 def _show_group_key(key: int) -> str:
     return f"{key:016x}"
+
+
+def _show_away(away: dict[str, str]) -> list[AwayView]:
+    return [AwayView(surface, reason) for surface, reason in sorted(away.items())]
 
 
 def _count_done(settled: Sequence[SettledLetter]) -> int:

@@ -28,6 +28,7 @@ from ksana.ports.fabric import Fabric
 from ksana.ports.inbox import InboxSettings
 from ksana.ports.store import Tx
 from ksana.service.nodes.cluster import ClusterService
+from ksana.service.nodes.dead_letters import NodeLetters
 from ksana.service.nodes.handover import NodeHandover
 from ksana.service.nodes.jobs import NodeJobService
 
@@ -48,6 +49,7 @@ def make_surface(core: CoreServices) -> Surface:
     engine = NodesEngine(fabric, core.store, core.clock, info, parameters)
     peers = PeerCheck(core, fabric)
     service = NodeJobService(engine, peers.find_refusal)
+    core.dead_letters.add_outside(NodeLetters(fabric, core.store))
     core.offers["node"] = NodeHandover(service, engine)
     keys = KeyWatch(
         core.clock, most=settings.max_sockets, most_of_a_key=settings.max_sockets_per_key

@@ -6,6 +6,18 @@ from ksana.domain.events import EventKind
 
 KINDS: Final = (
     EventKind(
+        "MESSAGE",
+        "NODE_MESSAGE_REPLAYED",
+        "A dead letter between instances was put back into its inbox.",
+        ("reason", "actor"),
+    ),
+    EventKind(
+        "MESSAGE",
+        "NODE_MESSAGE_DISMISSED",
+        "A dead letter between instances was dismissed.",
+        ("reason", "actor"),
+    ),
+    EventKind(
         "NODE",
         "NODE_CONNECTED",
         "A node registered.",

@@ -1,10 +1,21 @@
 """Inboxes in memory."""
 
+import re
 from collections.abc import Sequence
+from itertools import islice
 
 from ksana.base.instant import Micros
 from ksana.fabric.memory.hub import Entry, Letter, Mailbox, MemoryHub
-from ksana.ports.inbox import DeadLetter, InboxEntry, InboxSettings, InboxState, SendResult
+from ksana.ports.inbox import (
+    DeadLetter,
+    InboxEntry,
+    InboxSettings,
+    InboxState,
+    LetterHead,
+    SendResult,
+)
+
+_KIND = re.compile(rb'"kind":"([A-Za-z_]+)"')
 
 
 class MemoryInbox:
@@ -159,6 +170,20 @@ class MemoryDeadLetters:
             for letter in found[:limit]
         ]
 
+    async def list_heads(self, instance_id: str, before: str, limit: int) -> list[LetterHead]:
+        mailbox = self._hub.mailboxes.get(instance_id)
+        letters = reversed([] if mailbox is None else list(mailbox.letters.values()))
+        older = (one for one in letters if not before or int(one.id) < int(before))
+        return [
+            LetterHead(
+                id=letter.id,
+                kind=_find_kind(letter.body),
+                deliveries=letter.deliveries,
+                moved_at=letter.moved_at,
+            )
+            for letter in islice(older, limit)
+        ]
+
     async def replay(self, instance_id: str, letter_id: str) -> bool:
         mailbox = self._hub.mailboxes.get(instance_id)
         letter = None if mailbox is None else mailbox.letters.pop(letter_id, None)
@@ -170,6 +195,11 @@ class MemoryDeadLetters:
     async def delete(self, instance_id: str, letter_id: str) -> bool:
         mailbox = self._hub.mailboxes.get(instance_id)
         return mailbox is not None and mailbox.letters.pop(letter_id, None) is not None
+
+
+def _find_kind(body: bytes) -> str:
+    found = _KIND.search(body[:64])
+    return "" if found is None else found[1].decode()
 
 
 def put(hub: MemoryHub, mailbox: Mailbox, body: bytes) -> None:

@@ -10,7 +10,14 @@ from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.link import Word
 from ksana.fabric.redis.reader import BlockingReader, read_entries
 from ksana.fabric.redis.router import Router, Step
-from ksana.ports.inbox import DeadLetter, InboxEntry, InboxSettings, InboxState, SendResult
+from ksana.ports.inbox import (
+    DeadLetter,
+    InboxEntry,
+    InboxSettings,
+    InboxState,
+    LetterHead,
+    SendResult,
+)
 
 _SEND: Final[dict[int, SendResult]] = {1: "sent", 0: "full", -1: "gone"}
 _IDS_AT_ONCE: Final = 500
@@ -173,6 +180,7 @@ class RedisDeadLetters:
         self._router = router
         self._keys = keys
         self._group = settings.group
+        self._heads = scripts.load("inbox_heads")
         self._replay = scripts.load("inbox_replay")
 
     async def list_letters(self, instance_id: str, after: str, limit: int) -> list[DeadLetter]:
@@ -180,6 +188,20 @@ class RedisDeadLetters:
         start = f"({after}" if after else "-"
         found = await self._router.run("dlq", key, "XRANGE", key, start, "+", "COUNT", limit)
         return [_read_letter(entry) for entry in found]
+
+    async def list_heads(self, instance_id: str, before: str, limit: int) -> list[LetterHead]:
+        touched = (self._keys.dlq(instance_id),)
+        start = f"({before}" if before else "+"
+        found = await self._router.call("dlq", self._heads, touched, (start, limit))
+        return [
+            LetterHead(
+                id=letter_id.decode(),
+                kind=kind.decode(),
+                deliveries=int(deliveries),
+                moved_at=int(moved_ms) * MILLISECOND,
+            )
+            for letter_id, kind, deliveries, moved_ms in found
+        ]
 
     async def replay(self, instance_id: str, letter_id: str) -> bool:
         touched = (self._keys.inbox(instance_id), self._keys.dlq(instance_id))

@@ -14,23 +14,32 @@ from typing import Any, Final
 
 import msgspec
 
-from ksana.base.errors import KsanaError, NotFoundError
+from ksana.base.errors import KsanaError, NotFoundError, UnavailableError
 from ksana.base.instant import Instant, Micros
-from ksana.domain.dead_letters import LetterFilter, LetterGroup, LetterPlace, LetterRecord
+from ksana.domain.dead_letters import LetterFilter, LetterPlace, LetterRecord
 from ksana.engine.core.retention import Retention
 from ksana.ports.dead_letters import DeadLetterTx
 from ksana.ports.store import Store
+from ksana.service.core.letter_pages import (
+    GroupPage,
+    LetterCount,
+    LetterPage,
+    count_matching,
+    find_some,
+    read_groups,
+    read_page,
+)
+from ksana.service.core.outside_letters import (
+    OUTSIDE,
+    OutsideSection,
+    group_letters,
+    index_letters,
+    look_at,
+    settle_outside,
+)
 
-MAX_PAGE: Final = 500
-MAX_GROUPS: Final = 200
-COUNT_TO: Final = 1000
-"""A group is counted no further: a page of them takes milliseconds."""
-COUNT_ALL_TO: Final = 100_000
-"""Nor what a replay would take, for each surface."""
 BATCH: Final = 100
 """Letters settled in one transaction."""
-WINDOWS: Final = 20
-"""Pages looked through for letters of a source with one error: each alone has an index."""
 
 
 class Operator(msgspec.Struct, frozen=True):
@@ -68,27 +77,6 @@ class LetterSection(msgspec.Struct, frozen=True):
     """The event of a letter that is dismissed."""
 
 
-class LetterPage(msgspec.Struct, frozen=True):
-    """Some letters, newest first, and the place to go on after."""
-
-    letters: list[LetterRecord]
-    next_place: LetterPlace | None
-
-
-class GroupPage(msgspec.Struct, frozen=True):
-    """Some groups, and the one to go on after."""
-
-    groups: list[LetterGroup]
-    next_group: tuple[str, int] | None
-
-
-class LetterCount(msgspec.Struct, frozen=True):
-    """How many letters match; `is_capped`: so many at least."""
-
-    count: int
-    is_capped: bool
-
-
 class SettledLetter(msgspec.Struct, frozen=True):
     """What became of one letter: replayed as another entity, dismissed, or refused."""
 
@@ -103,6 +91,7 @@ class SettledPage(msgspec.Struct, frozen=True):
 
     settled: list[SettledLetter]
     next_place: LetterPlace | None
+    away: dict[str, str] = {}
 
 
 class DeadLetterService:
@@ -111,12 +100,34 @@ class DeadLetterService:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.sections: dict[str, LetterSection] = {}
+        self.outside: dict[str, OutsideSection] = {}
 
     def add(self, section: LetterSection) -> None:
         """Add a surface's section. Raise ValueError if it has one."""
-        if section.surface in self.sections:
-            raise ValueError(f"two sections of dead letters for {section.surface}")
+        self._check_new(section.surface)
         self.sections[section.surface] = section
+
+    def add_outside(self, section: OutsideSection) -> None:
+        """Add the section of a surface whose letters are not in the store."""
+        self._check_new(section.surface)
+        self.outside[section.surface] = section
+
+    def _check_new(self, surface: str) -> None:
+        if surface in self.list_surfaces():
+            raise ValueError(f"two sections of dead letters for {surface}")
+
+    def list_surfaces(self) -> list[str]:
+        """The surfaces that have dead letters."""
+        return [*self.sections, *self.outside]
+
+    def get_section(self, surface: str) -> LetterSection | OutsideSection:
+        """The section of a surface."""
+        return self.sections.get(surface) or self.outside[surface]
+
+    def _part(self, surfaces: Sequence[str]) -> tuple[list[str], list[OutsideSection]]:
+        """Those in the store, and those outside."""
+        inside = [one for one in surfaces if one in self.sections]
+        return inside, [self.outside[one] for one in surfaces if one in self.outside]
 
     def add_retention(self, retention: Retention, keep_us: Micros) -> None:
         """Have letters settled that nobody settled for so long; 0 keeps them for ever."""
@@ -132,21 +143,49 @@ class DeadLetterService:
     ) -> LetterPage:
         """One page over some surfaces. A letter that comes or goes moves no other from page to
         page. It may end early; it goes on as long as it has a next place."""
-        return await self._store.read_list(read_page, surfaces, wanted, before, limit)
+        inside, outside = self._part(surfaces)
+        page = LetterPage([], None)
+        if inside:
+            page = await self._store.read_list(read_page, inside, wanted, before, limit)
+        if not outside:
+            return page
+        looked = await look_at(outside)
+        found = looked.list_matching(wanted, before)
+        merged = merge(page.letters, found, key=attrgetter("place"), reverse=True)
+        letters = list(islice(merged, limit))
+        has_more = page.next_place is not None or len(page.letters) + len(found) > limit
+        return LetterPage(letters, letters[-1].place if has_more else None, looked.away)
 
     async def list_groups(
         self, surfaces: Sequence[str], after: tuple[str, int] | None, limit: int
     ) -> GroupPage:
         """Letters by error, surface by surface; of a page the largest groups come first."""
-        return await self._store.read_list(read_groups, surfaces, after, limit)
+        inside, outside = self._part(surfaces)
+        looked = await look_at(outside)
+        known = {name: group_letters(view.letters) for name, view in looked.views.items()}
+        page = await self._store.read_list(read_groups, [*inside, *known], after, limit, known)
+        return msgspec.structs.replace(page, away=looked.away)
 
     async def count(self, surfaces: Sequence[str], wanted: LetterFilter) -> LetterCount:
         """How many letters match, up to COUNT_ALL_TO for each surface."""
-        return await self._store.read(count_matching, surfaces, wanted)
+        inside, outside = self._part(surfaces)
+        inside_of = LetterCount(0, is_capped=False)
+        if inside:
+            inside_of = await self._store.read(count_matching, inside, wanted)
+        looked = await look_at(outside)
+        return LetterCount(
+            inside_of.count + len(looked.list_matching(wanted, None)),
+            inside_of.is_capped or looked.is_capped,
+            looked.away,
+        )
 
     async def find_letters(self, surfaces: Sequence[str], ids: Sequence[int]) -> list[LetterRecord]:
         """Those of these letters that are there."""
-        return await self._store.read(find_some, surfaces, ids)
+        inside, outside = self._part(surfaces)
+        rows = [one for one in ids if one < OUTSIDE]
+        found = await self._store.read(find_some, inside, rows) if rows else []
+        by_id = index_letters(await look_at(outside if len(rows) < len(ids) else []))
+        return [*found, *(by_id[one] for one in dict.fromkeys(ids) if one in by_id)]
 
     async def settle_some(
         self, surfaces: Sequence[str], ids: Sequence[int], who: Operator, *, replays: bool
@@ -155,8 +194,13 @@ class DeadLetterService:
         answered NOT_FOUND."""
         settled: list[SettledLetter] = []
         unique = list(dict.fromkeys(ids))
-        for at in range(0, len(unique), BATCH):
-            settled += await self._settle(surfaces, unique[at : at + BATCH], who, replays)
+        inside, outside = self._part(surfaces)
+        rows = [one for one in unique if one < OUTSIDE]
+        for at in range(0, len(rows), BATCH):
+            settled += await self._settle(inside, rows[at : at + BATCH], who, replays)
+        others = [one for one in unique if one >= OUTSIDE]
+        if others:
+            settled += await self._settle_outside(outside, others, who, replays)
         by_id = {one.letter_id: one for one in settled}
         return [by_id[letter_id] for letter_id in unique]
 
@@ -176,7 +220,39 @@ class DeadLetterService:
         ids = [letter.id for letter in page.letters]
         settled = await self.settle_some(surfaces, ids, who, replays=replays)
         # A letter that another caller settled meanwhile is no failure of this one.
-        return SettledPage([one for one in settled if one.letter is not None], page.next_place)
+        mine = [one for one in settled if one.letter is not None]
+        return SettledPage(mine, page.next_place, page.away)
+
+    async def _settle_outside(
+        self, outside: Sequence[OutsideSection], ids: Sequence[int], who: Operator, replays: bool
+    ) -> list[SettledLetter]:
+        looked = await look_at(outside)
+        known = index_letters(looked)
+        # Whose a letter is that cannot be looked at, nobody knows: the reason is told for each.
+        reason = "; ".join(f"{name}: {why}" for name, why in looked.away.items())
+        absent = {
+            one: UnavailableError(reason)
+            if reason
+            else NotFoundError(f"there is no dead letter {one}")
+            for one in ids
+            if one not in known
+        }
+        settled = [SettledLetter(one, None, error=error) for one, error in absent.items()]
+        for section in outside:
+            letters = [known[one] for one in ids if one in known]
+            mine = [letter for letter in letters if letter.surface == section.surface]
+            for letter, told in await settle_outside(section, mine, who.actor, replays=replays):
+                is_error = isinstance(told, KsanaError)
+                is_gone = isinstance(told, NotFoundError)
+                settled.append(
+                    SettledLetter(
+                        letter.id,
+                        None if is_gone else letter,
+                        replayed_as=None if is_error else str(told),
+                        error=told if isinstance(told, KsanaError) else None,
+                    )
+                )
+        return settled
 
     async def _settle(
         self, surfaces: Sequence[str], ids: Sequence[int], who: Operator, replays: bool
@@ -191,83 +267,6 @@ class DeadLetterService:
 def purge_letters(surface: str, tx: DeadLetterTx, before: Instant, limit: int) -> int:
     """Settle letters that died before; answer how many."""
     return tx.dead_letters.purge(surface, before, limit)
-
-
-def find_some(tx: DeadLetterTx, surfaces: Sequence[str], ids: Sequence[int]) -> list[LetterRecord]:
-    """Letters of some surfaces by id."""
-    return [letter for letter in tx.dead_letters.find(ids) if letter.surface in surfaces]
-
-
-def read_page(
-    tx: DeadLetterTx,
-    surfaces: Sequence[str],
-    wanted: LetterFilter,
-    before: LetterPlace | None,
-    limit: int,
-) -> LetterPage:
-    """One page over some surfaces, newest first."""
-    if wanted.source is not None and wanted.error_key is not None:
-        return _read_narrowed(tx, surfaces, wanted, before, limit)
-    lists = [tx.dead_letters.list_letters(one, wanted, before, limit + 1) for one in surfaces]
-    newest = merge(*lists, key=attrgetter("place"), reverse=True)
-    letters = list(islice(newest, limit + 1))
-    has_more = len(letters) > limit
-    return LetterPage(letters[:limit], letters[limit - 1].place if has_more else None)
-
-
-def _read_narrowed(
-    tx: DeadLetterTx,
-    surfaces: Sequence[str],
-    wanted: LetterFilter,
-    before: LetterPlace | None,
-    limit: int,
-) -> LetterPage:
-    """Letters of one source with one error, by the index of sources. A source is of one surface."""
-    of_source = msgspec.structs.replace(wanted, error_key=None)
-    found: list[LetterRecord] = []
-    for _ in range(WINDOWS):
-        looked_at = tx.dead_letters.list_letters(surfaces[0], of_source, before, MAX_PAGE)
-        for letter in looked_at:
-            before = letter.place
-            if letter.error_key == wanted.error_key:
-                found.append(letter)
-                if len(found) == limit:
-                    return LetterPage(found, before)
-        if len(looked_at) < MAX_PAGE:
-            return LetterPage(found, None)
-    return LetterPage(found, before)
-
-
-def read_groups(
-    tx: DeadLetterTx, surfaces: Sequence[str], after: tuple[str, int] | None, limit: int
-) -> GroupPage:
-    """Groups of surfaces in the order of their names, then by key."""
-    groups: list[LetterGroup] = []
-    for surface in sorted(surfaces):
-        if after is not None and surface < after[0]:
-            continue
-        key = after[1] if after is not None and surface == after[0] else None
-        wanted = limit + 1 - len(groups)
-        groups += tx.dead_letters.list_groups(surface, key, wanted, COUNT_TO)
-        if len(groups) > limit:
-            break
-    last = groups[limit - 1] if len(groups) > limit else None
-    page = sorted(groups[:limit], key=lambda one: (-one.count, one.surface, one.error_key))
-    return GroupPage(page, None if last is None else (last.surface, last.error_key))
-
-
-def count_matching(tx: DeadLetterTx, surfaces: Sequence[str], wanted: LetterFilter) -> LetterCount:
-    """How many letters match, up to a limit."""
-    if wanted.source is None or wanted.error_key is None:
-        counts = [tx.dead_letters.count_letters(one, wanted, COUNT_ALL_TO) for one in surfaces]
-        return LetterCount(sum(counts), is_capped=COUNT_ALL_TO in counts)
-    total, before = 0, None
-    for _ in range(COUNT_ALL_TO // (WINDOWS * MAX_PAGE)):
-        page = _read_narrowed(tx, surfaces, wanted, before, WINDOWS * MAX_PAGE)
-        total, before = total + len(page.letters), page.next_place
-        if before is None:
-            return LetterCount(total, is_capped=False)
-    return LetterCount(total, is_capped=True)
 
 
 def settle_letters(
