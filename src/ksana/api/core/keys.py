@@ -56,6 +56,8 @@ class Caller(msgspec.Struct, frozen=True):
 
 
 class KeyRevoked(msgspec.Struct, frozen=True):
+    """The key is revoked."""
+
     revoked: bool
 
 

@@ -57,7 +57,35 @@ def find_word(words: Words, shape: str, member: str) -> Word | None:
     return words.get(f"{shape}.{member}") or words.get(member)
 
 
+_KEY_ID: Final = "5f2b9c1d7e3a"
+_KEYS: Final[Words] = {
+    "keys": Word("The keys.", []),
+    "scopes": Word("What the key may do: `surface:level`.", ["queue:write"]),
+    "last_used_at": at("When it was last used; null if never."),
+    "revoked_at": at("When it was revoked; null if it was not."),
+    "KeyMade.key": Word("What callers send.", f"ksana_{_KEY_ID}_3q2-7wAAbXk"),
+    "revoked": Word("True.", True),
+    "allowed": Word("The scopes that the caller has, spelled out.", ["queue:read"]),
+    "Caller.id": Word("The id of the caller's key.", _KEY_ID),
+    "Caller.name": Word("The name of the caller's key.", "ops"),
+    "settings": Word("The settings.", []),
+    "SettingShown.name": Word("The setting's name.", "server.port"),
+    "SettingShown.value": Word("Its value; secrets read `***`.", "7100"),
+    "origin": Word("Where the value came from.", "default"),
+    **{
+        f"{shape}.{name}": word
+        for shape in ("KeyShown", "KeyMade", "NewKey")
+        for name, word in (
+            ("id", Word("The key's id.", _KEY_ID)),
+            ("name", Word("What the key is called.", "ops")),
+            ("created_at", at("When it was made.")),
+        )
+    },
+    "path.id": Word("The key's id.", _KEY_ID),
+}
+
 CORE_WORDS: Final[Words] = {
+    **_KEYS,
     "Error.code": Word("What went wrong, for programs.", "NOT_FOUND"),
     "Error.message": Word("What went wrong and what is allowed, for people.", "there is no task 7"),
     "Error.detail": Word("The same as `message`.", "there is no task 7"),

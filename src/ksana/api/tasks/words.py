@@ -167,6 +167,7 @@ _RUNS: Final[Words] = {
     "RunShown.id": Word("The run's id.", 42),
     "RunDetail.id": Word("The run's id.", 42),
     "run_id": Word("The run's id.", 42),
+    "task_name": Word("The task's name; null if it is gone.", "nightly"),
     "uid": Word("The run's uid: the same on every attempt.", "0b1c2d3e4f5061728394a5b6c7d8e9f0"),
     "scheduled_time": at("The slot; for a manual run when it was asked for."),
     "start_time": at("When it was first started."),
