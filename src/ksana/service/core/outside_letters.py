@@ -48,7 +48,7 @@ class OutsideSection(Protocol):
         ...
 
 
-class Looked(msgspec.Struct, frozen=True):
+class LettersOutside(msgspec.Struct, frozen=True):
     """What was found outside: by surface the letters, or why they are away."""
 
     views: dict[str, OutsideView]
@@ -70,11 +70,11 @@ class Looked(msgspec.Struct, frozen=True):
         return any(view.is_capped for view in self.views.values())
 
 
-async def look_at(sections: Sequence[OutsideSection]) -> Looked:
+async def look_at(sections: Sequence[OutsideSection]) -> LettersOutside:
     """Look at all of them at once; one that is away keeps none of the others back."""
     answers = await asyncio.gather(*(_look(section) for section in sections))
     pairs = list(zip(sections, answers, strict=True))
-    return Looked(
+    return LettersOutside(
         {one.surface: found for one, found in pairs if isinstance(found, OutsideView)},
         {one.surface: found for one, found in pairs if isinstance(found, str)},
     )
@@ -116,13 +116,13 @@ def make_id(*parts: str) -> int:
     return OUTSIDE + int.from_bytes(digest, "big") % OUTSIDE
 
 
-Settled = tuple[LetterRecord, str | KsanaError]
+SettledOutside = tuple[LetterRecord, str | KsanaError]
 """A letter, and where it is handled now (empty: dismissed) or why it stays."""
 
 
 async def settle_outside(
     section: OutsideSection, letters: Sequence[LetterRecord], actor: str, *, replays: bool
-) -> list[Settled]:
+) -> list[SettledOutside]:
     """Settle letters of one section; what cannot be reached is a refusal of each."""
     try:
         done = await section.settle(letters, actor, replays=replays)
@@ -134,6 +134,6 @@ async def settle_outside(
     ]
 
 
-def index_letters(looked: Looked) -> Mapping[int, LetterRecord]:
+def index_letters(looked: LettersOutside) -> Mapping[int, LetterRecord]:
     """Letters by id."""
     return {one.id: one for view in looked.views.values() for one in view.letters}
