@@ -72,6 +72,11 @@ def peak_mib(program: Program) -> float:
     return int(fields[0]) / 1024
 
 
+def forget_peak(program: Program) -> None:
+    """Measure the peak anew from here on."""
+    Path(f"/proc/{program.program_pid}/clear_refs").write_text("5")
+
+
 def descriptors(program: Program) -> int:
     """How many descriptors the process has open."""
     return len(os.listdir(f"/proc/{program.program_pid}/fd"))

@@ -9,14 +9,14 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.store.sql.core import sqlite_file
-from ksana.store.sql.core.store import READERS
+from ksana.store.sql.core.store import LIST_READERS, READERS
 
 pytestmark = pytest.mark.spec("X13")
 
 
 def test_all_connections_together_keep_less_than_100_mib_of_pages(tmp_path: Path) -> None:
     path, kept_kib = str(tmp_path / "a.db"), 0
-    for read_only in (False, *[True] * READERS):
+    for read_only in (False, *[True] * (READERS + LIST_READERS)):
         with closing(sqlite_file.connect(path, SystemClock(), read_only)) as connection:
             kept_kib -= connection.execute("PRAGMA cache_size").fetchone()[0]
     assert 0 < kept_kib < 100 * 1024

@@ -8,8 +8,7 @@ failure), so its only effect is through `tx` and its return value.
 What every store guarantees:
 
 - **Atomic.** All of `fn`'s writes, events and rollups happen, or none.
-- **Durable before answered.** When `transact` returns, the writes survive a kill -9 and a power
-  cut.
+- **Durable before answered.** When `transact` returns, the writes survive a power cut.
 - **Isolated failures.** Functions that wait are committed together. If one raises, its writes are
   undone and it alone sees the exception; its neighbours are neither failed nor undone.
 - **No guessing.** If the connection is lost while committing, the store finds out whether the
@@ -30,6 +29,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 import msgspec
 
 from ksana.base.instant import Instant, Micros
+from ksana.ports.pages import PageRows
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,9 +77,10 @@ class Events(Protocol):
         before: int | None = None,
         since: Instant | None = None,
         until: Instant | None = None,
-    ) -> list[Event]:
-        """Read events with a greater id (and a lesser one than `before`) of [since, until), in the
-        order of ids. Rows of this very transaction are not seen."""
+        max_bytes: int | None = None,
+    ) -> PageRows[Event]:
+        """Read events of [since, until) after an id and before one, in order; fewer where they have
+        more than `max_bytes`. Those of this very transaction are not seen."""
         ...
 
     def list_before(
@@ -93,14 +94,13 @@ class Events(Protocol):
         after: int | None = None,
         since: Instant | None = None,
         until: Instant | None = None,
-    ) -> list[Event]:
-        """Read events with a lesser id (and a greater one than `after`) of [since, until), the
-        newest first."""
+        max_bytes: int | None = None,
+    ) -> PageRows[Event]:
+        """The same, the newest first."""
         ...
 
     def find_id_at(self, at: Instant) -> int:
-        """The id of the last event before an instant, 0 if there is none, found by halving: ids
-        grow with time, as far as the clocks did."""
+        """The id of the last event before an instant, 0 if there is none, found by halving."""
         ...
 
     def latest_id(self) -> int:

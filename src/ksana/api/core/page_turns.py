@@ -2,7 +2,7 @@
 
 A page has up to 8 MiB, and while it is read, encoded and written it takes several times that. A
 thousand callers that ask for one at the same moment would have a thousand of them in memory, and
-the store's readers would be busy with nothing else. So a page is read when its caller's turn comes.
+the event loop would be busy with nothing else. So a page is read when its caller's turn comes.
 One caller's many requests wait behind each other, not before those of the next caller.
 """
 
@@ -15,8 +15,7 @@ from ksana.base.errors import RateLimitedError
 from ksana.service.core.keys import Principal
 
 AT_ONCE: Final = 2
-"""Pages under way: fewer than the store has readers, so that the engine and single records find one
-free."""
+"""Pages under way: as many as the store has readers for lists."""
 WAIT_SEC: Final = 10.0
 """Whoever has waited this long is told to come back."""
 

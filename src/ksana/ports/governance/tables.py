@@ -10,6 +10,7 @@ from ksana.base.instant import Instant
 from ksana.domain.governance.audit import Anchor, AuditEntry, AuditRow, ChainHead
 from ksana.domain.governance.records import Gate, GovernanceJob, GovernedObject
 from ksana.ports.dead_letters import DeadLetterTx
+from ksana.ports.pages import PageRows
 from ksana.ports.retention import OldRows, WalkPlace
 
 Order = Literal["run_at", "priority"]
@@ -230,8 +231,8 @@ class AuditLog(Protocol):
 
     def list_entries(
         self, wanted: AuditFilter, before: AuditPlace | None, limit: int
-    ) -> list[AuditRow]:
-        """Entries, newest first, before a place."""
+    ) -> PageRows[AuditRow]:
+        """Entries, newest first, before a place; fewer where their bytes are many."""
         ...
 
     def list_chain(self, chain: int, after: int, until: int, limit: int) -> list[AuditRow]:

@@ -22,6 +22,7 @@ import structlog
 from ksana.base.clock import Clock
 from ksana.base.errors import RateLimitedError, UnavailableError
 from ksana.base.instant import MILLISECOND, MINUTE, SECOND, Instant
+from ksana.ports.pages import MAX_PAGE_BYTES, PageRows
 from ksana.ports.store import Event, Store
 
 MAX_PAGE: Final = 500
@@ -98,7 +99,7 @@ class EventLog:
     ) -> EventPage:
         """Read one page in the order of ids."""
         events = await self._store.read_list(
-            _read_page, wanted, after, limit, self._store.sole, span
+            _read_page, wanted, after, limit, self._store.sole, span, MAX_PAGE_BYTES
         )
         return EventPage(events=events, next_after=events[-1].id if events else after)
 
@@ -113,7 +114,8 @@ class EventLog:
         """Read one page from the newest back, below `before` and above `after`."""
         events = await self._store.read_list(_read_back, wanted, before, after, limit, span)
         newest = events[0].id if events else after
-        oldest = events[-1].id if len(events) == limit else None
+        has_more = len(events) == limit or events.is_cut
+        oldest = events[-1].id if events and has_more else None
         return EventPage(events=events, next_after=newest, next_before=oldest)
 
     def wake(self) -> None:
@@ -255,7 +257,13 @@ def _id_of(event: Event) -> int:
 
 
 def _read_page(
-    tx: Any, wanted: EventFilter, after: int, limit: int, sole: bool, span: EventSpan = ALL_TIME
+    tx: Any,
+    wanted: EventFilter,
+    after: int,
+    limit: int,
+    sole: bool,
+    span: EventSpan = ALL_TIME,
+    max_bytes: int | None = None,
 ) -> list[Event]:
     """Read a page that ends before the first gap which may still be filled."""
     low, high = _find_bounds(tx, span)
@@ -268,6 +276,7 @@ def _read_page(
         before=high,
         since=span.since,
         until=span.until,
+        max_bytes=max_bytes,
     )
     if not events or sole or events[-1].ts <= tx.now - SETTLE_US:
         return events
@@ -280,11 +289,11 @@ def _read_page(
 
 def _read_back(
     tx: Any, wanted: EventFilter, before: int | None, after: int, limit: int, span: EventSpan
-) -> list[Event]:
+) -> PageRows[Event]:
     """Read a page of all that is committed, the newest first."""
     low, high = _find_bounds(tx, span)
     tops = [top for top in (before, high) if top is not None]
-    events: list[Event] = tx.events.list_before(
+    events: PageRows[Event] = tx.events.list_before(
         min(tops) if tops else tx.events.latest_id() + 1,
         limit,
         entity_type=wanted.entity_type,
@@ -293,6 +302,7 @@ def _read_back(
         after=max(after, low),
         since=span.since,
         until=span.until,
+        max_bytes=MAX_PAGE_BYTES,
     )
     return events
 

@@ -21,6 +21,7 @@ from ksana.domain.governance.audit import (
     verify_purges,
 )
 from ksana.ports.governance.tables import AuditFilter, AuditPlace, GovernanceTx
+from ksana.ports.pages import PageRows
 from ksana.ports.store import Store
 
 PAGE: Final = 2000
@@ -64,7 +65,7 @@ class AuditService:
         """One page. Entries of a job are found by its object: alone, the id of a job that is not
         kept any more finds nothing."""
         rows = await self._store.read_list(_list_entries, wanted, before, limit + 1)
-        last = rows[limit - 1] if len(rows) > limit else None
+        last = rows[:limit][-1] if len(rows) > limit or rows.is_cut else None
         place = None if last is None else (last.timestamp, last.chain, last.seq)
         return AuditPage(entries=rows[:limit], next_before=place)
 
@@ -167,11 +168,11 @@ class AuditService:
 
 def _list_entries(
     tx: GovernanceTx, wanted: AuditFilter, before: AuditPlace | None, limit: int
-) -> list[AuditRow]:
+) -> PageRows[AuditRow]:
     if wanted.job_id is not None and wanted.object_id is None:
         job = tx.governance.find(wanted.job_id)
         if job is None:
-            return []
+            return PageRows()
         wanted = msgspec.structs.replace(
             wanted, object_type=job.object_type, object_id=job.object_id
         )

@@ -13,6 +13,7 @@ VALUES (:ts, :entity_type, :entity_id, :event_type, :data_json)
 -- filter before: AND id < :before
 -- filter since: AND ts >= :since
 -- filter until: AND ts < :until
+-- large: data_json
 SELECT id, ts, entity_type, entity_id, event_type, data_json
 FROM scheduler_events
 WHERE id > :after {filters}
@@ -27,6 +28,7 @@ LIMIT :limit
 -- filter after: AND id > :after
 -- filter since: AND ts >= :since
 -- filter until: AND ts < :until
+-- large: data_json
 SELECT id, ts, entity_type, entity_id, event_type, data_json
 FROM scheduler_events
 WHERE id < :before {filters}

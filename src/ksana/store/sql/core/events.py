@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from ksana.base.instant import Instant
+from ksana.ports.pages import PageRows
 from ksana.ports.store import Event, EventRow
 from ksana.store.sql.core.session import Row, Session
 
@@ -64,15 +65,17 @@ class SqlEvents:
         before: int | None = None,
         since: Instant | None = None,
         until: Instant | None = None,
-    ) -> list[Event]:
+        max_bytes: int | None = None,
+    ) -> PageRows[Event]:
         filters: dict[str, str | int | None] = {
             "entity_type": entity_type,
             "entity_id": entity_id,
             "event_type": event_type,
         }
         filters |= {"before": before, "since": since, "until": until}
-        rows = self._session.filtered("core.list_events", filters, after=after, limit=limit)
-        return [_event_of(row) for row in rows]
+        return _events_of(
+            self._session.paged("core.list_events", filters, max_bytes, after=after, limit=limit)
+        )
 
     def list_before(
         self,
@@ -85,15 +88,19 @@ class SqlEvents:
         after: int | None = None,
         since: Instant | None = None,
         until: Instant | None = None,
-    ) -> list[Event]:
+        max_bytes: int | None = None,
+    ) -> PageRows[Event]:
         filters: dict[str, str | int | None] = {
             "entity_type": entity_type,
             "entity_id": entity_id,
             "event_type": event_type,
         }
         filters |= {"after": after, "since": since, "until": until}
-        rows = self._session.filtered("core.list_events_back", filters, before=before, limit=limit)
-        return [_event_of(row) for row in rows]
+        return _events_of(
+            self._session.paged(
+                "core.list_events_back", filters, max_bytes, before=before, limit=limit
+            )
+        )
 
     def find_id_at(self, at: Instant) -> int:
         low, high = 0, self.latest_id()
@@ -151,6 +158,12 @@ class SqlEvents:
         self._session.run_rows_later("core.append_event", _COLUMNS, rows)
         self._rows = []
         return [row for row in rows if row[3] in types] if types else []
+
+
+def _events_of(rows: PageRows[Row]) -> PageRows[Event]:
+    events = PageRows(_event_of(row) for row in rows)
+    events.is_cut = rows.is_cut
+    return events
 
 
 def _event_of(row: Row) -> Event:

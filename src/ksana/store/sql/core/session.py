@@ -1,6 +1,6 @@
 """One database connection with named statements: the only place that touches a driver's cursor."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -15,6 +15,8 @@ from ksana.store.sql.core.statements import Statement
 Row = tuple[Any, ...]
 Sent = tuple[str, Any]
 """A statement and its values, in the form the driver takes."""
+_KEYS_AT_ONCE = 16
+"""Rows that SQLite sorts at once: each may have a megabyte."""
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 
@@ -189,22 +191,34 @@ class Session:
     def paged(
         self, name: str, filters: Mapping[str, Any], max_bytes: int | None, /, **params: Any
     ) -> PageRows[Row]:
-        """The same as `filtered`, up to so many bytes of text, and one row at least."""
+        """The same as `filtered`, up to so many bytes of text, and one row at least. Keys are given
+        in the order in which their rows are read. Not much more is ever in memory: where the driver
+        takes all that the server sends, the rows are measured there first; SQLite is asked for a
+        few keys at a time, for it sorts whole rows."""
         if max_bytes is None:
             return PageRows(self.filtered(name, filters, **params))
         statement = self._statements[name]
         wanted = {key: value for key, value in filters.items() if value is not None}
+        if self._is_network and statement.has_large:
+            sql, bind = statement.with_filters(wanted, is_measured=True)
+            self._execute(sql, bind({**wanted, **params}))
+            measured = self._cursor.fetchall()
+            fitting = _count_fitting([int(row[1]) for row in measured], max_bytes)
+            first = [row[0] for row in measured[:fitting]]
+            rows = PageRows(self.filtered(name, filters, **_narrow(params, first)))
+            rows.is_cut = fitting < len(measured)
+            return rows
         sql, bind = statement.with_filters(wanted)
-        self._execute(sql, bind({**wanted, **params}))
-        rows: PageRows[Row] = PageRows()
-        left = max_bytes
-        while (row := self._cursor.fetchone()) is not None:
-            left -= sum(len(value) for value in row if isinstance(value, str | bytes))
-            if left < 0 and rows:
-                rows.is_cut = True
-                self.raw("SELECT 1")  # lets go of the rest
-                break
-            rows.append(row)
+        rows, left = PageRows(), max_bytes
+        for portion in _split_keys(params):
+            self._execute(sql, bind({**wanted, **portion}))
+            while (row := self._cursor.fetchone()) is not None:
+                left -= sum(_count_bytes(value) for value in row if isinstance(value, str))
+                if left < 0 and rows:
+                    rows.is_cut = True
+                    self.raw("SELECT 1")  # lets go of the rest
+                    return rows
+                rows.append(row)
         return rows
 
     def raw(self, sql: str) -> Row | None:
@@ -259,6 +273,39 @@ class ReadSession(Session):
 
     def _run_rows_later(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         raise _writes(name)
+
+
+def _count_bytes(text: str) -> int:
+    """As UTF-8: a page of Chinese text has three times as many bytes as characters."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _narrow(params: Mapping[str, Any], keys: list[Any]) -> dict[str, Any]:
+    """The parameters of a page that has these rows only: by its limit, or by their keys."""
+    if "limit" in params:
+        return {**params, "limit": max(1, len(keys))}
+    return {name: keys if isinstance(value, list) else value for name, value in params.items()}
+
+
+def _split_keys(params: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The parameters for some keys at a time, if they have keys."""
+    name = next((name for name, value in params.items() if isinstance(value, list)), None)
+    if name is None:
+        yield params
+        return
+    keys = params[name]
+    for start in range(0, len(keys), _KEYS_AT_ONCE):
+        yield {**params, name: keys[start : start + _KEYS_AT_ONCE]}
+
+
+def _count_fitting(sizes: Sequence[int], max_bytes: int) -> int:
+    """How many of the first rows fit; one at least, if there is any."""
+    left = max_bytes
+    for place, size in enumerate(sizes):
+        left -= size
+        if left < 0:
+            return max(1, place)
+    return len(sizes)
 
 
 def _writes(name: str) -> TypeError:

@@ -7,8 +7,10 @@ statement, `-- filter state: AND state = :state`, and goes where `{filters}` sta
 with many filters need neither string building nor conditions that defeat an index.
 
 `{in name}` compares with a list: `WHERE id {in ids}` takes `ids=[…]`, a list of numbers or of texts
-of any length, and finds the rows by the column's index. A statement that changes rows is written
-for one row; the session runs it for many (`run_rows`, `run_each`, `insert`).
+of any length, and finds the rows by the column's index. `-- large: payload_json` above a list of
+rows names the columns that may be large, so that rows can be measured before they are read. A
+statement that changes rows is written for one row; the session runs it for many (`run_rows`,
+`run_each`, `insert`).
 """
 
 import re
@@ -20,6 +22,8 @@ from ksana.store.sql.core.packages import list_statement_files
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$")
 _FILTER = re.compile(r"^-- filter (\w+): (.+)$")
+_LARGE = re.compile(r"^-- large: (.+)$")
+_SELECT = re.compile(r"\ASELECT (\w+), .*?\nFROM ", re.DOTALL)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _MACRO = re.compile(r"\{(\w+)(?:[: ]([^}]*))?\}")
 _LIST = re.compile(r"\{in (\w+)\}")
@@ -35,6 +39,9 @@ times walk another and pick them out, unless the order names both."""
 Bind = Callable[[Mapping[str, Any]], Any]
 """Puts named values into the form a driver takes."""
 
+LARGE = "large"
+"""Among the filters of a statement: the columns of its rows that may be large."""
+
 ListValue = Callable[[Sequence[int] | Sequence[str]], Any]
 """Puts a list into the form `{in name}` takes."""
 
@@ -42,31 +49,49 @@ ListValue = Callable[[Sequence[int] | Sequence[str]], Any]
 class Statement:
     """One statement in the words of one dialect."""
 
-    __slots__ = ("_filters", "_macros", "_text", "_variants", "bind", "name", "sql")
+    __slots__ = (
+        "_filters",
+        "_large",
+        "_macros",
+        "_text",
+        "_variants",
+        "bind",
+        "name",
+        "sql",
+    )
 
     def __init__(self, name: str, text: str, filters: Mapping[str, str], macros: "Macros") -> None:
         self.name = name
+        self._large = tuple(filters.get(LARGE, "").split(", ")) if LARGE in filters else ()
         self._text = text
         self._filters = filters
         self._macros = macros
         self._variants: dict[tuple[str, ...], tuple[str, Bind]] = {}
         self.sql, self.bind = self.with_filters(())
 
-    def with_filters(self, wanted: Iterable[str]) -> tuple[str, Bind]:
+    def with_filters(self, wanted: Iterable[str], *, is_measured: bool = False) -> tuple[str, Bind]:
         """The text with the named conditions put in, the rest left out; and how its values are
-        bound."""
-        key = tuple(wanted)
+        bound. With `is_measured` it answers the first column and the bytes of each row."""
+        key = (*wanted, LARGE) if is_measured else tuple(wanted)
         variant = self._variants.get(key)
         if variant is None:
-            parts = [self._filters[name] for name in key]
+            parts = [self._filters[name] for name in key if name != LARGE]
             text = self._text.replace("{filters}", " ".join(parts))
+            if is_measured:
+                sizes = " + ".join(f"COALESCE(OCTET_LENGTH({name}), 0)" for name in self._large)
+                text = _SELECT.sub(rf"SELECT \1, {sizes}\nFROM ", text)
             variant = self._variants[key] = self._macros.compile(text)
         return variant
 
     @property
+    def has_large(self) -> bool:
+        """Whether it declares columns that may be large."""
+        return bool(self._large)
+
+    @property
     def filter_names(self) -> frozenset[str]:
         """The conditions it knows."""
-        return frozenset(self._filters)
+        return frozenset(self._filters) - {LARGE}
 
 
 def _keep(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -169,5 +194,7 @@ def _split(source: str) -> Iterable[tuple[str, str, dict[str, str]]]:
             name, lines, filters = heading[1], [], {}
         elif declared := _FILTER.match(line):
             filters[declared[1]] = declared[2]
+        elif large := _LARGE.match(line):
+            filters[LARGE] = large[1]
         elif not line.startswith("--"):
             lines.append(line)

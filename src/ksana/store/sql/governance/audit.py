@@ -21,6 +21,7 @@ from ksana.domain.governance.audit import (
     place_of,
 )
 from ksana.ports.governance.tables import AuditFilter, AuditPlace, Removal
+from ksana.ports.pages import MAX_PAGE_BYTES, PageRows
 from ksana.store.sql.core.session import Row, Session
 
 _COLUMNS: Final = (
@@ -142,13 +143,19 @@ class SqlAuditLog:
 
     def list_entries(
         self, wanted: AuditFilter, before: AuditPlace | None, limit: int
-    ) -> list[AuditRow]:
+    ) -> PageRows[AuditRow]:
         at, chain, seq = before or (None, 0, 0)
         filters = {**msgspec.structs.asdict(wanted), "before": at}
-        rows = self._session.filtered(
-            "audit.list_entries", filters, limit=limit, before_place=_place(chain, seq)
+        rows = self._session.paged(
+            "audit.list_entries",
+            filters,
+            MAX_PAGE_BYTES,
+            limit=limit,
+            before_place=_place(chain, seq),
         )
-        return [_row(row) for row in rows]
+        entries = PageRows(_row(row) for row in rows)
+        entries.is_cut = rows.is_cut
+        return entries
 
     def list_chain(self, chain: int, after: int, until: int, limit: int) -> list[AuditRow]:
         rows = self._session.all(

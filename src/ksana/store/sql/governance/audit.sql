@@ -35,6 +35,7 @@ FROM audit_events WHERE place = :place
 -- filter since: AND ts >= :since
 -- filter until: AND ts < :until
 -- filter before: AND (ts < :before OR (ts = :before AND place < :before_place))
+-- large: before_json, after_json, evidence_refs
 SELECT place, id, event_type, actor, object_type, object_id, before_json, after_json, reason, evidence_refs, job_id,
   correlation_id, decision_trace_id, ts, prev_hash, hash
 FROM audit_events WHERE ts > 0 {filters}

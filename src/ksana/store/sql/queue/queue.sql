@@ -68,6 +68,7 @@ FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids} {for_upd
 
 -- name: list_jobs
 -- Jobs by number, newest first. By `seq + 0`, or a database that avoids sorts would walk through all of them for their order.
+-- large: constraints_json, payload_json, result_json, metrics_json
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
   created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
   claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,

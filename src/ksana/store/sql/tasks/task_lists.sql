@@ -5,6 +5,7 @@
 
 -- name: read_runs
 -- Runs by id, newest first.
+-- large: request_headers, request_body, response_body, callback_data, override_body, attempts
 SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
   ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
   response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
@@ -13,6 +14,7 @@ FROM task_runs {force_primary} WHERE id {in ids} ORDER BY id + 0 DESC
 
 -- name: read_runs_by_time
 -- The same, the latest scheduled first.
+-- large: request_headers, request_body, response_body, callback_data, override_body, attempts
 SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
   ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
   response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
@@ -94,6 +96,7 @@ ORDER BY scheduled_time DESC, id DESC LIMIT 1 OFFSET :look
 
 -- name: read_tasks
 -- Tasks by id, oldest first.
+-- large: schedule_json, headers_json, body_template, options_json
 SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_type, http_method, target_url, headers_json,
   body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy, misfire_policy, catchup_limit,
   callback_method, callback_timeout_sec, tags, options_json, status, version, created_at, updated_at, deleted, next_slot_at,
