@@ -1,6 +1,7 @@
 """Objects, gates, budgets, the audit and figures through the API."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,48 @@ async def test_an_illegal_move_names_both_states_and_changes_nothing(
         assert refused["current"] == {"state": "refuted", "requested": "active"}
     assert await ground.get("/objects/cognition/c1") == before
     assert (await ground.patch("cognition/c1", status="archived"))["status"] == "archived"
+
+
+MOVES = {
+    "memory": """
+        candidate → verified quarantine stale_uncertain
+        quarantine → verified rejected_poisoned
+        verified → active stale stale_uncertain
+        active → stale stale_uncertain
+        stale → active stale_uncertain archived
+        stale_uncertain → active verified archived
+        rejected_poisoned → archived
+        archived →""",
+    "experience": """
+        candidate → active needs_review
+        needs_review → active archived
+        active → needs_review invalidated archived
+        invalidated → archived
+        archived →""",
+    "cognition": """
+        candidate → active archived
+        active → needs_revalidate refuted
+        needs_revalidate → active stale refuted
+        stale → active refuted archived
+        refuted → archived
+        archived →""",
+}
+"""As the contract has them, not as the program does."""
+
+
+@pytest.mark.spec("G7", "X12")
+@pytest.mark.parametrize("kind", MOVES)
+async def test_an_object_makes_every_move_of_the_contract_and_no_other(
+    ground: GovernanceGround, kind: str
+) -> None:
+    lines = [line.split(" →") for line in MOVES[kind].strip().splitlines()]
+    moves = {old.strip(): new.split() for old, new in lines}
+    for old, new in itertools.permutations(moves, 2):
+        path = f"{kind}/{old}-{new}"
+        await ground.put(path, status=old)
+        may = new in moves[old]
+        answer = await ground.patch(path, 200 if may else 409, status=new)
+        assert answer["status" if may else "code"] == (new if may else "ILLEGAL_TRANSITION")
 
 
 @pytest.mark.spec("G7", "X8")

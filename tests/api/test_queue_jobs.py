@@ -259,6 +259,21 @@ async def test_a_claim_that_runs_out_puts_the_job_back_in_its_place(queue: Groun
     assert again["job_id"] == first["job_id"]
 
 
+@pytest.mark.spec("Q3", "Q5", "X12")
+@pytest.mark.parametrize("state", ["PREPARING", "LEASE_PENDING"])
+async def test_a_claim_runs_out_however_far_its_job_has_come(queue: Ground, state: str) -> None:
+    job = await queue.submit()
+    await queue.claim()
+    await queue.post(f"/jobs/{job['job_id']}/status", 200, state=state, worker_id="w1")
+    assert (await queue.job(job["job_id"]))["state"] == state
+    await queue.clock.advance(61 * SECOND)
+    back = await queue.job(job["job_id"])
+    assert (back["state"], back["claimed_by"]) == ("QUEUED", None)
+    assert (await queue.events(job["job_id"]))[-2:] == ["JOB_CLAIM_EXPIRED", "JOB_REQUEUED"]
+    again = await queue.claim(worker_id="w2")
+    assert again is not None and again["job_id"] == job["job_id"]
+
+
 @pytest.mark.spec("Q4")
 async def test_a_job_is_shown_with_its_result_once_it_has_one(queue: Ground) -> None:
     job, lease = await queue.running()

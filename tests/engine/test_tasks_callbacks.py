@@ -111,8 +111,19 @@ async def test_a_callback_between_retries_is_taken(world: World) -> None:
     task, token = await fire_async(world, retry=RetryPolicy(max_retries=3, initial_delay_us=MINUTE))
     assert await status_of(world, task) == "RETRYING"
     await world.call_back(token, "SUCCESS")
-    await world.clock.advance(HOUR)
+    await world.clock.advance(5 * MINUTE)
     assert await status_of(world, task) == "CALLBACK_SUCCESS"
+    assert len(world.caller.sent) == 1
+
+
+@pytest.mark.spec("C12", "C16")
+async def test_a_callback_that_says_failed_between_retries_ends_the_run(world: World) -> None:
+    world.caller.scripts["http://target/hook"] = lambda request: answer(502)
+    task, token = await fire_async(world, retry=RetryPolicy(max_retries=3, initial_delay_us=MINUTE))
+    assert await status_of(world, task) == "RETRYING"
+    assert (await world.call_back(token, "FAILED")).final_status == "FAILED"
+    await world.clock.advance(5 * MINUTE)
+    assert await status_of(world, task) == "FAILED"
     assert len(world.caller.sent) == 1
 
 

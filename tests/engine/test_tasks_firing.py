@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import pytest
 
-from ksana.base.errors import ConflictError
+from ksana.base.errors import ConflictError, NotFoundError
 from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.domain.tasks.records import Options, RetryPolicy
 from ksana.ports.tasks.runs import RunFilter
@@ -360,6 +360,34 @@ async def test_deleting_a_task_cancels_what_waits_and_lets_what_runs_finish(worl
     await world.clock.advance(10 * SECOND)
     assert [run.status for run in await world.all_runs(task)] == ["TIMEOUT", "CANCELED", "CANCELED"]
     await world.add(task_of(every(world, 1)))  # the name is free again
+
+
+@pytest.mark.spec("C3", "C6", "C12")
+@pytest.mark.parametrize("by", ["cancel", "delete"])
+async def test_a_run_between_retries_is_cancelled(world: World, by: str) -> None:
+    world.caller.scripts["http://target/hook"] = lambda request: answer(502)
+    retry = RetryPolicy(max_retries=3, initial_delay_us=MINUTE)
+    task = await world.add(task_of(once(world.clock.now() + SECOND), retry=retry))
+    await world.clock.advance(2 * SECOND)
+    [run] = await world.all_runs(task)
+    assert run.status == "RETRYING"
+    if by == "cancel":
+        assert (await world.runs.cancel(run.id)).status == "CANCELED"
+    else:
+        await world.tasks.delete(task.id)
+    await world.clock.advance(5 * MINUTE)
+    assert [one.status for one in await world.all_runs(task)] == ["CANCELED"]
+    assert len(world.caller.sent) == 1
+
+
+@pytest.mark.spec("C3")
+async def test_a_disabled_task_is_deleted_like_any_other(world: World) -> None:
+    task = await world.add(task_of(every(world, 1)), status="DISABLED")
+    await world.tasks.delete(task.id)
+    with pytest.raises(NotFoundError):
+        await world.tasks.get(task.id)
+    await world.clock.advance(5 * SECOND)
+    assert await world.all_runs(task) == []
 
 
 @pytest.mark.spec("C8")

@@ -190,8 +190,15 @@ def _list_files(paths: Iterable[str]) -> set[str]:
 # Breaking
 
 
-def judge(name: str, mutants: list[Mutant], tests: TestMap, paths: Iterable[str]) -> int:
-    """Break one after the other; report what nobody noticed. The exit status."""
+def judge(
+    name: str,
+    mutants: list[Mutant],
+    tests: TestMap,
+    paths: Iterable[str],
+    explained: dict[str, str],
+) -> int:
+    """Break one after the other; report what nobody noticed. The exit status is 1 if anything of it
+    is not explained, or something explained was noticed after all."""
     os.chdir(ROOT)
     paths = tuple(paths)
     tests.refresh(paths)
@@ -208,12 +215,21 @@ def judge(name: str, mutants: list[Mutant], tests: TestMap, paths: Iterable[str]
             unnoticed.append(mutant.name)
             noticed.pop(key, None)
         save(path, noticed)
-        word = "noticed" if by else "UNNOTICED"
-        say(f"{word:10}{time.monotonic() - began:5.0f} s  {mutant.name}  {by}")
-    say(f"{len(mutants)} taken out one at a time, {len(unnoticed)} unnoticed")
-    for one in unnoticed:
+        word = "noticed" if by else "explained" if mutant.name in explained else "UNNOTICED"
+        why = by or explained.get(mutant.name, "")
+        say(f"{word:10}{time.monotonic() - began:5.0f} s  {mutant.name}  {why}")
+    left = [one for one in unnoticed if one not in explained]
+    tried = {mutant.name for mutant in mutants}
+    false = [one for one in explained if one in tried and one not in unnoticed]
+    say(
+        f"{len(mutants)} taken out one at a time, {len(unnoticed) - len(left)} explained, "
+        f"{len(left)} unnoticed"
+    )
+    for one in left:
         say(f"  {one}")
-    return 1 if unnoticed else 0
+    for one in false:
+        say(f"  explained, but noticed: {one}")
+    return 1 if left or false else 0
 
 
 def _find_notice(mutant: Mutant, near: list[str], last: str | None) -> str:

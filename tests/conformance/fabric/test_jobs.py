@@ -115,6 +115,33 @@ async def test_another_attempt_makes_the_former_one_stale(fabric: Fabric, other:
     assert (job.attempt, job.node_id) == (2, "m")
 
 
+@pytest.mark.spec("N7", "X12")
+@pytest.mark.parametrize("way", [["ack"], ["start"], ["ack", "start"]], ids=" ".join)
+async def test_another_attempt_is_made_however_far_the_former_one_came(
+    fabric: Fabric, way: list[str]
+) -> None:
+    await fabric.jobs.create(a_job("j"), "one", LONG, change("dispatch", 1, "n"))
+    for name in way:
+        moved = await fabric.jobs.move("j", change(name, 1, "n"))  # type: ignore[arg-type]
+        assert moved.result == "moved"
+    again = await fabric.jobs.move("j", change("again", 1))
+    assert (again.result, again.state, again.attempt) == ("moved", "CREATED", 2)
+
+
+@pytest.mark.spec("N7", "X12")
+@pytest.mark.parametrize("way", [[], ["ack"], ["start"], ["ack", "start"]], ids=" ".join)
+async def test_a_result_ends_a_job_however_far_it_was_said_to_be(
+    fabric: Fabric, way: list[str]
+) -> None:
+    """What a node says on the way may be lost; its result counts."""
+    await fabric.jobs.create(a_job("j"), "one", LONG, change("dispatch", 1, "n"))
+    for name in way:
+        await fabric.jobs.move("j", change(name, 1, "n"))  # type: ignore[arg-type]
+    done = change("finish", 1, "n", outcome=JobOutcome(success=True))
+    ended = await fabric.jobs.move("j", done)
+    assert (ended.result, ended.state) == ("moved", "FINISHED")
+
+
 @pytest.mark.spec("N7")
 async def test_a_node_cannot_move_the_job_of_another(fabric: Fabric) -> None:
     await fabric.jobs.create(a_job("j"), "one", LONG, change("dispatch", 1, "n"))
