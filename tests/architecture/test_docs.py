@@ -141,6 +141,22 @@ def test_commands_to_type_are_the_same_in_both_languages(english: str, chinese: 
     )
 
 
+@pytest.mark.parametrize("page", ["operate/security.md", "operate/proxy.md"])
+def test_an_operators_page_has_the_same_parts_in_both_languages(page: str) -> None:
+    english, chinese = (DOCS / page).read_text(), (DOCS / "zh" / page).read_text()
+
+    def blocks(text: str) -> list[str]:
+        found = re.findall(r"^```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        return [re.sub(r" +# .*", "", block) for block in found]
+
+    def settings(text: str) -> set[str]:
+        return set(re.findall(r"`([a-z]+\.[a-z_]+)`", text))
+
+    assert blocks(english) and blocks(english) == blocks(chinese)
+    assert english.count("\n#") == chinese.count("\n#")
+    assert settings(english) == settings(chinese)
+
+
 def test_configuration_that_is_shown_is_understood(tmp_path: Path) -> None:
     shown = [
         block for path in hand_written() for block in TOML.findall(path.read_text(encoding="utf-8"))
