@@ -140,7 +140,7 @@ class Quiet:
 
     def called(self, over: AttemptOver) -> None: ...
 
-    def recorded(self, over: AttemptOver, status: str) -> None: ...
+    def recorded(self, ended: Sequence[tuple[AttemptOver, str]]) -> None: ...
 
 
 class World:
@@ -197,7 +197,7 @@ class World:
             store,
             clock,
             me,
-            self.delivery.slot_budget,
+            self.delivery.dispatcher.slot_budget,
             self.delivery.take,
             self.metrics,
             batch_limit=500,

@@ -338,14 +338,15 @@ async def test_a_run_is_found_by_an_index_however_it_is_named(world: World) -> N
         ("runs.list_runs", {"task_id": 1}, "task_id=?"),
         ("runs.list_runs", {"open_task": 1}, "open_task=?"),
         ("runs.find_id", {"uid": "u"}, "uid=?"),
-        ("runs.find_id", {"callback_token": "t"}, "callback_token=?"),
+        ("runs.find_id_by_token", {"callback_token": "t"}, "callback_token=?"),
         ("tasks.find_id", {"job_id": "j"}, "job_id=?"),
         ("tasks.find_id", {"name": "n"}, "living_name=?"),
     ]
 
     def plan(tx: Any, name: str, filters: dict[str, Any]) -> str:
         session: Any = tx.runs._session
-        sql, bind = session._statements[name].with_filters(filters)
+        statement = session._statements[name]
+        sql, bind = statement.with_filters(key for key in filters if key in statement.filter_names)
         more = {"limit": 1, "skip": 0} if "LIMIT" in sql else {}
         session._cursor.execute(f"EXPLAIN QUERY PLAN {sql}", bind({**filters, **more}))
         return " / ".join(str(row[3]) for row in session._cursor.fetchall())

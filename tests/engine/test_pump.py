@@ -68,6 +68,25 @@ async def test_a_signal_wakes_it_at_once_and_many_make_one_step(clock: VirtualCl
     assert steps.calls == [0, 700 * MILLISECOND]
 
 
+async def test_a_signal_that_may_wait_does_so_and_never_delays_what_is_due(
+    clock: VirtualClock,
+) -> None:
+    start = clock.now()
+    dues = iter([None, start + 2 * SECOND])
+    steps = CoroutineDriver(clock, lambda: next(dues, None))
+    pump = Pump("p", clock, steps, poll_us=HOUR, delay_us=400 * MILLISECOND)
+    async with running(pump):
+        await clock.advance(1 * SECOND)
+        pump.signal()
+        await clock.advance(100 * MILLISECOND)
+        pump.signal()  # two hints, one step, counted from the first
+        await clock.advance(700 * MILLISECOND)
+        assert steps.calls == [0, 1400 * MILLISECOND]
+        pump.signal()  # at 1.8 s: what is due at 2 s comes first
+        await clock.advance(5 * SECOND)
+    assert steps.calls == [0, 1400 * MILLISECOND, 2 * SECOND]
+
+
 async def test_a_signal_while_the_step_works_is_not_lost(clock: VirtualClock) -> None:
     calls = 0
 

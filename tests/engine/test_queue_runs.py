@@ -449,7 +449,9 @@ async def test_explain_tells_what_the_run_waits_for(world: World) -> None:
 @pytest.mark.spec("C21")
 async def test_ends_by_jobs_are_counted_like_ends_by_answers(world: World) -> None:
     seen: list[tuple[int, str]] = []
-    world.metrics.recorded = lambda over, status: seen.append((over.held.run_id, status))  # type: ignore[method-assign]
+    world.metrics.recorded = lambda ended: seen.extend(  # type: ignore[method-assign]
+        (over.held.run_id, status) for over, status in ended
+    )
     _, done = await fire(world)
     await release(world, await take(world), "SUCCEEDED")
     _, late = await fire(world, name="late", timeout_us=MINUTE)

@@ -123,14 +123,14 @@ async def test_how_many_are_held_ahead_is_asked_of_the_store_once_it_is_open(wor
 
     late = Late()
     world.delivery.dispatcher._store = late  # type: ignore[assignment]
-    shared = world.delivery.slot_budget()
+    shared = world.delivery.dispatcher.slot_budget()
     late.sole = True
-    alone = world.delivery.slot_budget()
+    alone = world.delivery.dispatcher.slot_budget()
     assert sum(shared.take("h") for _ in range(5000)) == 16 + 128
     assert sum(alone.take("h") for _ in range(5000)) == 16 + 4096
     world.delivery.dispatcher._store = world.store
 
 
 async def test_what_waits_here_at_all_hosts_is_bounded(world: World) -> None:
-    budget = world.delivery.slot_budget()
+    budget = world.delivery.dispatcher.slot_budget()
     assert sum(budget.take(f"h{n}") for n in range(20_000)) == 16_384

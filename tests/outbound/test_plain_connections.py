@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ksana.outbound.plain import connect, pool
+from ksana.outbound.plain import connect, connection
 from tests.outbound.plain_target import MS, OK, idle_connections, listening, until, used_curl
 
 
@@ -160,11 +160,11 @@ def test_a_connection_idle_for_too_long_is_not_used(
     async def scenario(net: Any) -> None:
         caller = net.caller()
         await net.ask("/ok", caller=caller)
-        monkeypatch.setattr(pool, "CHECK_FIRST_AFTER_S", -1.0)
-        monkeypatch.setattr(pool, "CHECK_AFTER_S", -1.0)
+        monkeypatch.setattr(connection, "CHECK_FIRST_AFTER_S", -1.0)
+        monkeypatch.setattr(connection, "CHECK_AFTER_S", -1.0)
         await net.ask("/ok", caller=caller)
         assert net.server.connections == 1, "it was looked at, and found fit"
-        monkeypatch.setattr(pool, "IDLE_LIFE_S", -1.0)
+        monkeypatch.setattr(connection, "IDLE_LIFE_S", -1.0)
         await net.ask("/ok", caller=caller)
         assert net.server.connections == 2
         caller._plain._pool._close_old()

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ksana.outbound.plain.call import read_wait
-from ksana.outbound.plain.encode_request import encode_request, find_route
+from ksana.outbound.plain.call import encode_request, find_route, read_wait
 from ksana.ports.caller import Request
 
 

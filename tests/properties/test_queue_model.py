@@ -36,7 +36,7 @@ from ksana.service.queue.leases import Heartbeat
 from ksana.service.queue.releases import Released
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
-from ksana.store.sql.queue.gauges import SqlGauges
+from ksana.store.sql.queue.jobs import SqlGauges
 from ksana.store.sql.queue.leases import SqlLeases
 
 TOTAL = 20

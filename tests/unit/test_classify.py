@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksana.base.instant import HOUR, SECOND, parse_instant
-from ksana.domain.tasks.classify import Verdict, classify, clip_error, parse_retry_after
+from ksana.domain.tasks.outcome import Verdict, classify, clip_error, parse_retry_after
 
 NOW = parse_instant("2026-02-21T00:00:00Z")
 

@@ -8,7 +8,7 @@ Each instance counts its own commits, so the sum over all instances is the truth
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -83,10 +83,12 @@ class CommitWatch:
     # --- on a writer's thread ---
 
     def _on_commit(self, committed: Committed) -> None:
-        counts = committed.counts
-        if counts:
+        if committed.counts:
+            counts = self._counts
             with self._lock:
-                _add(self._counts, counts)
+                for key, (count, total) in committed.counts.items():
+                    before = counts.get(key, (0, 0.0))
+                    counts[key] = before[0] + count, before[1] + total
         if committed.events:
             self._on_events(committed.events)
 
@@ -122,15 +124,6 @@ def describe(entity_type: str, entity_id: str, name: str, data: str) -> dict[str
     if "error" in found:
         members["err"] = found.pop("error")
     return {**found, **members}
-
-
-def _add(
-    into: dict[tuple[str, str], tuple[int, float]],
-    counts: Mapping[tuple[str, str], tuple[int, float]],
-) -> None:
-    for key, (count, total) in counts.items():
-        before = into.get(key)
-        into[key] = (count, total) if before is None else (before[0] + count, before[1] + total)
 
 
 def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:

@@ -25,7 +25,7 @@ from ksana.base.ids import new_uid
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.boot.redaction import mask_url, redact_text
 from ksana.boot.settings.sections.core import DEFAULT_SERVICE, TracingSettings
-from ksana.domain.tasks.classify import classify, clip_error
+from ksana.domain.tasks.outcome import classify, clip_error
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.requests import span_id_of
 

@@ -49,6 +49,12 @@ class Lifecycle(msgspec.Struct, frozen=True):
         if (old, new) not in self.pairs:
             raise self.refuse(old, new)
 
+    def require_change(self, old: str, new: str) -> None:
+        """The same for a change that may keep the state and write what else is new; a final state
+        is not written again."""
+        if (old, new) not in self.pairs and (old != new or old in self.final):
+            raise self.refuse(old, new)
+
     def sources(self, new: str) -> frozenset[str]:
         """The states from which `new` can be reached in one move."""
         return frozenset(move[0] for move in self.moves if move[2] == new)

@@ -141,7 +141,9 @@ def next_after(schedule: Schedule, at: Instant) -> Instant | None:
         end_at = schedule.end_at
         return slot if end_at is None or slot <= end_at else None
     if type(schedule) is Every:
-        return _slot_of(schedule, max(_index_at(schedule, at) + 1, _first_index(schedule)))
+        index = max(_index_at(schedule, at) + 1, _first_index(schedule))
+        slot = schedule.anchor_at + index * schedule.every_us
+        return slot if schedule.end_at is None or slot <= schedule.end_at else None
     return schedule.run_at if schedule.run_at > at else None  # type: ignore[union-attr]
 
 
@@ -214,11 +216,6 @@ def _first_index(schedule: Every) -> int:
     if schedule.start_at is None or schedule.start_at <= schedule.anchor_at:
         return first
     return max(first, -((schedule.anchor_at - schedule.start_at) // schedule.every_us))
-
-
-def _slot_of(schedule: Every, index: int) -> Instant | None:
-    slot = schedule.anchor_at + index * schedule.every_us
-    return slot if schedule.end_at is None or slot <= schedule.end_at else None
 
 
 def _check_window(start_at: Instant | None, end_at: Instant | None) -> None:

@@ -8,7 +8,7 @@ import pycurl
 
 from ksana.base.durations import format_duration
 from ksana.base.instant import MILLISECOND, Micros
-from ksana.domain.tasks.classify import clip_error
+from ksana.domain.tasks.outcome import clip_error
 from ksana.ports.caller import ReplyKind, Timing
 
 

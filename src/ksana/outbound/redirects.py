@@ -1,5 +1,5 @@
-"""The next hop of a redirect, as browsers take it. Pure; the hop passes the same egress rules as
-the first."""
+"""What may follow a request inside one attempt: the same once more, or the next hop of a redirect,
+as browsers take it. Pure; a hop passes the same egress rules as the first."""
 
 from typing import Final
 from urllib.parse import urljoin
@@ -79,3 +79,13 @@ def _is_same_origin(here: Target, there: Target) -> bool:
         return False
     upgraded = (here.scheme, here.port, there.scheme, there.port) == ("http", 80, "https", 443)
     return upgraded or (here.scheme == there.scheme and here.port == there.port)
+
+
+_REPEATABLE_METHODS: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})
+"""Methods whose second request leaves the target as the first did (RFC 9110, 9.2.2)."""
+
+
+def can_send_again(request: Request) -> bool:
+    """Tell whether a request that was written may be sent again, once, when its kept connection
+    ended before a byte of the answer. The target may have acted on it: nobody can know."""
+    return request.may_resend and request.method in _REPEATABLE_METHODS

@@ -248,27 +248,19 @@ class Router:
         INVALID_ID."""
         methods = self._fixed.get(path)
         if methods is not None:
-            return self._pick(method, path, methods), {}
-        segments = _split(path, raw_path)
+            return methods.get(method) or _find_other(method, path, methods), {}
+        if b"%" in raw_path:
+            # Decoded by segment, so that %2F stays inside an id and bad UTF-8 is seen and not
+            # replaced.
+            segments = [_unquote(segment) for segment in raw_path.split(b"/")]
+        else:
+            segments = path.split("/")
         found = _walk(self._root, segments, 1)
         if found is None:
             raise NotFoundError(f"there is nothing at {path[:200]}; /openapi.json lists every path")
         methods, rest_from = found
-        route = self._pick(method, path, methods)
+        route = methods.get(method) or _find_other(method, path, methods)
         return route, _convert(route, segments, rest_from)
-
-    def _pick(self, method: str, path: str, methods: dict[str, AnyRoute]) -> AnyRoute:
-        route = methods.get(method)
-        if route is None and method == "HEAD":
-            route = methods.get("GET")
-        if route is None:
-            allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])} - {"WEBSOCKET"})
-            if not allowed:
-                raise InvalidError(f"{path[:200]} is a WebSocket: ask for an upgrade")
-            raise MethodError(
-                f"{method} is not possible here; allowed: {', '.join(allowed)}", allow=allowed
-            )
-        return route
 
     def _add(self, route: AnyRoute) -> None:
         if not route.converters:
@@ -313,11 +305,16 @@ def _walk(
     return (node.rest, at) if node.rest else None
 
 
-def _split(path: str, raw_path: bytes) -> list[str]:
-    if b"%" not in raw_path:
-        return path.split("/")
-    # Decoded by segment, so that %2F stays inside an id and bad UTF-8 is seen and not replaced.
-    return [_unquote(segment) for segment in raw_path.split(b"/")]
+def _find_other(method: str, path: str, methods: dict[str, AnyRoute]) -> AnyRoute:
+    """The route for a method that has none of its own: HEAD is GET without its body."""
+    if method == "HEAD" and "GET" in methods:
+        return methods["GET"]
+    allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])} - {"WEBSOCKET"})
+    if not allowed:
+        raise InvalidError(f"{path[:200]} is a WebSocket: ask for an upgrade")
+    raise MethodError(
+        f"{method} is not possible here; allowed: {', '.join(allowed)}", allow=allowed
+    )
 
 
 def _unquote(segment: bytes) -> str:

@@ -289,7 +289,7 @@ def show_run(run: Run, task: Task | None) -> RunShown:
         start_time=show_time(run.start_time),
         end_time=show_time(run.end_time),
         status=run.status,
-        final_status=final_status(run),
+        final_status=final_status(run.status),
         reason=run.reason,
         attempt=run.attempt,
         trigger=run.trigger,

@@ -1,7 +1,7 @@
 """The tasks surface (T and C), put together: services, engine, routes, metrics."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from prometheus_client import Histogram
@@ -40,7 +40,6 @@ from ksana.engine.tasks.recorder import RunObserver
 from ksana.engine.tasks.rescue import RescueEngine
 from ksana.engine.tasks.resealing import Resealer
 from ksana.engine.tasks.run_history import RunHistory, add_run_history
-from ksana.engine.tasks.run_log import RunLog
 from ksana.engine.tasks.task_secrets import TaskSecrets
 from ksana.ports.handover import NO_NODES, NO_QUEUE, QueueJobs, RunNodeJobs
 from ksana.ports.store import Store
@@ -128,11 +127,12 @@ class TaskMetrics:
         if self._spans is not None:
             self._spans.called(over)
 
-    def recorded(self, over: AttemptOver, status: str) -> None:
-        task_id = over.held.task.id
-        self._durations.child(task_id).observe((over.ended_at - over.started_at) / SECOND)
-        if status == "RETRYING":
-            self._retries.child(task_id).inc()
+    def recorded(self, ended: Sequence[tuple[AttemptOver, str]]) -> None:
+        for over, status in ended:
+            task_id = over.held.task.id
+            self._durations.child(task_id).observe((over.ended_at - over.started_at) / SECOND)
+            if status == "RETRYING":
+                self._retries.child(task_id).inc()
 
 
 class TaskFigures:
@@ -187,22 +187,21 @@ def make_surface(core: CoreServices) -> Surface:
     limits, me = settings.section(TaskSettings), core.membership.instance_id
     metrics, history = TaskMetrics(core), RunHistory(store, clock)
     figures = TaskFigures(store, clock, metrics.know_tasks)
-    others = (RunLog(), history)
     secrets = TaskSecrets(core.secrets)
     resealer = Resealer(store, clock, secrets)
-    delivery = _make_delivery(core, metrics, others, secrets)
+    delivery = _make_delivery(core, metrics, (history,), secrets)
     firing = FiringEngine(
         store,
         clock,
         me,
-        delivery.slot_budget,
+        delivery.dispatcher.slot_budget,
         delivery.take,
         metrics,
         batch_limit=limits.batch_limit,
         poll_us=limits.poll_interval_us,
         secrets=secrets,
     )
-    queue_runs, node_runs = _make_job_runs(core, delivery, (metrics, *others))
+    queue_runs, node_runs = _make_job_runs(core, delivery, (metrics, history))
     rescue = RescueEngine(
         store,
         clock,

@@ -127,7 +127,7 @@ def submitted(job_id: str, priority: str, cost_units: int) -> EventText:
 
 def claim_data(worker_id: str) -> str:
     """The data of JOB_CLAIMED: the same for all jobs of a claim."""
-    return encode({"worker_id": worker_id})
+    return _encode_json({"worker_id": worker_id}).decode()
 
 
 def claim_expired(job_id: str, worker_id: str | None, state: str) -> EventText:

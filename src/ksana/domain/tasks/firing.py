@@ -60,6 +60,8 @@ class Firing(msgspec.Struct, frozen=True, gc=False):
     next_slot_at: Instant | None
     fire_at: Instant | None
     started: int
+    last_status: str = ""
+    """What becomes of the task's `last_status`; empty if it stays."""
     misfire: Misfire | None = None
     is_missed: bool = False
     """A one-time slot that passed while nobody ran and will not be made up."""
@@ -186,7 +188,8 @@ def _plan(
         next_slot = None
     fire_at = None if next_slot is None else due_at
     is_missed = misfire is not None and not runs and isinstance(definition.schedule, Once)
-    return Firing(tuple(runs), next_slot, fire_at, started, misfire, is_missed)
+    last_status = "missed" if is_missed else "skipped" if runs and runs[-1].start == "skip" else ""
+    return Firing(tuple(runs), next_slot, fire_at, started, last_status, misfire, is_missed)
 
 
 def prompt_due_at(
@@ -213,7 +216,8 @@ def leave_out(
     if len(runs) == len(decision.runs):
         return decision
     started = sum(run.start != "skip" for run in runs)
-    return msgspec.structs.replace(decision, runs=runs, started=started)
+    last_status = "skipped" if runs and runs[-1].start == "skip" else ""
+    return msgspec.structs.replace(decision, runs=runs, started=started, last_status=last_status)
 
 
 def drop_due(task: Task, now: Instant, outages: list[Outage], reason: str) -> list[Firing]:

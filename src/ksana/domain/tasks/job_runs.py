@@ -13,15 +13,21 @@ from ksana.base.errors import InvalidError
 from ksana.base.instant import Instant, format_instant
 from ksana.domain.handover import EndKind, HandedEnd, HandedJob
 from ksana.domain.tasks.changes import AttemptRecord, RunChange, facts, move, start
-from ksana.domain.tasks.classify import Outcome as VerdictOutcome
-from ksana.domain.tasks.classify import Verdict, clip_error
-from ksana.domain.tasks.outcome import UNKNOWN, Outcome, decide_outcome, end_attempt
+from ksana.domain.tasks.outcome import (
+    UNKNOWN,
+    Outcome,
+    Verdict,
+    VerdictKind,
+    clip_error,
+    decide_outcome,
+    end_attempt,
+)
 from ksana.domain.tasks.records import ClaimedRun, Definition, Run
 
 OVERDUE: Final = "the job did not end in time"
 GONE: Final = "the job is gone, and nobody knows what came of it"
 
-_OUTCOMES: Final[dict[EndKind, VerdictOutcome]] = {
+_OUTCOMES: Final[dict[EndKind, VerdictKind]] = {
     "done": "success",
     "failed": "retry",
     "gave_up": "fail",

@@ -39,16 +39,19 @@ class Pump:
         step: Callable[[], Awaitable[Instant | None]],
         poll_us: Micros = 5 * SECOND,
         min_interval_us: Micros = 0,
+        delay_us: Micros = 0,
     ) -> None:
         """`min_interval_us` is the least time from the start of one step to the next, unless the
         step answered AGAIN: under load a few milliseconds make one commit of many, and a step after
-        a pause is not delayed at all."""
+        a pause is not delayed at all. `delay_us` is how long a signal may wait: for a step that has
+        nothing to do before."""
         self.name = name
         self.steps = 0
         self._clock = clock
         self._step = step
         self._poll_us = max(poll_us, MILLISECOND)
         self.min_interval_us = min_interval_us
+        self._delay_us = delay_us
         self._wake = asyncio.Event()
         self._backoff_us: Micros = 0
 
@@ -85,8 +88,13 @@ class Pump:
 
     async def _park(self, due_at: Instant | None) -> None:
         poll_at = self._clock.monotonic() + self._poll_us
-        while not self._wake.is_set():
+        while True:
             now = self._clock.now()
+            if self._wake.is_set():
+                if not self._delay_us:
+                    break
+                self._wake.clear()
+                due_at = min(now + self._delay_us, due_at or now + self._delay_us)
             rest_us = poll_at - self._clock.monotonic()
             if due_at is not None:
                 rest_us = min(rest_us, due_at - now)

@@ -28,7 +28,7 @@ from ksana.domain.queue.jobs import LeaseWithJob
 from ksana.domain.queue.turns import Turns
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.queue.claims import ClaimPoll, notify_of
-from ksana.engine.queue.job_writer import write_changes
+from ksana.engine.queue.job_writer import write_held
 from ksana.ports.queue.tables import QueueDue, QueueTx
 from ksana.ports.store import Store
 
@@ -37,12 +37,6 @@ SWEEP: Final = 200
 
 POLL: Final[Micros] = 2 * SECOND
 RECOUNT_EVERY: Final[Micros] = 60 * MINUTE
-
-
-def write_held(tx: QueueTx, changes: Sequence[JobChange]) -> None:
-    """Write changes of jobs that this transaction holds: no guard can say no."""
-    if not write_changes(tx, changes):
-        raise AssertionError("a job or a lease that was held is no longer as it was found")
 
 
 def expire_leases(tx: QueueTx, held: Sequence[LeaseWithJob]) -> list[JobChange]:

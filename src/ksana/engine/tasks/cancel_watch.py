@@ -25,7 +25,7 @@ class CancelWatch:
         self._clock = clock
         self._dispatcher = dispatcher
         self._claimer = claimer
-        self.pump = Pump("cancels", clock, self._look, poll_us=30 * SECOND)
+        self.pump = Pump("cancels", clock, self._look, poll_us=30 * SECOND, delay_us=LOOK_EVERY)
 
     async def _look(self) -> Instant | None:
         # Calls that just began are left for the next look: most end before it.

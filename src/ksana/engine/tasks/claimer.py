@@ -52,6 +52,7 @@ class Claimer:
                 self.on_place(host)
             else:
                 self._ready[host] = None
+        self._watch_slots()
 
     async def _claim(self) -> Instant | None:
         if self._stopped or not self._dispatcher.is_lease_held:
@@ -73,7 +74,12 @@ class Claimer:
             else:
                 left = True
             self._dispatcher.take(claimed, watermark)
+        self._watch_slots()
         return AGAIN if left else None
+
+    def _watch_slots(self) -> None:
+        """Have a free slot told as long as runs wait for one."""
+        self._dispatcher.on_free = self.pump.signal if self._ready else None
 
 
 def claim_ready(

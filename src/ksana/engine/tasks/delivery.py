@@ -22,9 +22,7 @@ from ksana.engine.tasks.cancel_watch import CancelWatch
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.claimer import Claimer
 from ksana.engine.tasks.dispatcher import Dispatcher, InstanceLease
-from ksana.engine.tasks.host_limits import HostQueue, SlotBudget
-from ksana.engine.tasks.outcomes import Recorded
-from ksana.engine.tasks.recorder import Recorder, RunObserver
+from ksana.engine.tasks.recorder import Recorded, Recorder, RunObserver
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.caller import Caller
 from ksana.ports.store import Store
@@ -59,7 +57,6 @@ class Delivery:
     ) -> None:
         self._clock = clock
         self._metrics = metrics
-        self._stopped = False
         self._quiet = asyncio.Event()
         self.on_wakes: Callable[[], None] = lambda: None
         self.on_abort: Callable[[int], None] = lambda run_id: None
@@ -91,16 +88,11 @@ class Delivery:
         self.claimer.on_place = self._on_place
         self.dispatcher.on_blocked = self.recorder.pump.signal
         self.dispatcher.on_first_call = self.cancel_watch.pump.signal
-        self.dispatcher.on_ended = self._on_ended
 
     @property
     def pumps(self) -> tuple[Pump, ...]:
         """The loops to run."""
         return self.recorder.pump, self.claimer.pump, self.cancel_watch.pump
-
-    def slot_budget(self) -> SlotBudget:
-        """How many runs firing may claim for us right now."""
-        return SlotBudget({}, 0, 0) if self._stopped else self.dispatcher.slot_budget()
 
     def take(
         self, claimed: list[ClaimedRun], ready_hosts: Iterable[str], watermark: int = 0
@@ -139,7 +131,7 @@ class Delivery:
 
     async def drain(self) -> None:
         """Take nothing more; wait until what is claimed was sent and recorded."""
-        self._stopped = True
+        self.dispatcher.is_stopped = True
         self.claimer.stop()
         while not (self.dispatcher.is_idle and self.recorder.is_idle):
             self._quiet.clear()
@@ -147,20 +139,16 @@ class Delivery:
 
     def close(self) -> None:
         """Abort what is left; the rescue of orphans has it."""
-        self._stopped = True
+        self.dispatcher.is_stopped = True
         self.claimer.stop()
         self.dispatcher.close()
 
     def _on_over(self, over: AttemptOver) -> None:
         self._metrics.called(over)
-        if not (self._stopped and over.reply.kind == "aborted"):
-            self.recorder.add(over)
-
-    def _on_ended(self, queue: HostQueue) -> None:
-        if not queue.waiting:
-            self.claimer.look_again()
-        if not self.dispatcher.in_flight:
+        if self.dispatcher.is_stopped and over.reply.kind == "aborted":
             self._quiet.set()
+        else:
+            self.recorder.add(over)
 
     def _on_place(self, place: str) -> None:
         start = self.on_places.get(place)
@@ -169,5 +157,6 @@ class Delivery:
 
     def _on_recorded(self, recorded: Recorded) -> None:
         self.dispatcher.move_watermark(recorded.watermark)
-        self.on_handled(recorded.ready_hosts, recorded.wakes)
+        if recorded.ready_hosts or recorded.wakes:
+            self.on_handled(recorded.ready_hosts, recorded.wakes)
         self._quiet.set()

@@ -10,6 +10,7 @@ writes the request to it, for looking up a name and connecting take time as well
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from ksana.base.clock import Clock
@@ -19,9 +20,53 @@ from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue, SlotBudget
 from ksana.engine.tasks.requests import Built, build_request, shown_reply
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
-from ksana.engine.tasks.watermark import Watermark
 from ksana.ports.caller import NOT_OURS, Call, Caller, Reply, Timing
 from ksana.ports.store import Store
+
+
+class Watermark:
+    """The stored watermark, and the hosts whose next run lies above it."""
+
+    def __init__(self) -> None:
+        self.stored = 0
+        self._queues: dict[HostQueue, None] = {}
+        self.blocked: dict[HostQueue, None] = {}
+        """Hosts that wait for it to move."""
+
+    def watch(self, queue: HostQueue) -> None:
+        """Runs wait at this host."""
+        self._queues[queue] = None
+
+    def count_waiting(self) -> int:
+        """How many runs wait here, at all hosts."""
+        return sum(len(queue.waiting) for queue in self._queues)
+
+    def allows_next(self, queue: HostQueue) -> bool:
+        """Whether the next run of a host may be sent. If not, the host is remembered."""
+        if queue.waiting[0].run_id <= self.stored:
+            return True
+        self.blocked[queue] = None
+        return False
+
+    def find_next(self, now_mono: Micros) -> int:
+        """How far the watermark should be for what is sent soon; 0 if it is far enough."""
+        wanted = self.stored
+        for queue in list(self._queues):
+            if not queue.waiting:
+                del self._queues[queue]
+                continue
+            soon = islice(queue.waiting, queue.soon(now_mono))
+            wanted = max(wanted, max(run.run_id for run in soon))
+        return wanted if wanted > self.stored else 0
+
+    def move(self, stored: int) -> list[HostQueue]:
+        """The watermark is on disk. Answer the hosts that waited for it."""
+        if stored <= self.stored:
+            return []
+        self.stored = stored
+        blocked, self.blocked = self.blocked, {}
+        return list(blocked)
+
 
 MAX_IDLE_HOSTS = 10_000
 _NO_CALLS: Final = {QUEUE_PLACE: 0, NODE_PLACE: 0}
@@ -92,8 +137,10 @@ class Dispatcher:
         """A call begins while none is in flight."""
         self.on_blocked: Callable[[], None] = lambda: None
         """The watermark must move before something can be sent."""
-        self.on_ended: Callable[[HostQueue], None] = lambda queue: None
-        """A call of this host ended, and its slot was given away if anybody waited for it."""
+        self.on_free: Callable[[], None] | None = None
+        """A slot may have come free. Set while runs in the store wait for one."""
+        self.is_stopped = False
+        """Nothing more is to be claimed."""
 
     @property
     def is_lease_held(self) -> bool:
@@ -108,7 +155,7 @@ class Dispatcher:
     def slot_budget(self) -> SlotBudget:
         """How many runs may be claimed for us right now."""
         generation = self._lease.generation
-        if not self._lease.is_held():
+        if self.is_stopped or not self._lease.is_held():
             return SlotBudget({}, 0, 0)
         mono, prefetch = self._clock.monotonic(), ALONE if self._store.sole else SHARED
         by_host = {host: queue.room(mono) for host, queue in self._queues.items()}
@@ -229,7 +276,10 @@ class Dispatcher:
             queue.ended(since_mono, self._clock.monotonic())
             is_held_back = reply.kind == "aborted" and not reply.sends and not may_send()
             self._end(run, None if is_held_back else built, reply, now)
-            self._refill(queue)
+            if queue.waiting or self._slots.waiting:
+                self._refill(queue)
+            if self.on_free is not None and not queue.waiting:
+                self.on_free()
 
         queue.began(since_mono)
         if not self.in_flight:
@@ -239,17 +289,16 @@ class Dispatcher:
 
     def _end(self, run: ClaimedRun, built: Built | None, reply: Reply, started_at: Instant) -> None:
         request, shown = built or (None, None)
-        if request is not None:
-            reply = shown_reply(request, reply)
+        if request is not None and request.secrets is not None:
+            reply = shown_reply(reply, request.secrets)
         ended_at = max(started_at, self._clock.now())
         self._on_over(AttemptOver(run, request, shown, reply, started_at, ended_at))
 
     def _refill(self, queue: HostQueue) -> None:
         """A call ended: its slot goes to whoever waits longest, be it the same host."""
-        if not self._slots.is_anyone_waiting():
+        if not self._slots.waiting:
             self._fill(queue)
         else:
             if queue.waiting:
                 self._slots.wait_for_turn(queue)
             self.give_turns()
-        self.on_ended(queue)

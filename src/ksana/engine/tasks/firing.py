@@ -170,7 +170,10 @@ def fire_due(
         if (due[0].fire_at or 0) <= windows.lived_until:
             decided = _leave_out_claimed(tx, due, decided, windows)
         is_ours = tx.tasks.advance_unchanged(
-            [_advance(task, one) for task, one in zip(due, decided, strict=True)]
+            [
+                Advance(task, one.next_slot_at, one.fire_at, one.started, one.last_status)
+                for task, one in zip(due, decided, strict=True)
+            ]
         )
         planned: list[tuple[Task, PlannedRun]] = []
         for task, decision, ours in zip(due, decided, is_ours, strict=True):
@@ -196,12 +199,6 @@ def _leave_out_claimed(
     return [
         rules.leave_out(task, one, claimed, windows) for task, one in zip(due, decided, strict=True)
     ]
-
-
-def _advance(task: Task, decision: Firing) -> Advance:
-    is_skipped = bool(decision.runs) and decision.runs[-1].start == "skip"
-    last_status = "missed" if decision.is_missed else "skipped" if is_skipped else ""
-    return Advance(task, decision.next_slot_at, decision.fire_at, decision.started, last_status)
 
 
 def _write_planned(
@@ -240,7 +237,8 @@ def _write_planned(
             )
         elif run.is_ready:
             fired.ready_hosts.add(run.host)
-    soon = [run.run_id for run in fired.claimed if budget.take_soon(run.host)]
+    pairs = zip(fired.claimed, budget.taken, strict=True)
+    soon = [run.run_id for run, is_soon in pairs if is_soon]
     if soon:
         fired.watermark = soon[-1]
         tx.instances.note_begun(instance_id, fired.watermark)

@@ -57,9 +57,10 @@ _STALE_LOOK: Final[Micros] = 50 * MILLISECOND
 
 class SlotBudget:
     """A snapshot of how many runs may be claimed now, taken on the event loop and used up in a
-    transaction. `lease` is the generation of our lease at that moment."""
+    transaction. `lease` is the generation of our lease at that moment. `taken` tells of each slot
+    that was taken whether its call begins soon."""
 
-    __slots__ = ("_by_host", "_default", "_soon", "_soon_default", "_total", "lease")
+    __slots__ = ("_by_host", "_default", "_soon", "_soon_default", "_total", "lease", "taken")
 
     def __init__(
         self,
@@ -77,6 +78,7 @@ class SlotBudget:
         self._soon = soon or {}
         self._soon_default = soon_default
         self.lease = lease
+        self.taken: list[bool] = []
 
     def copy(self) -> "SlotBudget":
         """A copy to use up."""
@@ -96,13 +98,10 @@ class SlotBudget:
             return False
         self._by_host[host] = room - 1
         self._total -= 1
-        return True
-
-    def take_soon(self, host: str) -> bool:
-        """Whether the run that was just given a slot is sent soon."""
         soon = self._soon.get(host, self._soon_default)
         self._soon[host] = soon - 1
-        return soon > 0
+        self.taken.append(soon > 0)
+        return True
 
 
 class HostQueue:
@@ -211,6 +210,8 @@ class CallSlots:
         self._workers = workers
         self._turn: deque[HostQueue] = deque()
         self._slow_turn: deque[HostQueue] = deque()
+        self.waiting = 0
+        """Hosts that wait for their turn."""
         self._is_slow_first = False
         self._stale = 0
         self._nameless = 0
@@ -231,6 +232,7 @@ class CallSlots:
         """Let a host wait for its turn."""
         if not queue.is_in_turn:
             queue.is_in_turn = True
+            self.waiting += 1
             (self._slow_turn if queue.is_slow else self._turn).append(queue)
 
     def next_queue(self, now_mono: Micros) -> HostQueue | None:
@@ -243,12 +245,9 @@ class CallSlots:
             if turn and self.has_slot(turn[0], now_mono):
                 queue = turn.popleft()
                 queue.is_in_turn = False
+                self.waiting -= 1
                 return queue
         return None
-
-    def is_anyone_waiting(self) -> bool:
-        """Whether a host waits for its turn."""
-        return bool(self._turn or self._slow_turn)
 
     def _look(self, now_mono: Micros) -> None:
         """Count the calls that are stale, and apart from them those that wait for a name."""

@@ -38,7 +38,7 @@ from ksana.engine.tasks.claimed_run import (
     waiting_run_of,
 )
 from ksana.engine.tasks.payloads import build_queue_order
-from ksana.engine.tasks.recorder import RunObserver
+from ksana.engine.tasks.recorder import WELL, RunObserver, log_failures
 from ksana.engine.tasks.run_writer import write_changes
 from ksana.ports.handover import HandoverTx, QueueJobs, QueueOrder
 from ksana.ports.store import Store
@@ -140,8 +140,8 @@ class QueueRuns:
     def tell(self, overs: list[tuple[AttemptOver, str]]) -> None:
         """These attempts ended, and it is committed."""
         for observer in self._observers:
-            for over, status in overs:
-                observer.recorded(over, status)
+            observer.recorded(overs)
+        log_failures([one for one in overs if one[1] not in WELL])
 
     def _tell(self, handled: Handled) -> None:
         self.tell(handled.overs)

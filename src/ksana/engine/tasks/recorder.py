@@ -1,20 +1,178 @@
-"""The recorder: attempts that ended are gathered and written in the next group commit."""
+"""The recorder: attempts that ended are gathered and written in the next group commit, one
+transaction for all of them, each write fenced by its run's token."""
 
-from collections.abc import Callable
+import base64
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
 from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
-from ksana.base.instant import MILLISECOND, SECOND, Instant
+from ksana.base.ids import new_token
+from ksana.base.instant import MILLISECOND, SECOND, Instant, format_instant
+from ksana.domain.tasks import rescue
+from ksana.domain.tasks.changes import ALERTING, AttemptRecord, RunChange
+from ksana.domain.tasks.job_runs import end_by_job
+from ksana.domain.tasks.outcome import classify, decide_attempt, end_attempt
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.claimed_run import AttemptOver
-from ksana.engine.tasks.outcomes import Recorded, record_outcomes
-from ksana.engine.tasks.watermark import Watermark
+from ksana.engine.tasks.dispatcher import Watermark
+from ksana.engine.tasks.requests import shown_body
+from ksana.engine.tasks.run_writer import write_changes
+from ksana.ports.caller import Timing
 from ksana.ports.store import Store
+from ksana.ports.tasks.tables import TasksTx
+
+WELL: Final = frozenset({"SUCCESS", "CALLBACK_PENDING", "CALLBACK_SUCCESS"})
+"""Statuses of runs whose attempt did not fail."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Recorded(msgspec.Struct):
+    """What a batch of outcomes came to."""
+
+    ready_hosts: set[str]
+    wakes: bool
+    statuses: list[tuple[AttemptOver, str]]
+    refused: int
+    watermark: int = 0
+    """The watermark that was written with them; 0 if none was."""
+
+
+def record_outcomes(
+    tx: TasksTx, ended: list[AttemptOver], sole: bool, instance_id: str = "", watermark: int = 0
+) -> Recorded:
+    """Write every outcome that is still ours to write; the rest are counted and let go. With
+    `watermark` the instance's watermark is moved in the same transaction."""
+    if not sole:  # every instance changes tasks in one order, or two would wait for each other
+        ended = sorted(ended, key=lambda one: one.held.task.id)
+    overs: list[AttemptOver] = []
+    changes: list[RunChange] = []
+    refused: list[AttemptOver] = []
+    for over in ended:
+        change = _change_of(tx, over)
+        if change is None:
+            refused.append(over)
+        else:
+            overs.append(over)
+            changes.append(change)
+    written = write_changes(tx, changes, lock=not sole)
+    statuses: list[tuple[AttemptOver, str]] = []
+    for over, change, is_done in zip(overs, changes, written.done, strict=True):
+        if is_done:
+            statuses.append((over, change.new))
+        else:
+            refused.append(over)
+    for over in refused:
+        _refuse(tx, over)
+    if watermark:
+        tx.instances.note_begun(instance_id, watermark)
+    return Recorded(written.ready_hosts, written.wakes, statuses, len(refused), watermark)
+
+
+def _change_of(tx: TasksTx, over: AttemptOver) -> RunChange | None:
+    """The change an attempt's end makes; None if its run is another's already."""
+    held, reply, now = over.held, over.reply, tx.now
+    if over.job is not None and over.job.end is not None:
+        return end_by_job(held, over.job, over.job.end, over.ended_at, now)
+    if over.request is None and reply.kind == "aborted":
+        # Never sent, because the lease of this instance was lost: no attempt was made.
+        run = tx.runs.find(held.run_id)
+        if run is None or run.status != "RUNNING" or run.token != held.token:
+            return None
+        return rescue.give_back(run, now, new_token())
+    verdict = classify(reply.kind, reply.status, reply.retry_after, now, reply.error)
+    decided = decide_attempt(held, verdict, reply.kind, reply.sends, now)
+    return end_attempt(
+        held,
+        decided,
+        verdict.error,
+        _record_of(over),
+        attempt_entry(over, decided.status, verdict.error),
+        over.started_at,
+        over.ended_at,
+    )
+
+
+def _record_of(over: AttemptOver) -> AttemptRecord:
+    reply, request = over.reply, over.request
+    body: str | None = None
+    encoding = None
+    if reply.body:
+        body, encoding = _text(reply.body)
+    elif reply.kind == "answered":
+        body = ""
+    # By position, in the order of the fields: there is one for every call.
+    return AttemptRecord(
+        over.shown_headers,
+        None if request is None else shown_body(request),
+        reply.status,
+        body,
+        reply.truncated,
+        encoding,
+    )
+
+
+def _text(body: bytes) -> tuple[str, str | None]:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(body).decode(), "base64"
+    if "\x00" in text:  # PostgreSQL cannot keep it as text
+        return base64.b64encode(body).decode(), "base64"
+    return text, None
+
+
+class _AttemptEntry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One entry of `attempts[]`. `sends` is shown where it is not 1."""
+
+    attempt: int
+    started_at: str
+    ended_at: str
+    status: str
+    response_code: int | None
+    error: str | None
+    instance: str
+    timing: Timing
+    sends: int = 1
+
+
+def attempt_entry(over: AttemptOver, status: str, error: str | None) -> bytes:
+    """One entry of `attempts[]`, as JSON."""
+    held, reply = over.held, over.reply
+    return _encode(
+        _AttemptEntry(
+            held.attempt,
+            format_instant(over.started_at),
+            format_instant(over.ended_at),
+            status,
+            reply.status,
+            error,
+            held.held_by,
+            reply.timing,
+            reply.sends,
+        )
+    )
+
+
+def _refuse(tx: TasksTx, over: AttemptOver) -> None:
+    """The run is no longer ours: cancelled, ended by its callback, or taken over. The result is
+    dropped, and an event says so."""
+    data = {
+        "task_id": over.held.task.id,
+        "attempt": over.held.attempt,
+        "reason": "TOKEN_VOID",
+        "kind": over.reply.kind,
+        "response_code": over.reply.status,
+    }
+    tx.events.append("RUN", over.held.run_id, "RUN_RESULT_REFUSED", data)
+
 
 _log = structlog.get_logger("ksana.delivery")
+_task_log = structlog.get_logger("ksana.tasks")
 
 MAX_OUTCOMES: Final = 500
 MIN_INTERVAL: Final = 4 * MILLISECOND
@@ -28,8 +186,8 @@ BUSY_INTERVAL: Final = 32 * MILLISECOND
 class RunObserver(Protocol):
     """Is told what becomes of attempts: metrics, logs, history."""
 
-    def recorded(self, over: AttemptOver, status: str) -> None:
-        """It is on disk, and its run has this status now."""
+    def recorded(self, ended: Sequence[tuple[AttemptOver, str]]) -> None:
+        """These are on disk, and the run of each has this status now."""
         ...
 
 
@@ -90,14 +248,15 @@ class Recorder:
             self.pump.min_interval_us = BUSY_INTERVAL if len(batch) >= BUSY else MIN_INTERVAL
             self._on_recorded(recorded)
             for observer in self._observers:
-                observed = observer.recorded
-                for over, status in recorded.statuses:
-                    observed(over, status)
+                observer.recorded(recorded.statuses)
+            failed = [one for one in recorded.statuses if one[1] not in WELL]
+            if failed:
+                log_failures(failed)
         else:
             self._on_recorded(Recorded(set(), False, [], 0))
         if len(self._over) >= MAX_OUTCOMES:
             return AGAIN
-        if self._over or self._watermark.is_blocking:
+        if self._over or self._watermark.blocked:
             self.pump.signal()
         return None
 
@@ -126,4 +285,25 @@ class Recorder:
             one.wakes or other.wakes,
             one.statuses + other.statuses,
             one.refused + other.refused,
+        )
+
+
+def log_failures(failed: Sequence[tuple[AttemptOver, str]]) -> None:
+    """One line for each attempt that failed, once it is recorded. Ends that no attempt made are
+    logged from their events."""
+    for over, status in failed:
+        held, reply = over.held, over.reply
+        members = {"alert": True} if status in ALERTING else {}
+        _task_log.warning(
+            "attempt failed",
+            run_id=held.run_id,
+            task_id=held.task.id,
+            job_id=held.task.job_id,
+            attempt=held.attempt,
+            status=status,
+            err=reply.error or f"HTTP {reply.status}",
+            latency_ms=round(reply.timing.total_ms, 3),
+            target_url=held.task.definition.target_url,
+            trace_id=held.trace_id,
+            **members,
         )

@@ -195,11 +195,8 @@ def shown_body(request: Request) -> str | None:
     return body.decode("utf-8", "replace")
 
 
-def shown_reply(request: Request, reply: Reply) -> Reply:
+def shown_reply(reply: Reply, secrets: Secrets) -> Reply:
     """The reply as stored: what the target repeats of the secrets it was sent reads `***`."""
-    secrets = request.secrets
-    if secrets is None:
-        return reply
     body = mask(reply.body, secrets.values, is_cut=reply.truncated)
     error = None if reply.error is None else secrets.mask(reply.error)
     return msgspec.structs.replace(reply, body=body, error=error)

@@ -9,6 +9,7 @@ sweep goes over all tasks as the net. Looking is done on reading connections; th
 deletes.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from ksana.base.clock import Clock
@@ -56,12 +57,13 @@ class RunHistory:
         self.removed = 0
         self.pump = Pump("run-history", clock, self.step, EVERY)
 
-    def recorded(self, over: AttemptOver, status: str) -> None:
-        """An attempt is on disk. What a target accepted mostly succeeds by its callback, which may
+    def recorded(self, ended: Sequence[tuple[AttemptOver, str]]) -> None:
+        """Attempts are on disk. What a target accepted mostly succeeds by its callback, which may
         come to another instance: it is counted here."""
-        if status in _ENDS:
-            task = over.held.task
-            self.note(task.id, task.definition.options.history_limit)
+        for over, status in ended:
+            if status in _ENDS:
+                task = over.held.task
+                self.note(task.id, task.definition.options.history_limit)
 
     def note(self, task_id: int, keep: int) -> None:
         """A run of the task ended. Called for every one, so it is one look into a dict."""

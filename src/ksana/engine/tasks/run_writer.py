@@ -146,10 +146,7 @@ def _update(tx: TasksTx, changes: Sequence[RunChange]) -> list[bool]:
     """Check the moves and run the guarded UPDATEs. The end of an attempt writes its record too;
     mostly all changes are of one kind."""
     for change in changes:
-        if change.old != change.new:
-            RUN.require(change.old, change.new)
-        elif change.old in RUN.final:  # what keeps the state writes what else is new of a run
-            raise RUN.refuse(change.old, change.new)
+        RUN.require_change(change.old, change.new)
     ends = [change for change in changes if change.record is not None]
     if len(ends) == len(changes):
         return tx.run_changes.finish(changes)

@@ -7,8 +7,8 @@ from typing import Final, Protocol
 import pycurl
 
 from ksana.base.durations import format_duration
-from ksana.domain.tasks.classify import clip_error
 from ksana.domain.tasks.headers import Target
+from ksana.domain.tasks.outcome import clip_error
 from ksana.outbound.curl.handle import CurlHandle
 from ksana.outbound.errors import Failure, describe
 from ksana.outbound.redirects import MAX_HOPS, show_url

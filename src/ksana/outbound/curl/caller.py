@@ -32,8 +32,7 @@ from ksana.outbound.curl.call import CurlCall, make_reply, read_failure
 from ksana.outbound.curl.handle import HARD_CAP, CurlHandle
 from ksana.outbound.curl.multi import LoopMulti
 from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.redirects import REDIRECTS, next_hop, read_location, show_url
-from ksana.outbound.resend import can_send_again
+from ksana.outbound.redirects import REDIRECTS, can_send_again, next_hop, read_location, show_url
 from ksana.outbound.resolver import (
     LookUpFunction,
     LookupResult,

@@ -19,14 +19,11 @@ import pycurl
 
 from ksana.outbound.deadlines import Deadlines
 from ksana.outbound.egress import EgressPolicy
-from ksana.outbound.plain.call import PlainCall
+from ksana.outbound.plain.call import PlainCall, PlainRoute, encode_request, find_route
 from ksana.outbound.plain.connect import ConnectAttempt
-from ksana.outbound.plain.connection import Origin, PlainConnection
-from ksana.outbound.plain.encode_request import PlainRoute, encode_request, find_route
-from ksana.outbound.plain.pool import ConnectionPool
+from ksana.outbound.plain.connection import ConnectionPool, Origin, PlainConnection
 from ksana.outbound.plain.response import ResponseError, ResponseParser, read_common
-from ksana.outbound.redirects import REDIRECTS, join_location, next_hop, show_url
-from ksana.outbound.resend import can_send_again
+from ksana.outbound.redirects import REDIRECTS, can_send_again, join_location, next_hop, show_url
 from ksana.outbound.resolver import LookupResult, Resolver
 from ksana.ports.caller import Call, MaySend, Reply, Request, always
 
@@ -219,8 +216,10 @@ class PlainHttpClient:
             if response is None:
                 call.first_s = now_s
                 request = call.request
-                common = read_common(data)
-                if common is not None and self._fits(request, len(common[1])):
+                cap = self._hard_cap if request.max_body is None else request.max_body
+                # The answer to a HEAD request has no body, whatever it says.
+                common = None if request.method == "HEAD" else read_common(data)
+                if common is not None and len(common[1]) <= min(cap, self._hard_cap):
                     self._release(call, connection, now_s, can_keep=True)
                     status, body = common
                     sends = call.count_sends() if call.sends_of_hops else call.sends
@@ -267,12 +266,6 @@ class PlainHttpClient:
             self._fail_response(call, broken, os_errno=error.errno or 0 if error is not None else 0)
         except Exception as mistake:
             self._fail_unreadable(call, mistake)
-
-    def _fits(self, request: Request, size: int) -> bool:
-        """Tell whether a body is kept whole; the answer to a HEAD request has none, whatever it
-        says."""
-        is_kept = size <= self._hard_cap and (request.max_body is None or size <= request.max_body)
-        return is_kept and request.method != "HEAD"
 
     def _release(
         self, call: PlainCall, connection: PlainConnection, now_s: float, can_keep: bool

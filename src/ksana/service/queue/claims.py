@@ -7,12 +7,13 @@ import msgspec
 
 from ksana.base.ids import new_ordered_uuids, new_tokens
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
-from ksana.domain.queue import after_change, changes
+from ksana.domain.queue import changes, effects
 from ksana.domain.queue.admission import Capacity, Limits, admit_ready
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.classes import JobClass, Wants, accepts
 from ksana.domain.queue.jobs import Job, Lease, ReadyJob
-from ksana.engine.queue.leasing import promote_due, write_held
+from ksana.engine.queue.job_writer import write_held
+from ksana.engine.queue.leasing import promote_due
 from ksana.ports.queue.tables import QueueTx
 
 PROMOTE: Final = 500
@@ -51,14 +52,14 @@ class Claimed(msgspec.Struct, frozen=True):
     def jobs(self) -> list[Job]:
         """The jobs as they are now."""
         at, pairs = self.at, zip(self.taken, self.changes, strict=True)
-        return [after_change.claimed_job(job, change, at) for job, change in pairs]
+        return [effects.claimed_job(job, change, at) for job, change in pairs]
 
     @property
     def leases(self) -> list[Lease]:
         """The leases, in the order of the jobs."""
         if not self.has_leases:
             return []
-        return [after_change.new_lease(change, self.at) for change in self.changes]
+        return [effects.new_lease(change, self.at) for change in self.changes]
 
 
 NOTHING: Final = Claimed()
@@ -83,7 +84,7 @@ class JobClassCache:
 
     def __init__(self) -> None:
         self._mark: tuple[int, int] = (-1, 0)
-        self._classes: tuple[JobClass, ...] = ()
+        self.classes: tuple[JobClass, ...] = ()
         self._filters: dict[Wants, _Filter] = {}
         self.committed: set[int] = set()
         """Classes known to be in the store for good."""
@@ -95,20 +96,16 @@ class JobClassCache:
     def choose(self, tx: QueueTx, wants: Wants, mark: tuple[int, int]) -> tuple[int, ...]:
         """The classes a worker takes jobs from. `mark` changes when a class is added."""
         if mark != self._mark:
-            self._classes = tuple(tx.job_classes.list_classes())
+            self.classes = tuple(tx.job_classes.list_classes())
             self._mark = mark
         found = self._filters.get(wants)
         if found is None or found.mark != mark:
-            class_ids = tuple(kind.id for kind in self._classes if accepts(kind, wants))
+            class_ids = tuple(kind.id for kind in self.classes if accepts(kind, wants))
             if len(self._filters) >= FILTERS:
                 self._filters.clear()
             found = self._filters[wants] = _Filter(class_ids, mark)
         found.seen_at = tx.now
         return found.class_ids
-
-    def is_all(self, class_ids: tuple[int, ...]) -> bool:
-        """Whether these are all classes there are."""
-        return len(class_ids) == len(self._classes)
 
 
 def claim_jobs(
@@ -143,7 +140,7 @@ def claim_jobs(
 def _take(
     tx: QueueTx, class_ids: tuple[int, ...], limit: int, cache: JobClassCache
 ) -> list[ReadyJob]:
-    if not cache.is_all(class_ids):
+    if len(class_ids) < len(cache.classes):
         return list(tx.job_order.take_ready(class_ids, limit))
     jobs = tx.job_order.take_ready(None, limit)
     # A class may have been added since the cache was read: whether the worker takes it is unknown.

@@ -8,7 +8,7 @@ import msgspec
 from ksana.base.errors import ConflictError, NotFoundError
 from ksana.domain.leases import ANYBODY, Proof, Refusal, judge_holder
 from ksana.domain.lifecycle import JOB
-from ksana.domain.queue import after_change, changes, events
+from ksana.domain.queue import changes, effects, events
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.jobs import ENDED, Job, NewJob
@@ -76,7 +76,7 @@ def report_status(tx: QueueTx, report: Report, limits: Limits) -> Job:
     )
     if not is_claim_live or not write_changes(tx, [change]):
         raise claim_ran_out(job)
-    return after_change.held_job(job, change, tx.now)
+    return effects.held_job(job, change, tx.now)
 
 
 def _note_running(tx: QueueTx, job: Job, to: str, report: Report) -> Job:
@@ -99,7 +99,7 @@ def cancel_job(tx: QueueTx, job_id: str, reason: str | None) -> Job:
         change = changes.cancel_job(job, reason)
         if not write_changes(tx, [change]):
             raise AssertionError("a job that was held is no longer as it was found")
-        return after_change.canceled_job(job, change, tx.now)
+        return effects.canceled_job(job, change, tx.now)
     if job.cancel_requested:
         return job
     tx.job_changes.request_cancel(job_id, reason)

@@ -11,7 +11,7 @@ from ksana.base.ids import new_token
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.leases import ANYBODY, Proof, judge_holder
 from ksana.domain.lifecycle import JOB
-from ksana.domain.queue import after_change, changes
+from ksana.domain.queue import changes, effects
 from ksana.domain.queue.admission import (
     RESERVE_GRACE,
     Capacity,
@@ -163,7 +163,7 @@ def _grant(tx: QueueTx, capacity: Capacity, job: Job, request: LeaseRequest) -> 
     if not write_changes(tx, [change]):
         raise claim_ran_out(job)
     tx.capacity.write(capacity.with_grant(job.cost_units, job.job_id))
-    return LeasedJob(after_change.new_lease(change, now), after_change.held_job(job, change, now))
+    return LeasedJob(effects.new_lease(change, now), effects.held_job(job, change, now))
 
 
 def _deny(tx: QueueTx, capacity: Capacity, job: Job, denial: Denial, limits: Limits) -> LeaseDenied:
@@ -189,7 +189,7 @@ def _deny(tx: QueueTx, capacity: Capacity, job: Job, denial: Denial, limits: Lim
     change = changes.deny_lease(job, next_retry_at, until, data)
     if not write_changes(tx, [change]):
         raise claim_ran_out(job)
-    pending = after_change.held_job(job, change, now)
+    pending = effects.held_job(job, change, now)
     return LeaseDenied(denial, wait_us, position, holders, pending)
 
 

@@ -6,12 +6,13 @@ from typing import Generic, TypeVar
 import msgspec
 
 from ksana.base.errors import KsanaError, NotFoundError
-from ksana.domain.queue.after_change import ended_job
 from ksana.domain.queue.attempt_ends import Release, after_release, end_attempt
 from ksana.domain.queue.changes import JobChange
+from ksana.domain.queue.effects import ended_job
 from ksana.domain.queue.jobs import LeasedJob, LeaseWithJob
 from ksana.domain.queue.turns import Turns
-from ksana.engine.queue.leasing import expire_leases, write_held
+from ksana.engine.queue.job_writer import write_held
+from ksana.engine.queue.leasing import expire_leases
 from ksana.ports.queue.tables import QueueTx
 from ksana.service.queue.leases import (
     LeaseAnswer,

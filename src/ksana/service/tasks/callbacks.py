@@ -60,13 +60,9 @@ class Received(msgspec.Struct, frozen=True):
     method: str
 
 
-def final_status(run: Run) -> str | None:
-    """The terminal status as callers see it: CALLBACK_SUCCESS is SUCCESS; None while the run goes
-    on."""
-    return _final_status(run.status)
-
-
-def _final_status(status: str) -> str | None:
+def final_status(status: str) -> str | None:
+    """The terminal status of a run as callers see it: CALLBACK_SUCCESS is SUCCESS; None while it
+    goes on."""
     if status not in RUN.final:
         return None
     return "SUCCESS" if status == "CALLBACK_SUCCESS" else status
@@ -119,22 +115,17 @@ class CallbackService:
 def _by_token(
     tx: TasksTx, token: str, received: Received, ttl_us: Micros, secrets: TaskSecrets
 ) -> tuple[CallbackAnswer, set[str]]:
-    run = _find_by_token(tx, token)
-    if run is None or (run.end_time is not None and tx.now > run.end_time + ttl_us):
-        raise NotFoundError("no run waits for this callback token")
-    return _take(tx, run.id, run.task_id, received, secrets)
-
-
-def _find_by_token(tx: TasksTx, token: str) -> Run | None:
-    """The run of a token. The store has its hash; of a run that was open when tokens came to be
-    hashed it has the token itself, which is shorter, so that a hash is never taken for one."""
+    """The store has the hash of a token; of a run that was open when tokens came to be hashed it
+    has the token itself, which is shorter, so that a hash is never taken for one."""
     stored = [hash_token(token), token] if len(token) == TOKEN_DIGITS else [hash_token(token)]
     for text in stored:
         run_id = tx.runs.find_id(callback_hash=text)
         run = None if run_id is None else tx.runs.find(run_id)
         if run is not None and hmac.compare_digest((run.callback_hash or "").rstrip(), text):
-            return run
-    return None
+            if run.end_time is not None and tx.now > run.end_time + ttl_us:
+                break
+            return _take(tx, run.id, run.task_id, received, secrets, token)
+    raise NotFoundError("no run waits for this callback token")
 
 
 def _by_identity(
@@ -143,11 +134,16 @@ def _by_identity(
     run = tx.runs.find(run_id)
     if run is None or run.task_id != task_id:
         raise NotFoundError(f"task {task_id} has no run {run_id}")
-    return _take(tx, run_id, task_id, received, secrets)
+    return _take(tx, run_id, task_id, received, secrets, None)
 
 
 def _take(
-    tx: TasksTx, run_id: int, task_id: int, received: Received, task_secrets: TaskSecrets
+    tx: TasksTx,
+    run_id: int,
+    task_id: int,
+    received: Received,
+    task_secrets: TaskSecrets,
+    token: str | None,
 ) -> tuple[CallbackAnswer, set[str]]:
     task = tx.tasks.find(task_id, lock=True)
     run = tx.runs.find(run_id, lock=True)
@@ -160,7 +156,7 @@ def _take(
     method = task.definition.callback_method
     if received.method != method:
         raise MethodError(f"this task takes its callback by {method}")
-    received = _mask(received, _secrets_of(task, run, task_secrets))
+    received = _mask(received, _secrets_of(task, run, task_secrets, token))
     status = received.body.status
     if status not in ("SUCCESS", "FAILED", "RUNNING"):
         raise InvalidError("status must be SUCCESS, FAILED or RUNNING", field="status")
@@ -172,15 +168,18 @@ def _take(
                 "CALLBACK_IGNORED",
                 {"task_id": task.id, "status": run.status, "sent": status},
             )
-        return CallbackAnswer(run.id, final_status(run)), set()
+        return CallbackAnswer(run.id, final_status(run.status)), set()
     _keep(tx, run, received, "RECEIVED")
     if status == "RUNNING":
         return _keep_waiting(tx, run, received.body), set()
     return _end(tx, task, run, received.body)
 
 
-def _secrets_of(task: Task, run: Run, task_secrets: TaskSecrets) -> Secrets | None:
-    """What the target knows and may repeat. What cannot be opened here was not sent from here."""
+def _secrets_of(
+    task: Task, run: Run, task_secrets: TaskSecrets, token: str | None
+) -> Secrets | None:
+    """What the target knows and may repeat. What cannot be opened here was not sent from here. The
+    token is derived anew only where it did not come with the callback."""
     found: Secrets | None = None
     with contextlib.suppress(SealError):
         definition = task_secrets.open(task.definition, task.job_id)
@@ -189,9 +188,9 @@ def _secrets_of(task: Task, run: Run, task_secrets: TaskSecrets) -> Secrets | No
             definition.headers.items(), options.secret_headers, options.signing_secret
         )
     with contextlib.suppress(SealError):
-        if run.callback_hash is not None:
-            found = add_token(found, task_secrets.find_token(run.uid, run.callback_hash))
-    return found
+        if token is None and run.callback_hash is not None:
+            token = task_secrets.find_token(run.uid, run.callback_hash)
+    return found if token is None else add_token(found, token)
 
 
 def _mask(received: Received, secrets: Secrets | None) -> Received:
@@ -250,4 +249,4 @@ def _end(tx: TasksTx, task: Task, run: Run, body: CallbackBody) -> tuple[Callbac
         raise ConflictError(
             "the run changed meanwhile: send the callback again", current={"status": run.status}
         )
-    return CallbackAnswer(run.id, _final_status(change.new)), written.ready_hosts
+    return CallbackAnswer(run.id, final_status(change.new)), written.ready_hosts

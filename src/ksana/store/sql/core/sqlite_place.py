@@ -6,13 +6,11 @@ without the database means that the database has vanished.
 """
 
 import os
-import time
 from pathlib import Path
 from typing import Final
 
-from ksana.base.errors import SetupError, StoreDownError
+from ksana.base.errors import SetupError
 
-LOOK_EVERY_S: Final = 1.0
 WAY_BACK: Final = "docs/operate/backup.md, The way back"
 
 
@@ -65,35 +63,3 @@ def note_in(text: str) -> str:
     """The note in a lock file's text, which stands in its second line."""
     lines = text.splitlines()
     return lines[1].strip()[:200] if len(lines) > 1 else ""
-
-
-class FilePlace:
-    """The file that was opened. Used by the one writer, before it writes."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._file = self._identify()
-        self._looked_s = time.monotonic()
-
-    def check(self) -> None:
-        """Raise StoreDownError while another file, or none, is in the place of ours: what would be
-        written now could not be found again. Once a second; a look costs 2 µs."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s < LOOK_EVERY_S:
-            return
-        file = self._identify()
-        if file != self._file:
-            what = "removed" if file is None else "replaced by another"
-            raise StoreDownError(
-                f"the store's file {self._path} was {what} while the server runs: move it back, or "
-                f"stop the server and restore a backup ({WAY_BACK})",
-                retry_after_sec=30,
-            )
-        self._looked_s = now_s
-
-    def _identify(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino

@@ -23,9 +23,9 @@ from ksana.store.sql.core.dialects import (
     SqliteDialect,
     Trouble,
 )
+from ksana.store.sql.core.dialects.sqlite import FilePlace
 from ksana.store.sql.core.durability import list_weaknesses
 from ksana.store.sql.core.migrate import MigrationReport, apply_migrations
-from ksana.store.sql.core.sqlite_place import FilePlace
 from ksana.store.sql.core.statements import load_statements
 from ksana.store.sql.core.tally import Tally, summary
 from ksana.store.sql.core.threads import (

@@ -2,11 +2,9 @@
 
 from ksana.store.sql.queue.capacity import SqlCapacity
 from ksana.store.sql.queue.changes import SqlJobChanges
-from ksana.store.sql.queue.gauges import SqlGauges
 from ksana.store.sql.queue.job_lists import SqlJobLists
-from ksana.store.sql.queue.jobs import SqlJobs
+from ksana.store.sql.queue.jobs import SqlGauges, SqlJobClasses, SqlJobOrder, SqlJobs
 from ksana.store.sql.queue.leases import SqlLeases
-from ksana.store.sql.queue.order import SqlJobClasses, SqlJobOrder
 
 TABLES = {
     "jobs": SqlJobs,

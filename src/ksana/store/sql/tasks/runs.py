@@ -28,9 +28,11 @@ class SqlRuns:
         return None if row is None else read_run(row)
 
     def find_id(self, *, uid: str | None = None, callback_hash: str | None = None) -> int | None:
-        filters = {"uid": uid, "callback_token": callback_hash}
-        rows = self._session.filtered("runs.find_id", filters)
-        return int(rows[0][0]) if rows else None
+        if uid is not None:
+            row = self._session.one("runs.find_id", uid=uid)
+        else:
+            row = self._session.one("runs.find_id_by_token", callback_token=callback_hash)
+        return None if row is None else int(row[0])
 
     def measure_callbacks(self, run_id: int) -> tuple[int, int, bool]:
         row = self._session.one("runs.measure_callbacks", run_id=run_id)

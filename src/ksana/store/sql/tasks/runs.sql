@@ -90,10 +90,12 @@ SELECT DISTINCT open_task FROM task_runs
 WHERE open_task IS NOT NULL AND status = 'SCHEDULED' AND ready_host IS NULL AND is_counted = 1 LIMIT :limit
 
 -- name: find_id
--- A run by one of its other names.
--- filter uid: AND uid = :uid
--- filter callback_token: AND callback_token = :callback_token
-SELECT id FROM task_runs WHERE id > 0 {filters}
+-- A run by its uid.
+SELECT id FROM task_runs WHERE uid = :uid
+
+-- name: find_id_by_token
+-- A run by the hash of its callback token.
+SELECT id FROM task_runs WHERE callback_token = :callback_token
 
 -- name: list_waiting
 -- Runs of a task that wait for their turn, in order.

@@ -1,20 +1,24 @@
 """SQLite: one file, one writer, in our process."""
 
+import os
 import sqlite3
 import time
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ksana.base.clock import Clock
-from ksana.store.sql.core import bulk, sqlite_file
+from ksana.base.errors import StoreDownError
+from ksana.store.sql.core import bulk, sqlite_file, sqlite_place
 from ksana.store.sql.core.dialects.base import Send, Trouble, all_match
 from ksana.store.sql.core.statements import Macros
 
 _PASSING = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM})
 """Out of descriptors or memory, the folder gone or mounted read-only: later perhaps."""
+
+LOOK_EVERY_S: Final = 1.0
 
 _STEPS = 50_000
 """Steps of SQLite's machine between two looks at the clock: some milliseconds."""
@@ -152,3 +156,35 @@ class SqliteDialect:
         if all_match(self, send, cursor, sql, rows):
             return [True] * len(rows)
         return [cursor.execute(sql, row).rowcount == 1 for row in rows]
+
+
+class FilePlace:
+    """The file that was opened. Used by the one writer, before it writes."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file = self._identify()
+        self._looked_s = time.monotonic()
+
+    def check(self) -> None:
+        """Raise StoreDownError while another file, or none, is in the place of ours: what would be
+        written now could not be found again. Once a second; a look costs 2 µs."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_EVERY_S:
+            return
+        file = self._identify()
+        if file != self._file:
+            what = "removed" if file is None else "replaced by another"
+            raise StoreDownError(
+                f"the store's file {self._path} was {what} while the server runs: move it back, or "
+                f"stop the server and restore a backup ({sqlite_place.WAY_BACK})",
+                retry_after_sec=30,
+            )
+        self._looked_s = now_s
+
+    def _identify(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
