@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "ksana"
 MAX_LINES = 400
 MAX_FUNCTION_LINES = 60
+MAX_OPERATIONS = 12
 ENTITIES = {
     *("TASK", "RUN", "JOB", "LEASE", "KEY", "STORE"),
     *("GOV_JOB", "OBJECT", "GATE", "NODE", "SESSION", "NODE_JOB"),
@@ -119,6 +120,45 @@ def test_no_function_is_longer_than_sixty_lines() -> None:
                 if (length := (end or 0) - node.lineno + 1) > MAX_FUNCTION_LINES:
                     found.append(f"{path.relative_to(ROOT)}: {node.name} has {length} lines")
     assert_none(found)
+
+
+def operations_of_ports(source: str) -> dict[str, list[str]]:
+    """What each contract of a port can be asked to do; its properties are what it consists of."""
+    return {
+        node.name: [
+            member.name
+            for member in node.body
+            if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
+            and "property" not in {ast.unparse(mark) for mark in member.decorator_list}
+        ]
+        for node in ast.parse(source).body
+        if isinstance(node, ast.ClassDef)
+        and "Protocol" in {ast.unparse(base) for base in node.bases}
+    }
+
+
+def test_no_port_has_more_than_twelve_operations() -> None:
+    found = {
+        f"{path.relative_to(SOURCE)}: {name}": names
+        for path in sorted((SOURCE / "ports").rglob("*.py"))
+        for name, names in operations_of_ports(path.read_text()).items()
+    }
+    assert sum(map(len, found.values())) > 100, "the ports were found"
+    wide = {name: names for name, names in found.items() if len(names) > MAX_OPERATIONS}
+    assert not wide
+
+
+def test_operations_of_a_port_are_counted_without_its_properties() -> None:
+    source = """
+class Rows(Protocol):
+    @property
+    def now(self): ...
+    def insert(self): ...
+    async def find(self): ...
+class Row(msgspec.Struct):
+    def show(self): ...
+"""
+    assert operations_of_ports(source) == {"Rows": ["insert", "find"]}
 
 
 def test_no_public_class_name_is_used_twice_outside_transfer_types() -> None:

@@ -17,6 +17,7 @@ from ksana.ports.governance.tables import GovernanceJobFilter
 from ksana.ports.retention import OldRows
 from ksana.service.governance import transactions
 from ksana.service.governance.service import GovernanceService
+from ksana.store.sql.governance.due import SqlGovernanceDue
 from ksana.store.sql.governance.jobs import SqlGovernanceJobs
 from ksana.store.sql.governance.objects import SqlGates
 
@@ -190,7 +191,7 @@ def try_once_too_often(patch: Patch) -> None:
 
 
 def expire_nothing(patch: Patch) -> None:
-    patch.setattr(SqlGovernanceJobs, "lock_expired", lambda self, limit: [])
+    patch.setattr(SqlGovernanceDue, "lock_expired", lambda self, limit: [])
 
 
 def raise_dead_letters(patch: Patch) -> None:
@@ -264,18 +265,18 @@ def move_objects_anywhere(patch: Patch) -> None:
 
 def hand_out_before_the_time(patch: Patch) -> None:
     """What falls due later in the same second is handed out."""
-    take = SqlGovernanceJobs.take_due
+    take = SqlGovernanceDue.take_due
 
     def take_early(self: Any, wanted: Any) -> Any:
         return take(self, replace(wanted, now=wanted.now // SECOND * SECOND + SECOND - 1))
 
-    patch.setattr(SqlGovernanceJobs, "take_due", take_early)
+    patch.setattr(SqlGovernanceDue, "take_due", take_early)
 
 
 def take_no_notice_of_priority(patch: Patch) -> None:
-    take = SqlGovernanceJobs.take_due
+    take = SqlGovernanceDue.take_due
     patch.setattr(
-        SqlGovernanceJobs,
+        SqlGovernanceDue,
         "take_due",
         lambda self, wanted: take(self, replace(wanted, order="run_at")),
     )

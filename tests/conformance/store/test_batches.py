@@ -57,7 +57,7 @@ async def test_each_slot_of_many_is_claimed_or_not_by_its_own_guard(
         for task in tasks[::3]:
             # The version rises: the slot seen before is void.
             tx.tasks.delete_if_living(task, task.definition)
-        return tasks, tx.tasks.advance_unchanged(
+        return tasks, tx.task_due.advance_unchanged(
             [Advance(task, tx.now + n, tx.now + n, 1, "") for n, task in enumerate(tasks)]
         )
 
@@ -77,7 +77,7 @@ async def test_when_every_guard_holds_each_row_gets_its_own_values(store: SqlSto
             Advance(task, tx.now + n, None if n % 2 else tx.now + n, n, "missed" if n % 5 else "")
             for n, task in enumerate(tasks)
         ]
-        return tx.now, tasks, tx.tasks.advance_unchanged(changes)
+        return tx.now, tasks, tx.task_due.advance_unchanged(changes)
 
     now, tasks, claimed = await store.transact(advance)
     assert claimed == [True] * 171

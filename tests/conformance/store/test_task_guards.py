@@ -78,11 +78,11 @@ def delete(task: Task) -> Write:
 
 def advance(task: Task) -> Write:
     step = Advance(task, task.next_slot_at, task.fire_at, 1, "success")  # type: ignore[arg-type]
-    return lambda tx: bool(tx.tasks.advance_unchanged([step])[0])
+    return lambda tx: bool(tx.task_due.advance_unchanged([step])[0])
 
 
 def arm(task: Task) -> Write:
-    return lambda tx: bool(tx.tasks.arm_if_ended(task, HOUR, HOUR))
+    return lambda tx: bool(tx.task_due.arm_if_ended(task, HOUR, HOUR))
 
 
 TASK_UNFIT: dict[str, tuple[Callable[[Task], Write], list[dict[str, Any]]]] = {

@@ -226,7 +226,7 @@ def renew_jobs(
 
 def expire_leases(tx: GovernanceTx, limit: int) -> list[GovernanceJob]:
     """Queue jobs again whose lease ran out, or make them dead letters; answer what they are now."""
-    late = tx.governance.lock_expired(limit)
+    late = tx.governance_due.lock_expired(limit)
     if not late:
         return []
     ending = _Ending(tx, late)

@@ -62,7 +62,7 @@ def pull_jobs(tx: GovernanceTx, pull: Pull, rules: Rules, who: Who) -> Pulled:
             actions=pull.actions,
             object_types=pull.object_types,
         )
-        jobs = tx.governance.take_due(wanted)
+        jobs = tx.governance_due.take_due(wanted)
         if not jobs:
             break
         decided = _decide(tx, jobs, pull, rules)
@@ -75,7 +75,7 @@ def pull_jobs(tx: GovernanceTx, pull: Pull, rules: Rules, who: Who) -> Pulled:
         handed += [one for one in decided if one.is_handed_out]
         if len(jobs) < wanted.limit or len(handed) >= pull.limit:
             break
-    next_due_at = None if handed else tx.governance.next_due()[0]
+    next_due_at = None if handed else tx.governance_due.next_due()[0]
     return Pulled(handed=handed, next_due_at=next_due_at)
 
 

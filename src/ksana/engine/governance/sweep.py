@@ -45,7 +45,7 @@ def wake_deferred(tx: GovernanceTx, limit: int, who: Who | None = None) -> int:
     for gate_key in list_opened(tx.gates.list_gates()):
         if woken >= limit:
             break
-        jobs = tx.governance.lock_deferred(gate_key, limit - woken)
+        jobs = tx.governance_due.lock_deferred(gate_key, limit - woken)
         write_changes(tx, who or Who(actor=SYSTEM), [wake(job, tx.now) for job in jobs])
         woken += len(jobs)
     return woken
@@ -59,7 +59,7 @@ def sweep(tx: GovernanceTx, limit: int) -> GovernanceSwept:
         requeued=sum(job.status == "queued" for job in expired),
         woken=woken,
         is_full=len(expired) == limit or woken == limit,
-        next_lease_at=tx.governance.next_due()[1],
+        next_lease_at=tx.governance_due.next_due()[1],
     )
 
 
@@ -95,8 +95,8 @@ class GovernanceSweep:
 def _look(tx: GovernanceTx) -> tuple[bool, Instant | None]:
     """Whether there is anything to do, and when the next lease ends: a read, for mostly there is
     not."""
-    next_at = tx.governance.next_due()[1]
+    next_at = tx.governance_due.next_due()[1]
     if next_at is not None and next_at <= tx.now:
         return True, next_at
     opened = list_opened(tx.gates.list_gates())
-    return any(tx.governance.has_deferred(key) for key in opened), next_at
+    return any(tx.governance_due.has_deferred(key) for key in opened), next_at

@@ -208,9 +208,9 @@ def arm_tasks(tx: TasksTx, task_ids: list[int], windows: ClockWindows, owner: st
             continue
         slot, due_at = found
         if task.fire_at is None:
-            is_armed = tx.tasks.arm_if_ended(task, slot, due_at)
+            is_armed = tx.task_due.arm_if_ended(task, slot, due_at)
         else:
-            [is_armed] = tx.tasks.advance_unchanged([Advance(task, slot, due_at, 0, "")])
+            [is_armed] = tx.task_due.advance_unchanged([Advance(task, slot, due_at, 0, "")])
         if is_armed:
             was = None if task.next_slot_at is None else format_instant(task.next_slot_at)
             data = {"slot": format_instant(slot), "was": was, "reason": "CLOCK_SET_BACK"}

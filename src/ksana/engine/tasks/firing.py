@@ -156,7 +156,7 @@ def fire_due(
 ) -> Fired:
     """Fire everything that is due, up to `limit` tasks. `find` knows tasks by id and version."""
     budget = budget.copy()  # the function may be run again
-    due = tx.tasks.list_due(tx.now, limit, find)
+    due = tx.task_due.list_due(tx.now, limit, find)
     fired = Fired([], set(), None, len(due) == limit, [], len(due), tx.now, due=due)
     if due:
         outages = tx.instances.list_outages(min(task.next_slot_at or tx.now for task in due))
@@ -169,7 +169,7 @@ def fire_due(
         ]
         if (due[0].fire_at or 0) <= windows.lived_until:
             decided = _leave_out_claimed(tx, due, decided, windows)
-        is_ours = tx.tasks.advance_unchanged(
+        is_ours = tx.task_due.advance_unchanged(
             [
                 Advance(task, one.next_slot_at, one.fire_at, one.started, one.last_status)
                 for task, one in zip(due, decided, strict=True)
@@ -184,7 +184,7 @@ def fire_due(
                 planned += [(task, run) for run in decision.runs]
         _write_planned(tx, planned, instance_id, budget, fired, secrets)
     if not fired.is_full:
-        fired.next_at = tx.tasks.next_fire_at()
+        fired.next_at = tx.task_due.next_fire_at()
     return fired
 
 

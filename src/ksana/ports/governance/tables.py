@@ -100,25 +100,8 @@ class GovernanceJobs(Protocol):
         token each had. Raise RuntimeError if a guard fails: then it was not locked."""
         ...
 
-    def take_due(self, wanted: PullFilter) -> list[GovernanceJob]:
-        """Lock queued jobs that are due, in order, passing over those that others have locked. An
-        index range: jobs that are not due, not wanted or not queued cost nothing."""
-        ...
-
     def lock(self, job_ids: Sequence[str]) -> dict[str, LockedJob]:
         """Lock jobs, waiting for others who have them."""
-        ...
-
-    def lock_expired(self, limit: int) -> list[GovernanceJob]:
-        """Lock running jobs whose lease is over by the store's clock, the oldest first."""
-        ...
-
-    def lock_deferred(self, gate_key: str, limit: int) -> list[GovernanceJob]:
-        """Lock jobs that wait for a setting of a gate, the oldest first."""
-        ...
-
-    def has_deferred(self, gate_key: str) -> bool:
-        """Whether a job waits for a setting of a gate."""
         ...
 
     def lock_follow_ups(self, object_keys: Sequence[str]) -> dict[str, GovernanceJob]:
@@ -139,10 +122,6 @@ class GovernanceJobs(Protocol):
         """Jobs, newest first, with a lower number than `before`."""
         ...
 
-    def next_due(self) -> tuple[Instant | None, Instant | None]:
-        """When the next queued job is due, and when the next lease ends."""
-        ...
-
     def find_old(self, before: Instant, after: WalkPlace, limit: int) -> OldRows:
         """Find up to `limit` jobs that ended before. Dead letters are passed over; a bounded number
         of jobs is looked at."""
@@ -150,6 +129,31 @@ class GovernanceJobs(Protocol):
 
     def remove(self, seqs: Sequence[int]) -> int:
         """Remove those of these jobs that have ended and are no dead letters; answer how many."""
+        ...
+
+
+class GovernanceDue(Protocol):
+    """Which jobs of `governance_jobs` wait for somebody: reads by index, each bounded."""
+
+    def take_due(self, wanted: PullFilter) -> list[GovernanceJob]:
+        """Lock queued jobs that are due, in order, passing over those that others have locked. An
+        index range: jobs that are not due, not wanted or not queued cost nothing."""
+        ...
+
+    def lock_expired(self, limit: int) -> list[GovernanceJob]:
+        """Lock running jobs whose lease is over by the store's clock, the oldest first."""
+        ...
+
+    def lock_deferred(self, gate_key: str, limit: int) -> list[GovernanceJob]:
+        """Lock jobs that wait for a setting of a gate, the oldest first."""
+        ...
+
+    def has_deferred(self, gate_key: str) -> bool:
+        """Whether a job waits for a setting of a gate."""
+        ...
+
+    def next_due(self) -> tuple[Instant | None, Instant | None]:
+        """When the next queued job is due, and when the next lease ends."""
         ...
 
 
@@ -270,6 +274,9 @@ class GovernanceTx(DeadLetterTx, Protocol):
 
     @property
     def governance(self) -> GovernanceJobs: ...
+
+    @property
+    def governance_due(self) -> GovernanceDue: ...
 
     @property
     def governance_figures(self) -> GovernanceFigures: ...

@@ -34,7 +34,7 @@ def find_no_task(task_id: int, version: int) -> Task | None:
 
 
 class Tasks(Protocol):
-    """Definitions and where their schedules stand."""
+    """Definitions, and what became of them last."""
 
     def insert(self, tasks: Sequence[Task]) -> list[int]:
         """Write new tasks, complete but for their ids; answer the ids in order. Names and job ids
@@ -79,6 +79,15 @@ class Tasks(Protocol):
         """Living tasks after an id, oldest first."""
         ...
 
+    def note_last(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
+        """Write (task, last_status, last_error) of different tasks, each unless a later fact is
+        known of it."""
+        ...
+
+
+class TaskDue(Protocol):
+    """Where the schedules of tasks stand: which are due, and their slots claimed."""
+
     def list_due(self, now: Instant, limit: int, find: FindTask = find_no_task) -> list[Task]:
         """Armed tasks whose fire_at has come, earliest first, locked; rows another instance is at
         are left out. Of a task that `find` knows with the version it has now only where it stands
@@ -97,11 +106,6 @@ class Tasks(Protocol):
     def arm_if_ended(self, task: Task, slot_at: Instant, fire_at: Instant) -> bool:
         """Arm an enabled task that has no slot left. Answer whether it happened: only if it is
         still so, in the version that was read."""
-        ...
-
-    def note_last(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
-        """Write (task, last_status, last_error) of different tasks, each unless a later fact is
-        known of it."""
         ...
 
 
@@ -174,6 +178,9 @@ class TasksTx(DeadLetterTx, ClockStepTx, Protocol):
 
     @property
     def task_lists(self) -> TaskLists: ...
+
+    @property
+    def task_due(self) -> TaskDue: ...
 
     @property
     def runs(self) -> Runs: ...

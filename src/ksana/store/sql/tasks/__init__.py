@@ -1,6 +1,6 @@
 """Tasks, runs and their history in SQL."""
 
-from ksana.store.sql.tasks.definitions import SqlTasks
+from ksana.store.sql.tasks.definitions import SqlTaskDue, SqlTasks
 from ksana.store.sql.tasks.history import SqlHistory
 from ksana.store.sql.tasks.run_changes import SqlRunChanges
 from ksana.store.sql.tasks.run_due import SqlRunDue
@@ -12,6 +12,7 @@ from ksana.store.sql.tasks.task_lists import SqlTaskLists
 TABLES = {
     "tasks": SqlTasks,
     "task_lists": SqlTaskLists,
+    "task_due": SqlTaskDue,
     "runs": SqlRuns,
     "run_lists": SqlRunLists,
     "run_due": SqlRunDue,

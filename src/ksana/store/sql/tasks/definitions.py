@@ -132,6 +132,23 @@ class SqlTasks:
         )
         return [read_task(row) for row in rows]
 
+    def note_last(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
+        # Few facts are told of many tasks, mostly "success": one statement for each of them.
+        alike: dict[tuple[str, str], list[int]] = {}
+        for task_id, last_status, last_error in facts:
+            alike.setdefault((last_status, last_error[:1024]), []).append(task_id)
+        for (last_status, last_error), ids in alike.items():
+            self._session.run_later(
+                "tasks.note_last", last_status=last_status, last_error=last_error, at=at, ids=ids
+            )
+
+
+class SqlTaskDue:
+    """Where the schedules of tasks stand, in one transaction."""
+
+    def __init__(self, session: Session, _: Any) -> None:
+        self._session = session
+
     def list_due(self, now: Instant, limit: int, find: FindTask = find_no_task) -> list[Task]:
         rows = self._session.all_as(DueRow, "tasks.list_due", now=now, limit=limit)
         # Each is looked up once: what is known may change meanwhile.
@@ -171,16 +188,6 @@ class SqlTasks:
     def arm_if_ended(self, task: Task, slot_at: Instant, fire_at: Instant) -> bool:
         row = {"id": task.id, "version": task.version, "slot_at": slot_at, "fire_at": fire_at}
         return self._session.run("tasks.arm_ended_task", **row) == 1
-
-    def note_last(self, facts: Sequence[tuple[int, str, str]], at: Instant) -> None:
-        # Few facts are told of many tasks, mostly "success": one statement for each of them.
-        alike: dict[tuple[str, str], list[int]] = {}
-        for task_id, last_status, last_error in facts:
-            alike.setdefault((last_status, last_error[:1024]), []).append(task_id)
-        for (last_status, last_error), ids in alike.items():
-            self._session.run_later(
-                "tasks.note_last", last_status=last_status, last_error=last_error, at=at, ids=ids
-            )
 
 
 def _where_it_stands(task: Task, row: DueRow) -> Task:
