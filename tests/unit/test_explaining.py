@@ -36,7 +36,7 @@ EVERY_MINUTE = Every(MINUTE, MADE, False)
 
 WRITERS = [
     "engine/tasks/firing.py",
-    "engine/tasks/outcomes.py",
+    "engine/tasks/recorder.py",
     "engine/tasks/rescue.py",
     "engine/tasks/run_writer.py",
     "service/tasks/definitions.py",

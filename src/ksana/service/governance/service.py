@@ -1,6 +1,5 @@
 """Governance as callers use it: check, one transaction, tell who waits. No HTTP and no SQL."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -28,6 +27,7 @@ from ksana.domain.governance.records import (
     object_key,
 )
 from ksana.engine.core.long_poll import LongPoll, Waiter
+from ksana.engine.core.turns import Turns
 from ksana.engine.governance.ending import (
     Ended,
     ack_jobs,
@@ -80,7 +80,7 @@ class GovernanceService:
             clock, self._read_mark, lambda: not store.sole
         )
         self.sweep = GovernanceSweep(store, clock, self.waiting.notify_all)
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = Turns(clock, AT_ONCE)
         self.on_gate: Callable[[], None] = lambda: None
         """A gate was set here: tells the other instances."""
 
@@ -110,7 +110,7 @@ class GovernanceService:
         until = self._clock.now() + wait_us
         with Waiter(self.waiting, lambda job: _concerns(pull, job)) as waiter:
             while True:
-                pulled = await self._pull_in_turn(pull, who)
+                pulled = await self._pull_in_turn(pull, who, until)
                 if pulled.handed or not await self._wait(waiter, pulled, until) or is_gone():
                     return pulled
 
@@ -123,11 +123,16 @@ class GovernanceService:
             return True
         return self._clock.now() < until and not self.waiting.is_closed
 
-    async def _pull_in_turn(self, pull: Pull, who: Who) -> Pulled:
+    async def _pull_in_turn(self, pull: Pull, who: Who, until: Instant) -> Pulled:
+        """A pull of one who waits anyway: a few at a time on a store that is shared."""
         if self._store.sole:
             return await self._pull(pull, who)
-        async with self._turns:
+        if not await self._turns.take(until):
+            return Pulled([])
+        try:
             return await self._pull(pull, who)
+        finally:
+            self._turns.give_back()
 
     async def _pull(self, pull: Pull, who: Who) -> Pulled:
         pulled = await self._transact(pull_jobs, pull, self.rules, who)

@@ -1,6 +1,5 @@
 """The queue as callers use it: check, one transaction, wake who waits. Knows no HTTP and no SQL."""
 
-import asyncio
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -10,7 +9,7 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
 from ksana.base.ids import new_ordered_uuid, new_ordered_uuids
-from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
+from ksana.base.instant import MILLISECOND, Instant, Micros
 from ksana.domain.handover import pick_handed_over
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
@@ -20,6 +19,7 @@ from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.effects import wake_after
 from ksana.domain.queue.jobs import Job, Lease, LeasedJob, NewJob
 from ksana.engine.core.long_poll import LongPoll
+from ksana.engine.core.turns import Turns
 from ksana.engine.queue.claims import ClaimPoll, notify_of, wait_for_jobs
 from ksana.engine.queue.leasing import Leasing
 from ksana.ports.pages import PageRows
@@ -62,7 +62,7 @@ class QueueService:
         self.leasing = Leasing(store, clock, limits.total, self.poll, self._notify_handed_over)
         self.classes = JobClassCache()
         self._intake: Batcher[NewJob, Job] = Batcher(store, self._enter, self.notify_submitted)
-        self._semaphore = asyncio.Semaphore(AT_ONCE)
+        self._turns = Turns(clock, AT_ONCE)
         self.on_handed_over: Callable[[], None] = lambda: None
         """A job that a run waits for may have ended."""
 
@@ -166,34 +166,15 @@ class QueueService:
     async def _try(self, claim: Claim, until: Instant) -> Claimed:
         """A claim of one who waits anyway. On a store that is shared they try a few at a time: a
         release wakes all of them, and all at once they would keep the next release from the
-        capacity. Nobody stands in that line for longer than it would wait: a job handed to a caller
-        who has given up is lost until its lease runs out."""
+        capacity."""
         if self._store.sole:
             return await self._claim(claim, is_patient=False)
-        if self._semaphore.locked():
-            # Not by asyncio.timeout, which needs a task: the fast path has none.
-            turn = asyncio.ensure_future(self._semaphore.acquire())
-            try:
-                await asyncio.wait((turn,), timeout=max(0, until - self._clock.now()) / SECOND)
-            except asyncio.CancelledError:
-                turn.add_done_callback(self._pass_turn_on)
-                turn.cancel()
-                raise
-            if not turn.done():
-                turn.cancel()
-                return NOTHING
-        else:
-            await self._semaphore.acquire()
+        if not await self._turns.take(until):
+            return NOTHING
         try:
             return await self._claim(claim, is_patient=False)
         finally:
-            self._semaphore.release()
-
-    def _pass_turn_on(self, turn: asyncio.Future[Any]) -> None:
-        """Whoever waited for this turn was cancelled. If it came all the same it goes to the next,
-        or one would be missing for good."""
-        if not turn.cancelled():
-            self._semaphore.release()
+            self._turns.give_back()
 
     async def _claim(self, claim: Claim, *, is_patient: bool = True) -> Claimed:
         claimed = await self._store.transact(
