@@ -33,6 +33,7 @@ from ksana.store.sql.core.threads import (
     InlineExecutor,
     Reader,
     ReaderThreads,
+    WriteExecutor,
     WriterThreads,
 )
 
@@ -66,7 +67,7 @@ class SqlStore:
         self._checkpointer: Checkpointer | None = None
         statements = load_statements(dialect.macros)
         if inline:
-            self._writes: Executor = InlineExecutor(
+            self._writes: WriteExecutor = InlineExecutor(
                 Writer(dialect, statements, clock, self._tally), None
             )
             self._reads: Executor = InlineExecutor(
@@ -137,6 +138,7 @@ class SqlStore:
     async def close(self) -> None:
         # SQLite's log goes with the connection that is closed last, if that one is alone: two
         # readers that end together would each see the other and leave it. So the writer is last.
+        self._writes.refuse()
         await self._lists.close()
         await self._reads.close()
         if self._checkpointer is not None:

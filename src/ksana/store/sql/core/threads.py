@@ -50,6 +50,14 @@ class Executor(Protocol):
     async def close(self) -> None: ...
 
 
+class WriteExecutor(Executor, Protocol):
+    """One that can be told in time that the end is near."""
+
+    def refuse(self) -> None:
+        """Take nothing more; what waits is still done."""
+        ...
+
+
 class CallQueue:
     """What waits for a thread: bounded in number always, and in time when no thread takes anything.
 
@@ -80,6 +88,10 @@ class CallQueue:
             loop.call_later(STALE_SECONDS / 10, self._watch)
         self._queue.put(StoreCall(fn, args, kwargs, future, loop))
         return future
+
+    def refuse(self) -> None:
+        """Take nothing more."""
+        self._is_closed = True
 
     def take(self, limit: int) -> list[StoreCall] | None:
         """Wait for work and take what there is; None when the store is closed and the queue was
@@ -160,7 +172,7 @@ class WriterThreads:
     ) -> None:
         self._after_commits = after_commits
         self._waiting = CallQueue(WAITING_LIMIT)
-        self.start = self._waiting.add
+        self.start, self.refuse = self._waiting.add, self._waiting.refuse
         self._threads = [
             threading.Thread(target=self._serve, args=(writer,), name=f"{name}-{n}", daemon=True)
             for n, writer in enumerate(writers)
@@ -346,6 +358,9 @@ class InlineExecutor:
             self._reader.run(work)
         _settle([work])
         return future
+
+    def refuse(self) -> None:
+        """Nothing waits here, so there is nothing to refuse before the end."""
 
     async def close(self) -> None:
         if self._writer is not None:
