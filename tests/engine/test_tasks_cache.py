@@ -5,7 +5,7 @@ import pytest
 
 from ksana.base.instant import SECOND
 from ksana.domain.tasks.records import Task
-from ksana.engine.tasks.task_cache import TaskCache
+from ksana.engine.tasks.firing import TaskCache
 from ksana.service.tasks.definitions import TaskService
 from tests.api.tasks_ground import SilentHints
 from tests.engine.tasks_world import World, every, once, task_of
