@@ -9,7 +9,7 @@ from ksana.base.clock import SystemClock
 from ksana.base.instant import SECOND
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import Wants
-from ksana.engine.core.turns import Turns
+from ksana.engine.core.turns import WaitTurns
 from ksana.service.queue.claims import Claim, Claimed
 from ksana.service.queue.service import QueueService
 
@@ -34,7 +34,7 @@ async def test_a_claim_that_is_cancelled_in_line_takes_no_turn_with_it(
 ) -> None:
     held: Any = HeldStore()
     service = QueueService(held, SystemClock(), Limits(10))
-    service._turns = Turns(SystemClock(), 1)
+    service._turns = WaitTurns(SystemClock(), 1)
     claim = Claim("w", Wants())
     first = asyncio.create_task(service.claim(claim, 5 * SECOND))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Turns: so many at a time, nobody in line for ever, and none is lost."""
+"""Turns of those who wait: so many at a time, nobody in line for ever, and none is lost."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,7 @@ from ksana.base.clock import SystemClock
 from ksana.base.instant import MILLISECOND, SECOND
 from ksana.domain.governance.jobs import Rules
 from ksana.domain.governance.records import Who
-from ksana.engine.core.turns import Turns
+from ksana.engine.core.turns import WaitTurns
 from ksana.engine.governance.pulling import Pull, Pulled
 from ksana.service.governance.service import AT_ONCE, GovernanceService
 
@@ -24,7 +24,7 @@ async def settle() -> None:
 
 
 async def test_a_turn_that_is_given_back_goes_to_the_first_in_line() -> None:
-    turns = Turns(SystemClock(), 1)
+    turns = WaitTurns(SystemClock(), 1)
     assert await turns.take(in_a_moment())
     order: list[str] = []
 
@@ -47,7 +47,7 @@ async def test_a_turn_that_is_given_back_goes_to_the_first_in_line() -> None:
 
 
 async def test_whoever_waits_for_a_turn_gives_up_when_its_time_is_over() -> None:
-    turns = Turns(SystemClock(), 1)
+    turns = WaitTurns(SystemClock(), 1)
     assert await turns.take(in_a_moment())
     async with asyncio.timeout(5):
         assert not await turns.take(in_a_moment())
@@ -57,7 +57,7 @@ async def test_whoever_waits_for_a_turn_gives_up_when_its_time_is_over() -> None
 
 @pytest.mark.parametrize("is_given_first", [False, True])
 async def test_whoever_is_cancelled_in_line_takes_no_turn_along(is_given_first: bool) -> None:
-    turns = Turns(SystemClock(), 1)
+    turns = WaitTurns(SystemClock(), 1)
     assert await turns.take(in_a_moment())
     gone = asyncio.create_task(turns.take(SystemClock().now() + 5 * SECOND))
     await settle()

@@ -1,4 +1,4 @@
-"""Turns: so many at a time, the rest in line, in the order of coming.
+"""Turns of those who wait: so many at a time, the rest in line, in the order of coming.
 
 Requests that wait for work are woken all at once when some comes, and on a store that is shared
 they would all try together and keep those who give work back from it. So they try a few at a time.
@@ -13,14 +13,14 @@ from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Instant
 
 
-class Turns:
+class WaitTurns:
     """Used on the event loop alone. A turn that is given back goes to the first in line, not to
     whoever comes by."""
 
     def __init__(self, clock: Clock, at_once: int) -> None:
         self._clock = clock
         self.free = at_once
-        """Turns that nobody has; then nobody is in line."""
+        """WaitTurns that nobody has; then nobody is in line."""
         # Its first entry is found in constant time; a dict walks over all that were removed.
         self._line: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 

@@ -27,7 +27,7 @@ from ksana.domain.governance.records import (
     object_key,
 )
 from ksana.engine.core.long_poll import LongPoll, Waiter
-from ksana.engine.core.turns import Turns
+from ksana.engine.core.turns import WaitTurns
 from ksana.engine.governance.ending import (
     Ended,
     ack_jobs,
@@ -80,7 +80,7 @@ class GovernanceService:
             clock, self._read_mark, lambda: not store.sole
         )
         self.sweep = GovernanceSweep(store, clock, self.waiting.notify_all)
-        self._turns = Turns(clock, AT_ONCE)
+        self._turns = WaitTurns(clock, AT_ONCE)
         self.on_gate: Callable[[], None] = lambda: None
         """A gate was set here: tells the other instances."""
 

@@ -19,7 +19,7 @@ from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.effects import wake_after
 from ksana.domain.queue.jobs import Job, Lease, LeasedJob, NewJob
 from ksana.engine.core.long_poll import LongPoll
-from ksana.engine.core.turns import Turns
+from ksana.engine.core.turns import WaitTurns
 from ksana.engine.queue.claims import ClaimPoll, notify_of, wait_for_jobs
 from ksana.engine.queue.leasing import Leasing
 from ksana.ports.pages import PageRows
@@ -62,7 +62,7 @@ class QueueService:
         self.leasing = Leasing(store, clock, limits.total, self.poll, self._notify_handed_over)
         self.classes = JobClassCache()
         self._intake: Batcher[NewJob, Job] = Batcher(store, self._enter, self.notify_submitted)
-        self._turns = Turns(clock, AT_ONCE)
+        self._turns = WaitTurns(clock, AT_ONCE)
         self.on_handed_over: Callable[[], None] = lambda: None
         """A job that a run waits for may have ended."""
 
