@@ -51,6 +51,11 @@ class Database:
         return self.kind != "sqlite"
 
     @property
+    def leaves_dead_rows(self) -> bool:
+        """Whether rows that were replaced lie in their table until it is vacuumed."""
+        return self.kind == "postgresql"
+
+    @property
     def ddl_is_transactional(self) -> bool:
         """Whether a change of schema can be rolled back."""
         return self.kind != "mysql"

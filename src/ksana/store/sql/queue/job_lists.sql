@@ -8,13 +8,13 @@ SELECT seq FROM scheduler_job_runs WHERE seq < :before ORDER BY seq DESC LIMIT :
 
 -- name: find_of_state
 -- Those of one state.
-SELECT seq FROM scheduler_job_runs {force_index job_runs_state} WHERE {below state seq state}
-{down state seq} LIMIT :limit
+SELECT seq FROM scheduler_job_runs {force_index job_runs_state} WHERE {text_below state seq state}
+{text_down state seq} LIMIT :limit
 
 -- name: find_of_addon
 -- Those of one addon.
-SELECT seq FROM scheduler_job_runs {force_index job_runs_addon} WHERE {below addon_id seq addon_id}
-{down addon_id seq} LIMIT :limit
+SELECT seq FROM scheduler_job_runs {force_index job_runs_addon} WHERE {text_below addon_id seq addon_id}
+{text_down addon_id seq} LIMIT :limit
 
 -- name: find_among_all
 -- Among all jobs.
@@ -36,13 +36,13 @@ SELECT seq FROM scheduler_job_runs {by_primary} WHERE seq < :before AND seq >= :
 -- filter created_after: AND created_at > :created_after
 -- filter created_before: AND created_at < :created_before
 SELECT seq FROM (SELECT seq, CASE WHEN seq > 0 {filters} THEN 1 ELSE 0 END AS matches FROM scheduler_job_runs {force_index job_runs_state}
-  WHERE {below state seq state} AND seq >= :floor {down state seq} LIMIT :look) AS looked
+  WHERE {text_below state seq state} AND seq >= :floor {text_down state seq} LIMIT :look) AS looked
 WHERE matches = 1 ORDER BY seq DESC LIMIT :limit
 
 -- name: edge_in_state
 -- The first that was not looked at.
 SELECT seq FROM scheduler_job_runs {force_index job_runs_state}
-WHERE {below state seq state} AND seq >= :floor {down state seq} LIMIT 1 OFFSET :look
+WHERE {text_below state seq state} AND seq >= :floor {text_down state seq} LIMIT 1 OFFSET :look
 
 -- name: find_in_addon
 -- Among the jobs of one addon.
@@ -50,13 +50,13 @@ WHERE {below state seq state} AND seq >= :floor {down state seq} LIMIT 1 OFFSET 
 -- filter created_after: AND created_at > :created_after
 -- filter created_before: AND created_at < :created_before
 SELECT seq FROM (SELECT seq, CASE WHEN seq > 0 {filters} THEN 1 ELSE 0 END AS matches FROM scheduler_job_runs {force_index job_runs_addon}
-  WHERE {below addon_id seq addon_id} AND seq >= :floor {down addon_id seq} LIMIT :look) AS looked
+  WHERE {text_below addon_id seq addon_id} AND seq >= :floor {text_down addon_id seq} LIMIT :look) AS looked
 WHERE matches = 1 ORDER BY seq DESC LIMIT :limit
 
 -- name: edge_in_addon
 -- The first that was not looked at.
 SELECT seq FROM scheduler_job_runs {force_index job_runs_addon}
-WHERE {below addon_id seq addon_id} AND seq >= :floor {down addon_id seq} LIMIT 1 OFFSET :look
+WHERE {text_below addon_id seq addon_id} AND seq >= :floor {text_down addon_id seq} LIMIT 1 OFFSET :look
 
 -- name: job_span
 -- The least and the greatest number.

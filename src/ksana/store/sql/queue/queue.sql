@@ -123,11 +123,13 @@ SELECT id, addon_id, job_type, cost_units, needs_json FROM job_classes ORDER BY 
 
 -- name: head_turn
 -- The least turn that waits at this urgency.
-SELECT MIN(turn) FROM scheduler_job_runs WHERE position = 1 AND urgency = :urgency
+SELECT turn FROM scheduler_job_runs {force_index job_runs_ready} WHERE position = 1 AND {only urgency}
+ORDER BY {first urgency} turn LIMIT 1
 
 -- name: tail_turn
 -- The greatest turn that waits at this urgency.
-SELECT MAX(turn) FROM scheduler_job_runs WHERE position = 1 AND urgency = :urgency
+SELECT turn FROM scheduler_job_runs {force_index job_runs_ready} WHERE position = 1 AND {only urgency}
+ORDER BY {last urgency} turn DESC LIMIT 1
 
 -- name: key_turn
 -- The greatest turn that waits at this urgency under a fairness key.
@@ -146,7 +148,7 @@ WHERE position = 1 ORDER BY urgency, turn, seq LIMIT :limit
 -- name: peek_class
 -- The head of one class, unlocked.
 SELECT class_id, urgency, turn, seq FROM scheduler_job_runs {force_index job_runs_class}
-WHERE position = 1 AND class_id = :class_id ORDER BY urgency, turn, seq LIMIT :limit
+WHERE position = 1 AND {only class_id} ORDER BY {first class_id} urgency, turn, seq LIMIT :limit
 
 -- name: take_ready
 -- The next ready jobs, held, passing over those that another claim holds.
@@ -162,7 +164,7 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, 
   created_at, run_at, next_retry_at, started_at, fairness_key, client_request_id, error_text, metrics_json, urgency, class_id,
   turn, due_at, claims
 FROM scheduler_job_runs {force_index job_runs_class}
-WHERE position = 1 AND class_id = :class_id ORDER BY urgency, turn, seq LIMIT :limit {skip_locked}
+WHERE position = 1 AND {only class_id} ORDER BY {first class_id} urgency, turn, seq LIMIT :limit {skip_locked}
 
 -- name: list_expired_claims
 -- Claims that ran out by the store's clock, held.

@@ -20,7 +20,7 @@ SELECT id, ts FROM scheduler_events WHERE id >= :from_id ORDER BY id LIMIT 1
 
 -- name: count_waiting_before
 -- Runs of the same task that wait for their turn before this one, counted so far and no further.
-SELECT COUNT(*) FROM (SELECT id FROM task_runs WHERE open_task = :task_id AND status = 'SCHEDULED' AND ready_host IS NULL
+SELECT COUNT(*) FROM (SELECT id FROM task_runs {force_index task_runs_open} WHERE open_task = :task_id AND status = 'SCHEDULED' AND ready_host IS NULL
   AND is_counted = 1 AND id < :id ORDER BY id LIMIT :limit) AS ahead
 
 -- name: count_ready_before

@@ -40,7 +40,7 @@ ORDER BY id DESC LIMIT :limit
 -- name: count_open
 -- Counted, unfinished runs of tasks: all, and those that wait for their turn. Tasks without any are left out.
 SELECT open_task, COUNT(*), SUM(CASE WHEN status = 'SCHEDULED' AND ready_host IS NULL THEN 1 ELSE 0 END)
-FROM task_runs WHERE open_task {in task_ids} AND is_counted = 1 GROUP BY open_task
+FROM task_runs {force_index task_runs_open} WHERE open_task {in task_ids} AND is_counted = 1 GROUP BY open_task
 
 -- name: list_slots
 -- Slots of a task that have a run.
@@ -67,9 +67,11 @@ SELECT DISTINCT ready_host FROM task_runs WHERE ready_host IS NOT NULL LIMIT 100
 SELECT MIN(wake_at) FROM task_runs WHERE wake_at IS NOT NULL
 
 -- name: list_held
--- Runs an instance has held since before an instant.
-SELECT id FROM task_runs WHERE open_task IS NOT NULL AND status = 'RUNNING' AND held_by = :me AND updated_at < :before
-ORDER BY id LIMIT 10000
+-- Runs an instance has held since before an instant. By `id + 0`, or a database would walk through all runs there ever were for their
+-- order; so with orphans.
+SELECT id FROM task_runs {force_index task_runs_open}
+WHERE open_task IS NOT NULL AND status = 'RUNNING' AND held_by = :me AND updated_at < :before
+ORDER BY id + 0 LIMIT 10000
 
 -- name: count_pending_callbacks
 -- How many runs wait for a callback.
@@ -86,7 +88,7 @@ SELECT id, received_at, body, status FROM async_callbacks WHERE task_run_id = :t
 
 -- name: list_stalled
 -- Tasks with runs that wait for their turn: the net under lost promotions.
-SELECT DISTINCT open_task FROM task_runs
+SELECT DISTINCT open_task FROM task_runs {force_index task_runs_open}
 WHERE open_task IS NOT NULL AND status = 'SCHEDULED' AND ready_host IS NULL AND is_counted = 1 LIMIT :limit
 
 -- name: find_id
@@ -103,7 +105,7 @@ SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, 
   ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
   response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
   retry_of, trace_id, attempts, created_at, updated_at, host
-FROM task_runs WHERE open_task = :task_id AND status = 'SCHEDULED' AND ready_host IS NULL AND is_counted = 1
+FROM task_runs {force_index task_runs_open} WHERE open_task = :task_id AND status = 'SCHEDULED' AND ready_host IS NULL AND is_counted = 1
 ORDER BY id LIMIT :limit
 
 -- name: list_wakes
@@ -121,9 +123,9 @@ SELECT r.id, r.uid, r.task_id, r.slot_at, r.scheduled_time, r.start_time, r.end_
   r.request_body, r.response_code, r.response_body, r.response_truncated, r.response_encoding, r.error_message,
   r.reason, r.next_retry_time, r.callback_token, r.callback_deadline, r.callback_data, r.override_body, r.retry_of,
   r.trace_id, r.attempts, r.created_at, r.updated_at, r.host
-FROM task_runs r LEFT JOIN instances i ON i.id = r.held_by
+FROM task_runs AS r {force_index task_runs_open} LEFT JOIN instances AS i ON i.id = r.held_by
 WHERE r.open_task IS NOT NULL AND r.status = 'RUNNING' AND r.held_by <> :me
-  AND (i.id IS NULL OR i.lease_until <= {now}) ORDER BY r.id LIMIT :limit
+  AND (i.id IS NULL OR i.lease_until <= {now}) ORDER BY r.id + 0 LIMIT :limit
 
 -- name: list_current
 -- Which runs are RUNNING, and under which token.

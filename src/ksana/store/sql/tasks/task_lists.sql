@@ -27,8 +27,8 @@ SELECT id FROM task_runs WHERE id < :before ORDER BY id DESC LIMIT :limit OFFSET
 
 -- name: find_runs_of_status
 -- Those of one status.
-SELECT id FROM task_runs {force_index task_runs_status} WHERE {below status id status}
-{down status id} LIMIT :limit OFFSET :skip
+SELECT id FROM task_runs {force_index task_runs_status} WHERE {text_below status id status}
+{text_down status id} LIMIT :limit OFFSET :skip
 
 -- name: find_of_task
 -- The runs of a task.

@@ -57,7 +57,12 @@ class SqliteDialect:
             "force_primary": "",
             "below": "{0} = :{2} AND {1} < :before",
             "above": "{0} = :{2} AND {1} > :after",
+            "text_below": "({0} || '') = :{2} AND {1} < :before",
+            "only": "{0} = :{0}",
+            "first": "",
+            "last": "",
             "down": "ORDER BY {1} DESC",
+            "text_down": "ORDER BY {1} DESC",
             "up": "ORDER BY {1}",
             "by_primary": "NOT INDEXED",  # the rows in the order of their ids
             "in": "IN (SELECT value FROM json_each(:{}))",

@@ -1,0 +1,222 @@
+"""What is asked for with every firing, claim and release is found by its index, on every database,
+whatever it knows of the table: empty, just filled, analysed, or bloated by rows that were written
+again and again. No plan walks through what waits, and none sorts it."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ksana.base.clock import SystemClock
+from ksana.base.ids import new_ordered_uuids
+from ksana.base.instant import HOUR, SECOND
+from ksana.domain.queue.classes import class_of
+from ksana.domain.queue.jobs import NewJob
+from ksana.domain.schedule import Every
+from ksana.domain.tasks.records import Definition
+from ksana.service.queue.jobs import submit_jobs
+from ksana.store.sql import SqlStore, open_store
+from tests.conformance.store.ground import Database
+from tests.conformance.store.test_history import new_run
+from tests.ground.task_rows import a_task
+from tests.store.plans import analyze, explain
+
+ROWS = 2_000
+TABLES = ("tasks", "task_runs", "scheduler_job_runs", "scheduler_lease_runs")
+CLASSES = [class_of("a", kind, 1, ()) for kind in ("x", "y")]
+
+PLANS: dict[str, tuple[str, ...]] = {
+    "tasks.list_due": ("tasks_due",),
+    "tasks.next_fire_at": ("tasks_due",),
+    "tasks.list_of": ("tasks",),
+    "runs.list_ready": ("task_runs_ready",),
+    "runs.list_wakes": ("task_runs_wake",),
+    "runs.next_wake_at": ("task_runs_wake",),
+    "runs.list_waiting": ("task_runs_open",),
+    "runs.count_open": ("task_runs_open",),
+    "runs.list_claimed": ("task_runs_slot",),
+    "runs.list_slots": ("task_runs_slot",),
+    "runs.list_held": ("task_runs_open",),
+    "runs.list_orphans": ("task_runs_open",),
+    "runs.list_stalled": ("task_runs_open",),
+    "runs.list_current": ("task_runs",),
+    "history.count_waiting_before": ("task_runs_open",),
+    "history.count_ready_before": ("task_runs_ready",),
+    "queue.take_ready": ("job_runs_ready",),
+    "queue.take_class": ("job_runs_class",),
+    "queue.peek_ready": ("job_runs_ready",),
+    "queue.peek_class": ("job_runs_class",),
+    "queue.head_turn": ("job_runs_ready",),
+    "queue.tail_turn": ("job_runs_ready",),
+    "queue.key_turn": ("job_runs_key",),
+    "queue.best_pending_urgency": ("job_runs_pending",),
+    "queue.count_ready": ("job_runs_ready", "job_runs_class"),
+    "queue.lock_jobs": ("job_runs_id",),
+    "queue.find_job_by_request": ("job_runs_request",),
+    "queue.lock_leases": ("scheduler_lease_runs",),
+    "queue.lock_leases_with_jobs": ("scheduler_lease_runs",),
+    "queue.list_active_leases": ("lease_runs_active",),
+}
+"""The indexes that will do; a table's name stands for its primary key."""
+
+VALUES: dict[str, Any] = {
+    "now": 900 * SECOND,
+    "now_at": 900 * SECOND,
+    "limit": 50,
+    "ids": [3, 5, 7],
+    "task_ids": [1, 2],
+    "task_id": 1,
+    "host": "h",
+    "id": 500,
+    "me": "me",
+    "before": 9 * SECOND,
+    "since": 1,
+    "after": 1,
+    "until": 9 * SECOND,
+    "class_id": CLASSES[0].id,
+    "urgency": 2,
+    "fairness_key": "k1",
+    "job_id": "00000000-0000-7000-8000-000000000000",
+    "addon_id": "a",
+    "client_request_id": "r5",
+}
+TEXT_IDS = ["00000000-0000-7000-8000-000000000000"]
+
+
+def fill(tx: Any) -> None:
+    """Tasks to come; runs that ended, wait, run and are about to; jobs that are ready."""
+    definition = Definition("n", "", Every(HOUR, tx.now, False), target_url="http://t/")
+    tx.tasks.insert(
+        [a_task(f"j{n}", definition, tx.now, tx.now + n * SECOND, "T") for n in range(ROWS)]
+    )
+    kinds: list[dict[str, Any]] = [
+        *[{"status": "SUCCESS"}] * 47,
+        {"status": "SCHEDULED"},
+        {"status": "SCHEDULED", "is_ready": True},
+        {"status": "RUNNING", "held_by": "me"},
+    ]
+    tx.run_changes.insert(
+        [
+            new_run(
+                1 + n % 7,
+                n * SECOND,
+                **{"slot_at": n * SECOND, "host": f"h{n % 5}", **kinds[n % len(kinds)]},
+            )
+            for n in range(ROWS)
+        ]
+    )
+    submit_jobs(
+        tx,
+        [
+            NewJob(
+                job_id=job_id,
+                priority="NORMAL",
+                job_class=CLASSES[n % 2],
+                constraints_json="{}",
+                payload_json="{}",
+                client_request_id=f"r{n}",
+                max_attempts=1,
+                run_at=None,
+                fairness_key=f"k{n % 9}" if n % 3 == 0 else None,
+            )
+            for n, job_id in enumerate(new_ordered_uuids(tx.now, ROWS))
+        ],
+        CLASSES,
+        True,
+    )
+
+
+@pytest.fixture(params=["empty", "fresh", "analysed", "bloated"])
+async def filled(request: pytest.FixtureRequest, store_url: str) -> AsyncIterator[SqlStore]:
+    store = await open_store(store_url, SystemClock())
+    database = Database(store_url)
+    if request.param != "empty":
+        await store.transact(fill)
+        database.ask(
+            "INSERT INTO scheduler_lease_runs (lease_id, job_id, job_seq, addon_id, cost_units, "
+            "ttl_sec, state, granted_at, last_heartbeat_at, expires_at, lease_token) "
+            "SELECT job_id, job_id, seq, addon_id, 1, 30, CASE WHEN seq % 9 = 0 THEN 'ACTIVE' "
+            "ELSE 'RELEASED' END, 1, 1, seq, 1 FROM scheduler_job_runs"
+        )
+    if request.param == "analysed":
+        for table in TABLES:
+            analyze(database, table)
+    if request.param == "bloated":
+        for _ in range(5):
+            for table in TABLES[:3]:
+                database.ask(f"UPDATE {table} SET updated_at = updated_at + 1")
+    yield store
+    await store.close()
+
+
+_CONST = (
+    "Select tables optimized away",
+    "No matching min/max row",
+    "Impossible WHERE noticed after reading const tables",
+)
+"""MySQL looked into a unique index, or at its end, while it made the plan."""
+
+
+def is_found_by(plan: str, kind: str, index: str) -> bool:
+    """Whether the plan reads this index; of a table, its primary key."""
+    if index not in ("tasks", "task_runs", "scheduler_lease_runs"):
+        return index in plan or any(word in plan for word in _CONST)
+    if any(word in plan for word in _CONST):
+        return True
+    return {"sqlite": "PRIMARY KEY", "postgresql": f"{index}_pkey", "mysql": '"PRIMARY"'}[
+        kind
+    ] in plan
+
+
+@pytest.mark.spec("C11", "C19", "Q2", "Q9", "T16")
+async def test_what_every_firing_claim_and_release_asks_for_is_found_by_its_index(
+    filled: SqlStore, store_url: str
+) -> None:
+    kind = Database(store_url).kind
+
+    def read_plans(tx: Any) -> dict[str, str]:
+        return {
+            name: explain(
+                tx,
+                name,
+                kind,
+                {**VALUES, "ids": TEXT_IDS} if ".lock_" in name else VALUES,
+            )
+            for name in PLANS
+        }
+
+    faults = []
+    for name, plan in (await filled.transact(read_plans)).items():
+        if not any(is_found_by(plan, kind, index) for index in PLANS[name]):
+            faults.append(f"{name} does not read {PLANS[name]}: {plan}")
+        if "Seq Scan" in plan:
+            faults.append(f"{name} scans: {plan}")
+        if name not in SORTED and any(
+            word in plan for word in ("TEMP B-TREE FOR ORDER", "filesort", "Sort Key")
+        ):
+            faults.append(f"{name} sorts: {plan}")
+    assert not faults, "\n".join(faults)
+
+
+SORTED = {"runs.list_held", "runs.list_orphans", "runs.count_open", "runs.list_stalled"}
+"""Those over all unfinished runs: few, and asked for now and then."""
+
+
+@pytest.mark.spec("X2")
+async def test_tables_that_are_written_again_and_again_are_vacuumed_early(store_url: str) -> None:
+    database = Database(store_url)
+    if not database.leaves_dead_rows:
+        pytest.skip("this database clears up after each transaction")
+    await (await open_store(store_url, SystemClock())).close()
+    rows = database.ask(
+        "SELECT relname, array_to_string(reloptions, ' ') FROM pg_class "
+        "WHERE relkind = 'r' AND reloptions IS NOT NULL"
+    )
+    options = {name: dict(one.split("=") for one in words.split()) for name, words in rows}
+    for table in (*TABLES, "governance_jobs"):
+        assert float(options[table]["autovacuum_vacuum_scale_factor"]) <= 0.02, table
+        assert float(options[table]["autovacuum_analyze_scale_factor"]) <= 0.02, table
+    for table in ("queue_capacity", "queue_gauges", "row_counts", "commit_marks", "instances"):
+        assert float(options[table]["autovacuum_vacuum_scale_factor"]) == 0, table
+        assert int(options[table]["autovacuum_vacuum_threshold"]) <= 500, table
+        assert int(options[table]["fillfactor"]) == 50, table
