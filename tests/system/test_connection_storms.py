@@ -71,9 +71,11 @@ def test_firing_is_punctual_beside_5000_idle_connections(tmp_path: Path, target:
     with limited(tmp_path, 65_536) as program:
         program.start()
         timers = Punctuality(program, target)
+        with timers.watch() as quiet:  # what the machine itself adds
+            timers.wait_for_more(200, within_s=60)
         with idle_connections(program, 5000, KEPT), timers.watch() as firings:
             timers.wait_for_more(400, within_s=60)
-        assert firings.p(99) <= 100, firings.p(99)
+        assert firings.p(99) <= 100 + quiet.p(99), (firings.p(99), quiet.p(99))
         assert memory_mib(program) < MAX_MIB
 
 
