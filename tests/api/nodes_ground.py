@@ -53,9 +53,11 @@ class NodesServer:
     async def node(
         self, *, receive_bytes: int | None = None, **members: Any
     ) -> AsyncIterator["Wire"]:
-        """With `receive_bytes` the kernel keeps no more than about that for the node."""
+        """With `receive_bytes` the kernel keeps no more than about that for the node, and the node
+        itself takes in no frame after one that nobody has read."""
         options: dict[str, Any] = {}
         if receive_bytes is not None:
+            options["max_queue"] = 1
             plug = socket.socket()
             plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
             plug.connect(("127.0.0.1", self.port))
@@ -120,8 +122,10 @@ async def nodes_server(
     bounds: SocketBounds | None = None,
     most_sockets: int = 1_000,
     most_of_a_key: int = 1_000,
+    send_bytes: int | None = None,
     **options: Any,
 ) -> AsyncIterator[NodesServer]:
+    """With `send_bytes` the kernel keeps no more than about that on our side of a socket."""
     async with open_house(tmp_path) as core:
         fabric = MemoryFabric("here", core.clock)
         info = InstanceInfo(instance_id="here", started_at=core.clock.now())
@@ -134,7 +138,10 @@ async def nodes_server(
             supervisor.start(loop)
         try:
             async with serving(app, core, **options) as server:
-                port = server.servers[0].sockets[0].getsockname()[1]
+                listener = server.servers[0].sockets[0]
+                if send_bytes is not None:  # what is accepted has it from here
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
+                port = listener.getsockname()[1]
                 crowd = server.config.http.crowd  # type: ignore[union-attr]
                 yield NodesServer(core, engine, port, crowd, budget)
                 await engine.close()

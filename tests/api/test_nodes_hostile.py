@@ -181,13 +181,15 @@ async def test_a_peer_that_floods_is_read_at_its_rate_and_others_do_not_feel_it(
 
 
 @pytest.mark.fault("F51")
-@pytest.mark.slow  # how much the kernel keeps for a socket differs, and so does who is closed
 @pytest.mark.spec("X13")
 async def test_readers_that_stop_are_closed_before_they_fill_the_memory_together(
     tmp_path: Path,
 ) -> None:
     bounds = SocketBounds(queued_bytes=64 << 20, all_queued_bytes=2 << 20)
-    async with nodes_server(tmp_path, HASTY, bounds=bounds) as server, server.session() as session:
+    async with (
+        nodes_server(tmp_path, HASTY, bounds=bounds, send_bytes=65_536) as server,
+        server.session() as session,
+    ):
         deaf = [
             server.node(node_id=f"deaf-{number}", slots=50, receive_bytes=65_536)
             for number in range(4)

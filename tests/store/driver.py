@@ -44,5 +44,25 @@ async def write(path: str, count: int, callers: int, prefix: str) -> None:
     await store.close()
 
 
+async def write_around_a_copy(path: str, before: int, after: int, prefix: str) -> None:
+    """Write, let the log be copied into the file while nothing else is written, and write on.
+    SQLite syncs the file only if nothing was added to the log meanwhile."""
+    store = await open_store(f"sqlite:///{path}", SystemClock(), serve=True)
+    say("ready")
+    for n in range(before):
+        say(f"ack {await store.transact(enter, f'{prefix}{n}')}")
+    async with asyncio.timeout(60):
+        while store.health().ok:
+            await asyncio.sleep(0.01)
+    for n in range(before, before + after):
+        try:
+            say(f"ack {await store.transact(enter, f'{prefix}{n}')}")
+        except StoreDownError as error:
+            say(f"down {error.message}")
+    health = store.health()
+    say(f"health {health.ok} {health.reason}")
+    await store.close()
+
+
 if __name__ == "__main__":
     asyncio.run(write(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]))
