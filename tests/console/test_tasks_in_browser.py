@@ -135,10 +135,11 @@ def test_a_task_is_changed_in_the_editor_and_a_stale_change_is_refused(
     expect(tab.page.get_by_role("alert").last).to_contain_text("version")
     tab.page.reload()
     tab.page.get_by_label("Retries").fill("4")
+    tab.page.get_by_label("Headers").fill("X-Two: 2")
     tab.page.get_by_role("button", name="Save").click()
     expect(tab.page.get_by_role("heading", level=1)).to_contain_text(task["name"])
     changed = server.get(f"/api/v1/tasks/{task['id']}").json()
     assert changed["retry_policy"]["max_retries"] == 4
     assert changed["description"] == "by another"
-    assert changed["headers"] == {"X-One": "1"}
+    assert changed["headers"] == {"X-Two": "2"}
     assert changed["schedule"]["every"] == "1h"

@@ -73,6 +73,12 @@ function readHeaders(text: string): Record<string, string> {
   }));
 }
 
+/** A change is merged into the task: a header that was struck out has to be named to go. */
+function headersOf(form: Form, old: Task | null): Record<string, string | null> {
+  const gone = Object.keys(old?.headers ?? {}).map((name): [string, null] => [name, null]);
+  return { ...Object.fromEntries(gone), ...readHeaders(form.headers) };
+}
+
 function bodyOf(form: Form, old: Task | null): Record<string, unknown> {
   const shared = {
     name: form.name,
@@ -86,7 +92,7 @@ function bodyOf(form: Form, old: Task | null): Record<string, unknown> {
     tags: form.tags.split(",").map((tag) => tag.trim()).filter(Boolean),
   };
   if (old && old.type !== "http") return { ...shared, type: old.type, ...(old.type === "queue" ? { queue: old.queue } : { node: old.node }) };
-  return { ...shared, http_method: form.method, target_url: form.url, headers: readHeaders(form.headers), body_template: form.body, timeout_seconds: Number(form.timeout) };
+  return { ...shared, http_method: form.method, target_url: form.url, headers: headersOf(form, old), body_template: form.body, timeout_seconds: Number(form.timeout) };
 }
 
 /** How often it fires, worked out from the firings shown. */
