@@ -19,7 +19,8 @@ SURFACE: Final = "nodes"
 ENTITY: Final = "MESSAGE"
 MOST: Final = 20_000
 """Letters looked at in all: two instances keep as many at their defaults."""
-_AT_ONCE: Final = 200
+_AT_ONCE: Final = 50
+"""Letters in one step: Redis copies their messages, up to a megabyte each, to leave them out."""
 _STATUS: Final = "UNHANDLED"
 
 _log = structlog.get_logger("ksana.nodes")
