@@ -175,7 +175,7 @@ def _cluster_routes(cluster: ClusterService) -> list[AnyRoute]:
         keeper = query.instance or cluster.instance_id
         return LetterPage(
             letters=[show_letter(letter, keeper) for letter in found],
-            next_after=found[-1].id if len(found) == query.limit else None,
+            next_after=found[-1].id if len(found) == query.limit or found.is_cut else None,
         )
 
     async def replay(call: Call) -> Answer:

@@ -1,6 +1,6 @@
 """Nodes, instances and dead letters for operators (N14)."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -9,6 +9,10 @@ from ksana.domain.nodes.records import InstanceInfo, NodeRecord
 from ksana.engine.nodes.engine import NodesEngine
 from ksana.ports.fabric import FabricHealth
 from ksana.ports.inbox import DeadLetter, InboxState
+from ksana.ports.pages import MAX_PAGE_BYTES, PageRows
+
+_PORTION: Final = 32
+"""Dead letters read at once: each may have a quarter of a megabyte and more."""
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -93,12 +97,24 @@ class ClusterService:
             ops=ops,
         )
 
-    async def list_letters(self, instance_id: str, after: str, limit: int) -> list[DeadLetter]:
-        """Dead letters of one instance, the oldest first."""
+    async def list_letters(self, instance_id: str, after: str, limit: int) -> PageRows[DeadLetter]:
+        """Dead letters of one instance, the oldest first; fewer where their bytes are many."""
         _check_letter_id(after)
-        return await self._fabric.dead_letters.list_letters(
-            instance_id or self._fabric.instance_id, after, limit
-        )
+        page: PageRows[DeadLetter] = PageRows()
+        left, keeper = MAX_PAGE_BYTES, instance_id or self._fabric.instance_id
+        while len(page) < limit:
+            portion = min(_PORTION, limit - len(page))
+            found = await self._fabric.dead_letters.list_letters(keeper, after, portion)
+            for letter in found:
+                left -= len(letter.body)
+                if left < 0 and page:
+                    page.is_cut = True
+                    return page
+                page.append(letter)
+            if len(found) < portion:
+                break
+            after = found[-1].id
+        return page
 
     async def replay_letter(self, instance_id: str, letter_id: str) -> None:
         """Handle a dead letter again. Raise 404."""
