@@ -85,10 +85,31 @@ class CancelSignal:
         return True
 
 
-class JobContext:
-    """One attempt at one job, as its handler sees it."""
+class AttemptContext:
+    """What every handler sees of its attempt: whether it should stop."""
 
-    __slots__ = ("_report", "cancelled", "job", "metrics", "payload", "worker_id")
+    __slots__ = ("cancelled",)
+
+    def __init__(self, cancelled: CancelSignal) -> None:
+        self.cancelled = cancelled
+        """Set when nobody waits for this attempt any more, with the reason."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Tell whether the handler should stop."""
+        return self.cancelled.reason is not None
+
+    def raise_if_cancelled(self) -> None:
+        """Raise JobCancelled when the handler should stop."""
+        if self.cancelled.reason is not None:
+            raise JobCancelled(self.cancelled.reason)
+
+
+class JobContext(AttemptContext):
+    """One attempt at one job, as its handler sees it. `cancelled` is set when the job is to be
+    cancelled or its lease is lost."""
+
+    __slots__ = ("_report", "job", "metrics", "payload", "worker_id")
 
     def __init__(
         self,
@@ -98,12 +119,11 @@ class JobContext:
         cancelled: CancelSignal,
         report: Callable[[float | None, str | None], None],
     ) -> None:
+        super().__init__(cancelled)
         self.job = job
         self.payload = payload
         """The job's payload, converted to the handler's `payload_type` if it names one."""
         self.worker_id = worker_id
-        self.cancelled = cancelled
-        """Set when the job is to be cancelled or its lease is lost."""
         self.metrics: dict[str, Any] = {}
         """Sent with the result, as the job's metrics."""
         self._report = report
@@ -117,16 +137,6 @@ class JobContext:
     def is_last_attempt(self) -> bool:
         """Tell whether a failure now is final."""
         return self.job.attempts >= self.job.max_attempts
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Tell whether the handler should stop."""
-        return self.cancelled.reason is not None
-
-    def raise_if_cancelled(self) -> None:
-        """Raise JobCancelled when the handler should stop."""
-        if self.cancelled.reason is not None:
-            raise JobCancelled(self.cancelled.reason)
 
     def progress(self, fraction: float | None = None, message: str | None = None) -> None:
         """Tell how far the job is, 0 to 1, with a word on it. Sent with the next heartbeat, at most

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ksana.client.context import CancelSignal, JobCancelled, Retry
+from ksana.client.context import AttemptContext, CancelSignal, Retry
 from ksana.client.governance_client import GovernanceClient, When
 from ksana.client.governance_shapes import GovernanceJob, GovernedObject
 
@@ -42,18 +42,18 @@ class RetryAfter(Retry):
         self.delay_sec = delay_sec
 
 
-class GovernanceContext:
-    """One attempt at one governance job, as its handler sees it."""
+class GovernanceContext(AttemptContext):
+    """One attempt at one governance job, as its handler sees it. `cancelled` is set when the lease
+    is lost or the worker stops."""
 
-    __slots__ = ("_client", "_loop", "cancelled", "job", "worker_id")
+    __slots__ = ("_client", "_loop", "job", "worker_id")
 
     def __init__(
         self, job: GovernanceJob, worker_id: str, cancelled: CancelSignal, client: GovernanceClient
     ) -> None:
+        super().__init__(cancelled)
         self.job = job
         self.worker_id = worker_id
-        self.cancelled = cancelled
-        """Set when the lease is lost or the worker stops."""
         self._client = client
         self._loop = asyncio.get_running_loop()
 
@@ -86,16 +86,6 @@ class GovernanceContext:
     def is_last_attempt(self) -> bool:
         """Tell whether a failure now makes a dead letter."""
         return self.attempt >= self.job.max_attempts
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Tell whether the handler should stop."""
-        return self.cancelled.reason is not None
-
-    def raise_if_cancelled(self) -> None:
-        """Raise JobCancelled when the handler should stop."""
-        if self.cancelled.reason is not None:
-            raise JobCancelled(self.cancelled.reason)
 
     async def find_object(self) -> GovernedObject | None:
         """The object as it is now; None if nobody registered it. For async handlers."""

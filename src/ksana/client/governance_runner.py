@@ -139,8 +139,10 @@ class GovernanceResults(Outbox[HeldGovernanceJob, Result]):
         return 0 if is_plain else len(wire.encode((item.object, item.evidence_refs)))
 
 
-class GovernanceRenewals(LeaseThread[HeldGovernanceJob]):
+class GovernanceRenewals(LeaseThread[HeldGovernanceJob, GovernanceClient]):
     """Keeps the leases of governance jobs."""
+
+    most = MAX_BATCH
 
     def __init__(
         self,
@@ -151,26 +153,9 @@ class GovernanceRenewals(LeaseThread[HeldGovernanceJob]):
         clock: Clock,
         on_lost: Callable[[HeldGovernanceJob, str], None],
     ) -> None:
-        super().__init__(f"ksana-renewals-{worker_id}", held, ttl_us, clock, on_lost)
-        self._source = client
+        super().__init__(f"ksana-renewals-{worker_id}", client, held, ttl_us, clock, on_lost)
 
-    async def keep(self) -> None:
-        # One try per renewal: the next one is the repeat.
-        deadline_sec = min(self._source.deadline_sec, self._ttl_us / 4 / SECOND)
-        async with self._source.twin(
-            deadline_sec=deadline_sec, backoff=CallBackoff(tries=1)
-        ) as client:
-            while not self._is_stopping:
-                assert self._wake is not None
-                self._wake.clear()
-                now = self._clock.monotonic()
-                alive = self._list_alive(now)
-                due = [held for held in alive if self.due_at(held) <= now]
-                for start in range(0, len(due), MAX_BATCH):
-                    await self._renew(client, due[start : start + MAX_BATCH])
-                await self._sleep(alive)
-
-    async def _renew(self, client: GovernanceClient, due: list[HeldGovernanceJob]) -> None:
+    async def renew(self, client: GovernanceClient, due: list[HeldGovernanceJob]) -> None:
         sent_at = self._clock.monotonic()
         items = [RenewItem(job_id=held.job_id, lease_token=held.job.lease_token) for held in due]
         try:

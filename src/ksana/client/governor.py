@@ -28,7 +28,7 @@ from ksana.client.governance_runner import (
     HeldGovernanceJob,
 )
 from ksana.client.governance_shapes import ACTIONS, OBJECT_TYPES, GovernanceJob
-from ksana.client.pull_worker import CALL_SEC, MAX_PAUSE_SEC, PullWorker
+from ksana.client.pull_worker import PullWorker
 from ksana.client.recovery import EARLY_EMPTY, Recovery
 from ksana.client.transport import CallBackoff
 from ksana.client.wire import is_outcome_unknown
@@ -37,7 +37,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger("ksana.client")
 
 
-class Governor(PullWorker):
+class Governor(PullWorker[GovernanceClient]):
     """Looks after objects. Register handlers with `action`, then `await run()`, or `serve()` from a
     script."""
 
@@ -65,26 +65,21 @@ class Governor(PullWorker):
         _check_among("object_types", object_types or (), OBJECT_TYPES)
         super().__init__(
             "governor",
+            client,
+            GovernanceClient,
+            api_key,
             worker_id,
             concurrency=concurrency,
             lease_sec=lease_sec,
             wait_sec=wait_sec,
             grace_sec=grace_sec,
+            backoff=backoff,
             clock=clock,
-        )
-        self._owns_client = isinstance(client, str)
-        self.client = (
-            GovernanceClient(
-                client, api_key, deadline_sec=CALL_SEC, backoff=CallBackoff(most_sec=MAX_PAUSE_SEC)
-            )
-            if isinstance(client, str)
-            else client
         )
         self.lease_sec = lease_sec
         self.object_types = None if object_types is None else list(object_types)
         self.order = order
         self.handlers: dict[str, GovernanceHandler] = {}
-        self._backoff = backoff or CallBackoff(most_sec=MAX_PAUSE_SEC)
         self._early_empties = 0
         self.jobs: GovernanceRunner = GovernanceRunner(
             self.client,
@@ -194,10 +189,6 @@ class Governor(PullWorker):
             self._early_empties += 1
             await recovery.pause(EARLY_EMPTY.pause(self._early_empties))
         return len(jobs)
-
-    async def _close(self) -> None:
-        if self._owns_client:
-            await self.client.close()
 
 
 def _check_among(named: str, given: Sequence[str], known: Sequence[str]) -> None:

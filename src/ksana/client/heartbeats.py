@@ -23,7 +23,6 @@ from ksana.client.lease_thread import LeaseThread
 from ksana.client.leased_job import LeasedJob
 from ksana.client.queue import MAX_LEASE_BATCH, QueueClient
 from ksana.client.shapes import BeatItem
-from ksana.client.transport import CallBackoff
 
 PROGRESS_GAP: Micros = SECOND
 """Progress is sent at most this often; a handler may report far more often."""
@@ -31,8 +30,10 @@ PROGRESS_GAP: Micros = SECOND
 log = logging.getLogger("ksana.client")
 
 
-class Heartbeats(LeaseThread[LeasedJob]):
+class Heartbeats(LeaseThread[LeasedJob, QueueClient]):
     """Beats for `held` until stopped. The callbacks are called on this thread."""
+
+    most = MAX_LEASE_BATCH
 
     def __init__(
         self,
@@ -46,8 +47,7 @@ class Heartbeats(LeaseThread[LeasedJob]):
         on_lost: Callable[[LeasedJob, str], None],
         on_cancel: Callable[[LeasedJob], None],
     ) -> None:
-        super().__init__(f"ksana-heartbeats-{worker_id}", held, ttl_us, clock, on_lost)
-        self._source = client
+        super().__init__(f"ksana-heartbeats-{worker_id}", client, held, ttl_us, clock, on_lost)
         self._addon_id = addon_id
         self._worker_id = worker_id
         self._on_cancel = on_cancel
@@ -58,23 +58,9 @@ class Heartbeats(LeaseThread[LeasedJob]):
         self.kept: dict[str, Micros] = {}
         """By lease id, when the last heartbeat left for a job that the worker does not know yet."""
 
-    async def keep(self) -> None:
-        # One try per beat: the next beat is the repeat, and carries what is true by then.
-        deadline_sec = min(self._source.deadline_sec, self._ttl_us / 4 / SECOND)
-        async with self._source.twin(
-            deadline_sec=deadline_sec, backoff=CallBackoff(tries=1)
-        ) as client:
-            while not self._is_stopping:
-                assert self._wake is not None
-                self._wake.clear()
-                now = self._clock.monotonic()
-                alive = self._list_alive(now)
-                due = [held for held in alive if self.due_at(held) <= now]
-                for start in range(0, len(due), MAX_LEASE_BATCH):
-                    await self._beat(client, due[start : start + MAX_LEASE_BATCH])
-                if self._is_blocked(now) and now >= self._look_at:
-                    await self._keep_unread(client)
-                await self._sleep(alive)
+    async def look_around(self, client: QueueClient, now: Micros) -> None:
+        if self._is_blocked(now) and now >= self._look_at:
+            await self._keep_unread(client)
 
     def _is_blocked(self, now: Micros) -> bool:
         """Tell whether the worker's loop has given no sign of life for a third of the lease."""
@@ -121,7 +107,7 @@ class Heartbeats(LeaseThread[LeasedJob]):
             return min(held.beat_at, held.beaten_at + PROGRESS_GAP)
         return held.beat_at
 
-    async def _beat(self, client: QueueClient, due: list[LeasedJob]) -> None:
+    async def renew(self, client: QueueClient, due: list[LeasedJob]) -> None:
         sent_at = self._clock.monotonic()
         reported = [held.reported for held in due]
         items = [

@@ -11,27 +11,36 @@ import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from ksana.base.clock import Clock
 from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.client import held_lease
+from ksana.client.api_client import ApiClient
 from ksana.client.held_lease import HeldLease
+from ksana.client.transport import CallBackoff
 
 H = TypeVar("H", bound=HeldLease)
+C = TypeVar("C", bound=ApiClient)
 
 
-class LeaseThread(ABC, Generic[H]):
-    """Renews the leases in `held` until stopped. `on_lost` is called on this thread."""
+class LeaseThread(ABC, Generic[H, C]):
+    """Renews the leases in `held` until stopped, with a client like `client`. `on_lost` is called
+    on this thread."""
+
+    most: ClassVar[int]
+    """Leases in one request."""
 
     def __init__(
         self,
         name: str,
+        client: C,
         held: Mapping[str, H],
         ttl_us: Micros,
         clock: Clock,
         on_lost: Callable[[H, str], None],
     ) -> None:
+        self._source = client
         self._held = held
         self._ttl_us = ttl_us
         self._tick_us = max(ttl_us // 6, 20 * MILLISECOND)
@@ -43,8 +52,29 @@ class LeaseThread(ABC, Generic[H]):
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     @abstractmethod
+    async def renew(self, client: C, due: list[H]) -> None:
+        """Renew some leases in one request. One try: the next renewal is the repeat, and carries
+        what is true by then."""
+
+    async def look_around(self, client: C, now: Micros) -> None:
+        """Do what else is to be done after each round of renewals."""
+
     async def keep(self) -> None:
         """On the thread's own event loop: renew what is due and sleep, until stopped."""
+        deadline_sec = min(self._source.deadline_sec, self._ttl_us / 4 / SECOND)
+        async with self._source.twin(
+            deadline_sec=deadline_sec, backoff=CallBackoff(tries=1)
+        ) as client:
+            while not self._is_stopping:
+                assert self._wake is not None
+                self._wake.clear()
+                now = self._clock.monotonic()
+                alive = self._list_alive(now)
+                due = [held for held in alive if self.due_at(held) <= now]
+                for start in range(0, len(due), self.most):
+                    await self.renew(client, due[start : start + self.most])
+                await self.look_around(client, now)
+                await self._sleep(alive)
 
     def start(self) -> None:
         """Start the thread."""

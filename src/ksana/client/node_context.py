@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from ksana.base.instant import parse_instant, to_datetime
-from ksana.client.context import CancelSignal, JobCancelled
+from ksana.client.context import AttemptContext, CancelSignal
 from ksana.client.errors import ClientError
 from ksana.domain.nodes.frames import JobAssign
 
@@ -31,10 +31,12 @@ class ModelNotAvailable(NodeJobError):
         super().__init__(MODEL_NOT_AVAILABLE, message)
 
 
-class NodeJobContext:
-    """One attempt at one node job, as its handler sees it."""
+class NodeJobContext(AttemptContext):
+    """One attempt at one node job, as its handler sees it. `cancelled` is set when nobody waits for
+    this attempt any more: it was cancelled, or took too long, or the connection over which it came
+    was lost."""
 
-    __slots__ = ("_assign", "_send_partial", "cancelled", "node_id", "payload")
+    __slots__ = ("_assign", "_send_partial", "node_id", "payload")
 
     def __init__(
         self,
@@ -44,14 +46,12 @@ class NodeJobContext:
         cancelled: CancelSignal,
         send_partial: Callable[[Any], None],
     ) -> None:
+        super().__init__(cancelled)
         self._assign = assign
         self._send_partial = send_partial
         self.payload = payload
         """What was asked, converted to the handler's `payload_type` if it names one."""
         self.node_id = node_id
-        self.cancelled = cancelled
-        """Set when nobody waits for this attempt any more: it was cancelled, or took too long, or
-        the connection over which it came was lost."""
 
     @property
     def job_id(self) -> str:
@@ -82,16 +82,6 @@ class NodeJobContext:
     def deadline(self) -> datetime:
         """A result that comes later is dropped."""
         return to_datetime(parse_instant(self._assign.deadline))
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Tell whether the handler should stop."""
-        return self.cancelled.reason is not None
-
-    def raise_if_cancelled(self) -> None:
-        """Raise JobCancelled when the handler should stop."""
-        if self.cancelled.reason is not None:
-            raise JobCancelled(self.cancelled.reason)
 
     def partial(self, data: Any) -> None:
         """Send a part of the result on to the session. It may be lost: the result must be whole

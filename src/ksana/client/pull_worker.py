@@ -8,15 +8,17 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.ids import new_uid
 from ksana.base.instant import SECOND, Micros
+from ksana.client.api_client import ApiClient
 from ksana.client.lease_runner import LeaseRunner
 from ksana.client.lease_thread import LeaseThread
 from ksana.client.serving import serve_until_signal
 from ksana.client.stats import WorkerStats
+from ksana.client.transport import CallBackoff
 
 FLUSH_SEC = 5.0
 """How long a stop, its grace over, still tries to bring the results home."""
@@ -25,29 +27,42 @@ CALL_SEC = 10.0
 MAX_PAUSE_SEC = 2.0
 """A server that comes back is found after this at the latest."""
 
+C = TypeVar("C", bound=ApiClient)
+
 log = logging.getLogger("ksana.client")
 
 
-class PullWorker(ABC):
-    """Runs until stopped. Call `await run()`, or `serve()` from a script."""
+class PullWorker(ABC, Generic[C]):
+    """Runs until stopped. Call `await run()`, or `serve()` from a script. A client that it made
+    itself, for an address, is closed in the end."""
 
     jobs: LeaseRunner[Any]
 
     def __init__(
         self,
         name: str,
+        client: C | str,
+        kind: type[C],
+        api_key: str | None,
         worker_id: str | None,
         *,
         concurrency: int,
         lease_sec: int,
         wait_sec: float | None,
         grace_sec: float,
+        backoff: CallBackoff | None,
         clock: Clock | None,
     ) -> None:
         if concurrency < 1:
             raise ValueError("concurrency is 1 or more")
         self.name = name
         """What it works for, as its threads are called."""
+        self._owns_client = isinstance(client, str)
+        if isinstance(client, str):
+            patience = CallBackoff(most_sec=MAX_PAUSE_SEC)
+            client = kind(client, api_key, deadline_sec=CALL_SEC, backoff=patience)
+        self.client: C = client
+        self._backoff = backoff or CallBackoff(most_sec=MAX_PAUSE_SEC)
         self.worker_id = worker_id or f"{socket.gethostname()}-{os.getpid()}-{new_uid()[:8]}"
         self.concurrency = concurrency
         self.ttl_us: Micros = lease_sec * SECOND
@@ -59,7 +74,7 @@ class PullWorker(ABC):
         self._stop_grace_sec = grace_sec
         self._executor: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._renewals: LeaseThread[Any] | None = None
+        self._renewals: LeaseThread[Any, C] | None = None
 
     @abstractmethod
     def _check_ready(self) -> None:
@@ -70,16 +85,12 @@ class PullWorker(ABC):
         """What it takes, for the log."""
 
     @abstractmethod
-    def _start_renewals(self, executor: Executor) -> LeaseThread[Any]:
+    def _start_renewals(self, executor: Executor) -> LeaseThread[Any, C]:
         """Tell the runner that it may begin, and make the thread that keeps its leases."""
 
     @abstractmethod
     async def _take_until_stopped(self, *, burst: bool) -> None:
         """Take jobs while there is room."""
-
-    @abstractmethod
-    async def _close(self) -> None:
-        """Close what was opened for this worker alone."""
 
     def serve(self) -> None:
         """Run until SIGTERM or SIGINT, then stop in good order; a second signal cuts the grace."""
@@ -156,7 +167,8 @@ class PullWorker(ABC):
         await self._renewals.stop()
         assert self._executor is not None
         self._executor.shutdown(wait=False, cancel_futures=True)
-        await self._close()
+        if self._owns_client:
+            await self.client.close()
         stats = self.stats
         log.info(
             "worker %s: stopped; succeeded %d, failed %d, cancelled %d, timed out %d, lost %d",

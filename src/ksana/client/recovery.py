@@ -4,6 +4,7 @@ little and say so once."""
 import asyncio
 import contextlib
 import logging
+from typing import Any
 
 from ksana.client.contact import ServerContact
 from ksana.client.errors import ApiError, ClientError
@@ -20,7 +21,7 @@ log = logging.getLogger("ksana.client")
 class Recovery:
     """Counts failures in a row. Belongs to one worker."""
 
-    def __init__(self, worker: PullWorker, address: str, backoff: CallBackoff) -> None:
+    def __init__(self, worker: PullWorker[Any], address: str, backoff: CallBackoff) -> None:
         self._worker = worker
         self._backoff = backoff
         self._contact = ServerContact(f"worker {worker.worker_id}", address, worker.clock)

@@ -23,7 +23,7 @@ from ksana.client.handlers import Handler, Registered
 from ksana.client.heartbeats import Heartbeats
 from ksana.client.job_runner import JobRunner
 from ksana.client.leased_job import LeasedJob
-from ksana.client.pull_worker import CALL_SEC, MAX_PAUSE_SEC, PullWorker
+from ksana.client.pull_worker import PullWorker
 from ksana.client.queue import QueueClient
 from ksana.client.shapes import Job
 from ksana.client.transport import CallBackoff
@@ -31,7 +31,7 @@ from ksana.client.transport import CallBackoff
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Worker(PullWorker):
+class Worker(PullWorker[QueueClient]):
     """Runs the jobs of one addon. Register handlers with `job`, then `await run()`, or `serve()`
     from a script."""
 
@@ -57,27 +57,22 @@ class Worker(PullWorker):
         is called with each job whose result is dropped."""
         super().__init__(
             addon_id,
+            client,
+            QueueClient,
+            api_key,
             worker_id,
             concurrency=concurrency,
             lease_sec=ttl_sec,
             wait_sec=wait_sec,
             grace_sec=grace_sec,
+            backoff=backoff,
             clock=clock,
-        )
-        self._owns_client = isinstance(client, str)
-        self.client = (
-            QueueClient(
-                client, api_key, deadline_sec=CALL_SEC, backoff=CallBackoff(most_sec=MAX_PAUSE_SEC)
-            )
-            if isinstance(client, str)
-            else client
         )
         self.addon_id = addon_id
         self.ttl_sec = ttl_sec
         self.capabilities = dict(capabilities or {})
         self.max_cost_units = max_cost_units
         self.handlers: dict[str, Registered] = {}
-        self._backoff = backoff or CallBackoff(most_sec=MAX_PAUSE_SEC)
         self.jobs: JobRunner = JobRunner(
             self.client,
             self.worker_id,
@@ -167,7 +162,3 @@ class Worker(PullWorker):
 
     async def _take_until_stopped(self, *, burst: bool) -> None:
         await Claims(self, self._backoff).claim_until_stopped(burst=burst)
-
-    async def _close(self) -> None:
-        if self._owns_client:
-            await self.client.close()

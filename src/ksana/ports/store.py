@@ -78,25 +78,10 @@ class Events(Protocol):
         since: Instant | None = None,
         until: Instant | None = None,
         max_bytes: int | None = None,
+        is_newest_first: bool = False,
     ) -> PageRows[Event]:
-        """Read events of [since, until) after an id and before one, in order; fewer where they have
-        more than `max_bytes`. Those of this very transaction are not seen."""
-        ...
-
-    def list_before(
-        self,
-        before: int,
-        limit: int,
-        entity_type: str | None = None,
-        entity_id: str | None = None,
-        event_type: str | None = None,
-        *,
-        after: int | None = None,
-        since: Instant | None = None,
-        until: Instant | None = None,
-        max_bytes: int | None = None,
-    ) -> PageRows[Event]:
-        """The same, the newest first."""
+        """Read events of [since, until) after an id and before one, in order or the newest first;
+        fewer where they have more than `max_bytes`. Those of this very transaction are not seen."""
         ...
 
     def find_id_at(self, at: Instant) -> int:

@@ -341,8 +341,13 @@ async def test_events_are_read_back_and_found_by_time(store: SqlStore) -> None:
 
     times = [await store.transact(append, number) for number in range(1, 7)]
 
-    def read(tx: Any, *args: Any, **filters: Any) -> list[int]:
-        return [int(event.entity_id) for event in tx.events.list_before(*args, **filters)]
+    def read(
+        tx: Any, before: int, limit: int, *kinds: Any, after: int = 0, **filters: Any
+    ) -> list[int]:
+        events = tx.events.list_after(
+            after, limit, *kinds, before=before, is_newest_first=True, **filters
+        )
+        return [int(event.entity_id) for event in events]
 
     ids = [event.id for event in await store.read(lambda tx: tx.events.list_after(0, 10))]
     after, top = ids[0], ids[-1] + 1

@@ -27,7 +27,9 @@ async def test_a_page_ends_where_its_bytes_do_and_goes_on_after_it(store: SqlSto
 
 async def test_the_newest_first_end_there_too(store: SqlStore) -> None:
     await store.transact(append_large, 9)
-    page = await store.read(lambda tx: tx.events.list_before(1 << 40, 500, max_bytes=3 * MEBIBYTE))
+    page = await store.read(
+        lambda tx: tx.events.list_after(0, 500, max_bytes=3 * MEBIBYTE, is_newest_first=True)
+    )
     assert [int(event.entity_id) for event in page] == [8, 7]
     assert page.is_cut
 

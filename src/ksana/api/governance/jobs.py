@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ksana.api.core.reading import find_instant, read_instant
 from ksana.api.core.routing import Answer, Call
 from ksana.api.governance.reading import (
-    find_instant,
     read_ack,
     read_cursor,
-    read_instant,
     read_who,
 )
 from ksana.api.governance.shapes import (

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from ksana.api.core.reading import find_instant
 from ksana.api.core.routing import Answer, Call
 from ksana.api.governance.reading import (
-    find_instant,
     read_audit_cursor,
     read_fields,
     read_who,

@@ -6,11 +6,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ksana.api.core.reading import find_instant, read_span
 from ksana.api.core.routing import Call
 from ksana.api.governance.shapes import AckBody, ObjectBody
-from ksana.base.durations import parse_duration
 from ksana.base.errors import InvalidError
-from ksana.base.instant import Instant, Micros, parse_instant
+from ksana.base.instant import Instant
 from ksana.domain.governance.audit import place_of
 from ksana.domain.governance.jobs import Ack, digest_of
 from ksana.domain.governance.objects import NO_FIELDS, ObjectFields
@@ -50,26 +50,6 @@ def read_who(call: Call, worker_id: str | None = None) -> Who:
     )
 
 
-def read_instant(field: str, text: str) -> Instant:
-    """An instant in a body or a query."""
-    try:
-        return parse_instant(text)
-    except ValueError as error:
-        raise InvalidError(f"{field!r}: {error}", field=field) from None
-
-
-def find_instant(field: str, text: str | None) -> Instant | None:
-    """The same, where it may be absent."""
-    return None if text is None else read_instant(field, text)
-
-
-def _span(field: str, value: str | int | float) -> Micros:
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise InvalidError(f"{field!r}: {error}", field=field) from None
-
-
 def read_fields(body: ObjectBody, at: str = "") -> ObjectFields:
     """Members of an object. `at` is where they stand in the body."""
     given: dict[str, Any] = {
@@ -82,7 +62,7 @@ def read_fields(body: ObjectBody, at: str = "") -> ObjectFields:
     for name in ("uncertainty_ttl", "half_life"):
         value = getattr(body, name)
         if value is not UNSET:
-            given[f"{name}_us"] = None if value is None else _span(f"{at}{name}", value)
+            given[f"{name}_us"] = None if value is None else read_span(f"{at}{name}", value)
     if not isinstance(body.evidence_refs, UnsetType):
         given["evidence_refs"] = (
             None if body.evidence_refs is None else _encode(body.evidence_refs).decode()

@@ -7,7 +7,7 @@ meanwhile has heirs who begin the attempt anew.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -42,37 +42,37 @@ refresh of the view."""
 _log = structlog.get_logger("ksana.nodes")
 
 
+class HomeParts(NamedTuple):
+    """What those in charge of jobs work with."""
+
+    fabric: Fabric
+    clock: Clock
+    courier: Courier
+    placing: Placing
+    sessions: Sessions
+    notes: JobNotes
+    background: Background
+    settings: NodeParameters
+
+
 class JobEndings:
     """The end of the jobs in our charge. `resume` finds a node for a job that has none."""
 
     def __init__(
         self,
-        fabric: Fabric,
-        clock: Clock,
-        courier: Courier,
-        placing: Placing,
-        sessions: Sessions,
-        notes: JobNotes,
-        background: Background,
-        settings: NodeParameters,
+        parts: HomeParts,
         jobs: HomeJobTable,
         watch: JobWatch,
         resume: Callable[[HomeJob], Awaitable[None]],
     ) -> None:
-        self._fabric = fabric
-        self._clock = clock
-        self._courier = courier
-        self._placing = placing
-        self._sessions = sessions
-        self._notes = notes
-        self._background = background
-        self._settings = settings
+        self._fabric, self._clock, self._courier, self._placing = parts[:4]
+        self._sessions, self._notes, self._background, self._settings = parts[4:]
         self._jobs = jobs
         self._watch = watch
         self._resume = resume
         self._told = RecentIds()
         self._ended: list[str] = []
-        self._hinted_mono = clock.monotonic() - _HINT_EVERY_US
+        self._hinted_mono = self._clock.monotonic() - _HINT_EVERY_US
         self._is_hint_due = False
         self.stale = 0
         self.on_handed_over: Callable[[JobRequest, JobOutcome], None] = lambda _, __: None

@@ -13,6 +13,7 @@ from ksana.engine.core.supervisor import Loop
 from ksana.engine.nodes.adoption import Adoption
 from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.courier import Courier
+from ksana.engine.nodes.endings import HomeParts
 from ksana.engine.nodes.home import HomeJobs
 from ksana.engine.nodes.hosting import Hosting
 from ksana.engine.nodes.job_notes import JobNotes
@@ -78,14 +79,16 @@ class NodesEngine:
         )
         self.placing = Placing(fabric, clock, self.view, self.background, settings)
         self.home = HomeJobs(
-            fabric,
-            clock,
-            self.courier,
-            self.placing,
-            self.sessions,
-            self.notes,
-            self.background,
-            settings,
+            HomeParts(
+                fabric,
+                clock,
+                self.courier,
+                self.placing,
+                self.sessions,
+                self.notes,
+                self.background,
+                settings,
+            )
         )
         self._add_upkeep(info)
         self.courier.on(Progressed, self._on_progressed)

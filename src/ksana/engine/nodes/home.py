@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, UnavailableError
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.nodes.attempts import (
@@ -34,16 +33,9 @@ from ksana.domain.nodes.records import (
     NodeRecord,
 )
 from ksana.domain.nodes.waiting import WaitingJob
-from ksana.engine.nodes.background import Background
-from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.dispatching import Dispatching
-from ksana.engine.nodes.endings import JobEndings
-from ksana.engine.nodes.job_notes import JobNotes
+from ksana.engine.nodes.endings import HomeParts, JobEndings
 from ksana.engine.nodes.job_watch import HomeJob, HomeJobTable, JobWatch, times_of
-from ksana.engine.nodes.parameters import NodeParameters
-from ksana.engine.nodes.placing import Placing
-from ksana.engine.nodes.sessions import Sessions
-from ksana.ports.fabric import Fabric
 from ksana.ports.inbox import SendResult
 
 NO_NODE: Final = "NO_AVAILABLE_NODE"
@@ -64,41 +56,14 @@ class NoNodeError(ConflictError):
 class HomeJobs:
     """The jobs, their deadlines and their line."""
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        clock: Clock,
-        courier: Courier,
-        placing: Placing,
-        sessions: Sessions,
-        notes: JobNotes,
-        background: Background,
-        settings: NodeParameters,
-    ) -> None:
-        self._fabric = fabric
-        self._clock = clock
-        self._courier = courier
-        self._placing = placing
-        self._sessions = sessions
-        self._notes = notes
-        self._background = background
-        self._settings = settings
-        self._dispatching = Dispatching(fabric, clock, courier, settings)
+    def __init__(self, parts: HomeParts) -> None:
+        self._fabric, self._clock, self._courier, self._placing = parts[:4]
+        self._sessions, self._notes, self._background, self._settings = parts[4:]
+        fabric, clock = self._fabric, self._clock
+        self._dispatching = Dispatching(fabric, clock, self._courier, self._settings)
         self.jobs = HomeJobTable()
-        self.watch = JobWatch(clock, background, self)
-        self.endings = JobEndings(
-            fabric,
-            clock,
-            courier,
-            placing,
-            sessions,
-            notes,
-            background,
-            settings,
-            self.jobs,
-            self.watch,
-            self.resume,
-        )
+        self.watch = JobWatch(clock, self._background, self)
+        self.endings = JobEndings(parts, self.jobs, self.watch, self.resume)
         fabric.signals.subscribe("nodes.free", lambda _: self.watch.offer.signal())
 
     # ---- a new job ----

@@ -293,16 +293,17 @@ def _read_back(
     """Read a page of all that is committed, the newest first."""
     low, high = _find_bounds(tx, span)
     tops = [top for top in (before, high) if top is not None]
-    events: PageRows[Event] = tx.events.list_before(
-        min(tops) if tops else tx.events.latest_id() + 1,
+    events: PageRows[Event] = tx.events.list_after(
+        max(after, low),
         limit,
         entity_type=wanted.entity_type,
         entity_id=wanted.entity_id,
         event_type=wanted.type,
-        after=max(after, low),
+        before=min(tops, default=None),
         since=span.since,
         until=span.until,
         max_bytes=MAX_PAGE_BYTES,
+        is_newest_first=True,
     )
     return events
 

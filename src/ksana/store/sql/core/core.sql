@@ -21,17 +21,17 @@ ORDER BY id
 LIMIT :limit
 
 -- name: list_events_back
--- Events before an id, the newest first.
+-- Events after an id, the newest first.
 -- filter entity_type: AND entity_type = :entity_type
 -- filter entity_id: AND entity_id = :entity_id
 -- filter event_type: AND event_type = :event_type
--- filter after: AND id > :after
+-- filter before: AND id < :before
 -- filter since: AND ts >= :since
 -- filter until: AND ts < :until
 -- large: data_json
 SELECT id, ts, entity_type, entity_id, event_type, data_json
 FROM scheduler_events
-WHERE id < :before {filters}
+WHERE id > :after {filters}
 ORDER BY id DESC
 LIMIT :limit
 

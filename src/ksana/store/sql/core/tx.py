@@ -69,6 +69,7 @@ class SqlEvents:
         since: Instant | None = None,
         until: Instant | None = None,
         max_bytes: int | None = None,
+        is_newest_first: bool = False,
     ) -> PageRows[Event]:
         filters: dict[str, str | int | None] = {
             "entity_type": entity_type,
@@ -76,34 +77,11 @@ class SqlEvents:
             "event_type": event_type,
         }
         filters |= {"before": before, "since": since, "until": until}
-        return _events_of(
-            self._session.paged("core.list_events", filters, max_bytes, after=after, limit=limit)
-        )
-
-    def list_before(
-        self,
-        before: int,
-        limit: int,
-        entity_type: str | None = None,
-        entity_id: str | None = None,
-        event_type: str | None = None,
-        *,
-        after: int | None = None,
-        since: Instant | None = None,
-        until: Instant | None = None,
-        max_bytes: int | None = None,
-    ) -> PageRows[Event]:
-        filters: dict[str, str | int | None] = {
-            "entity_type": entity_type,
-            "entity_id": entity_id,
-            "event_type": event_type,
-        }
-        filters |= {"after": after, "since": since, "until": until}
-        return _events_of(
-            self._session.paged(
-                "core.list_events_back", filters, max_bytes, before=before, limit=limit
-            )
-        )
+        statement = "core.list_events_back" if is_newest_first else "core.list_events"
+        rows = self._session.paged(statement, filters, max_bytes, after=after, limit=limit)
+        events = PageRows(_event_of(row) for row in rows)
+        events.is_cut = rows.is_cut
+        return events
 
     def find_id_at(self, at: Instant) -> int:
         low, high = 0, self.latest_id()
@@ -161,12 +139,6 @@ class SqlEvents:
         self._session.run_rows_later("core.append_event", _EVENT_COLUMNS, rows)
         self._rows = []
         return [row for row in rows if row[3] in types] if types else []
-
-
-def _events_of(rows: PageRows[Row]) -> PageRows[Event]:
-    events = PageRows(_event_of(row) for row in rows)
-    events.is_cut = rows.is_cut
-    return events
 
 
 def _event_of(row: Row) -> Event:
