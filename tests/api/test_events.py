@@ -339,6 +339,8 @@ class ManyWriters:
     async def read(self, fn: Any, *args: Any) -> Any:
         return fn(self, *args)
 
+    read_list = read
+
 
 async def collect(batches: AsyncIterator[list[Event]], seen: list[int]) -> None:
     async for batch in batches:
