@@ -59,6 +59,9 @@ PLANS: dict[str, tuple[str, ...]] = {
 }
 """The indexes that will do; a table's name stands for its primary key."""
 
+SPANS = ("job_lists.job_span", "history.event_span")
+"""The ends of a table."""
+
 VALUES: dict[str, Any] = {
     "now": 900 * SECOND,
     "now_at": 900 * SECOND,
@@ -185,7 +188,15 @@ async def test_what_every_firing_claim_and_release_asks_for_is_found_by_its_inde
             for name in PLANS
         }
 
+    def read_spans(tx: Any) -> dict[str, str]:
+        return {name: explain(tx, name, kind, {}) for name in SPANS}
+
     faults = []
+    for name, plan in (await filled.transact(read_spans)).items():
+        if any(
+            word in plan for word in ("SCAN sched", "Seq Scan", '"ALL"', '"access_type": "index"')
+        ):
+            faults.append(f"{name} reads more than the ends: {plan}")
     for name, plan in (await filled.transact(read_plans)).items():
         if not any(is_found_by(plan, kind, index) for index in PLANS[name]):
             faults.append(f"{name} does not read {PLANS[name]}: {plan}")

@@ -59,8 +59,8 @@ SELECT seq FROM scheduler_job_runs {force_index job_runs_addon}
 WHERE {text_below addon_id seq addon_id} AND seq >= :floor {text_down addon_id seq} LIMIT 1 OFFSET :look
 
 -- name: job_span
--- The least and the greatest number.
-SELECT MIN(seq), MAX(seq) FROM scheduler_job_runs
+-- The least and the greatest number. Asked for in one query, SQLite would read every row for them.
+SELECT (SELECT MIN(seq) FROM scheduler_job_runs), (SELECT MAX(seq) FROM scheduler_job_runs)
 
 -- name: job_from
 -- The first job at or after a number, and when it was submitted: a probe of the search by time.

@@ -11,8 +11,8 @@ SELECT id, ts, event_type, data_json FROM scheduler_events
 WHERE entity_id = :entity_id AND entity_type = :entity_type AND id > :after ORDER BY id LIMIT :limit
 
 -- name: event_span
--- The ends of the log.
-SELECT MIN(id), MAX(id) FROM scheduler_events
+-- The ends of the log. Asked for in one query, SQLite would read every event for them.
+SELECT (SELECT MIN(id) FROM scheduler_events), (SELECT MAX(id) FROM scheduler_events)
 
 -- name: event_from
 -- The first event at or after an id: a probe of the search by time.
