@@ -103,6 +103,10 @@ def test_expressions_are_stored_as_six_fields(text: str, stored: str) -> None:
         ("0 0 1 */12 *", ["2027-01-01 00:00:00", "2028-01-01 00:00:00"]),
         ("0 0 * * */8", ["2026-01-04 00:00:00", "2026-01-11 00:00:00"]),
         ("0 0 * * 0-6", ["2026-01-02 00:00:00", "2026-01-03 00:00:00"]),
+        (
+            "0 0 * * 1-6",
+            ["2026-01-02 00:00:00", "2026-01-03 00:00:00", "2026-01-05 00:00:00"],
+        ),
         ("0 0 * * 7#1", ["2026-01-04 00:00:00", "2026-02-01 00:00:00"]),
         ("0 0 2W 5 *", ["2026-05-01 00:00:00", "2027-05-03 00:00:00"]),
     ],
@@ -185,6 +189,7 @@ def test_two_restricted_day_fields_match_either_and_a_star_makes_both_needed(
         ("* * 32W * *", "day of month"),
         ("* * W * *", "day of month"),
         ("* * WL * *", "day of month 'WL' is not valid"),
+        ("* * 3,L * *", "day of month '3,L' is not valid"),
         ("* * 3,LW * *", "day of month '3,LW' is not valid"),
         ("* * 3,4W * *", "day of month '3,4W' is not valid"),
         ("* * * * 1#2,3#1", "day of week"),
@@ -362,7 +367,9 @@ def test_steps_tell_how_far_the_next_match_of_a_day_or_minute_is() -> None:
         *(1441, 0, 1800),
         *(1410 * 60, never),
     )
-    assert steps[1440] == never > 24 * 3600
+    assert steps[1439] == steps[1440] == never > 24 * 3600
+    late = parse_cron("*/15 5-59 * * * *").minute_steps()
+    assert late is not None and (late[0], late[5], late[1439]) == (300, 300, 1439 * 60)
     seconds = many.second_steps()
     assert (len(seconds), seconds[0], seconds[1], seconds[45], seconds[46]) == (
         *(60, 0, 14),
@@ -376,3 +383,17 @@ def test_an_expression_forgets_days_it_has_long_not_needed() -> None:
         daily.next_local(local(f"{year}-06-01 00:00:00"))
         assert len(daily._blocks) <= 512
     assert daily.next_local(local("2026-06-01 00:00:01")) == local("2026-06-02 00:00:00")
+
+
+def test_looking_back_finds_a_day_in_any_earlier_block_and_at_the_beginning_of_its_own() -> None:
+    leap = parse_cron("0 0 29 2 *")
+    for year in range(2024, 2028):
+        for month in range(3, 13):
+            at = local(f"{year}-{month:02}-01 00:00:00")
+            assert leap.previous_local(at) == local("2024-02-29 00:00:00")
+    # 2026-01-27 is the first day of a block.
+    assert local("2026-01-27 00:00:00") % (512 * 86_400) == 0
+    first = parse_cron("30 5 27 1 *")
+    for at in ("2026-01-27 05:30:00", "2026-01-27 23:00:00", "2026-02-05 00:00:00"):
+        assert first.previous_local(local(at)) == local("2026-01-27 05:30:00")
+    assert first.next_local(local("2026-01-20 00:00:00")) == local("2026-01-27 05:30:00")

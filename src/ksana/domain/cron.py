@@ -89,11 +89,6 @@ class CronExpr:
         """The six fields as stored."""
         return " ".join(self.fields.text)
 
-    @property
-    def per_day(self) -> int:
-        """How many times a matching day holds."""
-        return self._per_day
-
     def next_local(self, at: LocalSecond) -> LocalSecond:
         """Find the earliest match at or after `at`; NEVER if there is none within the search."""
         day, second_of_day = divmod(at, _DAY)
