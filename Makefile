@@ -56,7 +56,6 @@ torture: dev servers ## Every class of faults, the slow tests, the properties wi
 	@HYPOTHESIS_PROFILE=ci KSANA_TORTURE=.venv/torture.md KSANA_FIGURES=$(CURDIR)/.venv/torture-figures.txt RECORD=$(RECORD) \
 		$(PYTEST) --timeout 1800 -m "slow or fault" $(ARGS)
 	@if [ -d tests/properties ]; then HYPOTHESIS_PROFILE=torture $(PYTEST) --timeout 1800 tests/properties; fi
-	@nice $(BIN)/python -m tests.ground.code --sample 200 --least 85
 
 mutants: dev ## Break the program on purpose, one thing at a time; list what no test notices (ARGS='domain')
 	@if [ -z "$(ARGS)" ]; then nice $(BIN)/python -m tests.ground.guards && nice $(BIN)/python -m tests.ground.moves; fi
