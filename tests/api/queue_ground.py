@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 
 from ksana.api.queue.routes import Queue
 from ksana.base.clock import VirtualClock
@@ -104,3 +105,14 @@ async def check_events(store: Any) -> None:
             if event.entity_type in ("JOB", "LEASE"):
                 members = msgspec.json.decode(event.data)
                 assert kinds[event.entity_type, event.type].allows(members), event
+
+
+@pytest.fixture
+async def queue(tmp_path: Path) -> AsyncIterator[Ground]:
+    async with open_queue(tmp_path) as ground:
+        yield ground
+
+
+async def ask(queue: Ground, job_id: str, **more: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = await queue.post("/lease/request", 200, job_id=job_id, **more)
+    return answer

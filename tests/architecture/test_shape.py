@@ -103,8 +103,9 @@ def assert_none(found: list[str]) -> None:
     assert not found, "\n  " + "\n  ".join(found)
 
 
-def test_no_source_file_is_longer_than_four_hundred_lines() -> None:
-    sizes = {path: len(path.read_text().splitlines()) for path in source_files()}
+def test_no_file_of_code_or_tests_is_longer_than_four_hundred_lines() -> None:
+    files = (*source_files(), *sorted((ROOT / "tests").rglob("*.py")))
+    sizes = {path: len(path.read_text().splitlines()) for path in files}
     assert sizes
     assert_none(named([path for path, size in sizes.items() if size > MAX_LINES]))
 

@@ -115,3 +115,9 @@ async def at_work(governor: Governor) -> AsyncIterator[Governor]:
         with contextlib.suppress(asyncio.CancelledError):
             await running
         await governor.client.close()
+
+
+async def work_off(governor: Governor) -> Governor:
+    await governor.run(burst=True)
+    await governor.client.close()
+    return governor

@@ -36,6 +36,7 @@ TESTS = (
     "tests/properties/test_runs_model.py",
     "tests/store/test_governance_jsonfile.py",
     "tests/store/test_jsonfile.py",
+    "tests/store/test_jsonfile_by_hand.py",
 )
 """Tests that run statements; of them those that run the one in question are asked."""
 

@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from ksana.base.clock import Clock, SystemClock
+from ksana.base.instant import MILLISECOND
 from ksana.domain.nodes import frames
+from ksana.domain.nodes.attempts import AttemptLimits
 from ksana.domain.nodes.records import InstanceInfo, JobError
 from ksana.engine.core.supervisor import Supervisor
 from ksana.engine.nodes.assignments import HostedNode
@@ -244,3 +246,13 @@ async def until(fact: Callable[[], object], what: str = "the fact") -> None:
     while not fact():
         assert time.monotonic() < give_up_at, f"waited in vain for {what}"
         await asyncio.sleep(0.005)
+
+
+FAST = NodeParameters(
+    refresh_us=100 * MILLISECOND,
+    progress_us=10 * MILLISECOND,
+    probe_us=300 * MILLISECOND,
+    limits=AttemptLimits(
+        ack_us=300 * MILLISECOND, start_us=300 * MILLISECOND, result_us=600 * MILLISECOND
+    ),
+)

@@ -1,195 +1,37 @@
 """Governance against a model of it: any order of calls, expiries, gate changes, races and deaths
 between two statements, compared after every step, row by row. And faults that it must find."""
 
-import asyncio
-import tempfile
-from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
     rule,
     run_state_machine_as_test,
 )
-from msgspec import UNSET
 
-from ksana.base.clock import VirtualClock
-from ksana.base.errors import KsanaError
 from ksana.base.instant import DAY, MILLISECOND, SECOND
-from ksana.domain.governance.objects import ObjectFields
 from ksana.domain.governance.records import URGENCY
-from ksana.engine.governance.sweep import sweep
-from ksana.store.sql import open_store
-from tests.ground.governance import ME, Governing
-from tests.ground.killing import Killed, killing
+from tests.ground.governance import ME
 from tests.properties.governance_faults import FAULTS
-from tests.properties.governance_model import ABSENT, JobTwin, Model, Refused
-from tests.properties.governance_rows import KEYS, bind, differ, ids_of, read_all
+from tests.properties.governance_model import ABSENT
+from tests.properties.governance_rows import KEYS, ids_of
+from tests.properties.governance_steps import LEASE, GovernanceSteps, held
 
-MEMORY = Path("/dev/shm")
 ACTIONS = ("verify", "revalidate", "decay", "archive", "reinstate-check")
 STATUSES = ("active", "stale", "archived", "needs_review", "verified")
 SETTINGS = ("persona/", "cognition/", "persona/memory", "cognition/*:verify")
-LEASE = 20 * SECOND
+STATES = {
+    "memory": (None, "active", "stale", "archived", "verified"),
+    "experience": (None, "active", "archived", "needs_review"),
+    "cognition": (None, "active", "stale", "archived"),
+}
 DELAYS = (0, 400 * MILLISECOND, SECOND, 30 * SECOND)
 
-Call = Callable[[Governing], Awaitable[Any]]
-Apply = Callable[[Model], Any]
-Step = tuple[Call, Apply]
 
-
-class GovernanceMachine(RuleBasedStateMachine):
+class GovernanceMachine(GovernanceSteps):
     """Calls on one side, the model on the other."""
-
-    @initialize()
-    def open(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        # In memory where there is such a folder: nothing here is about the disk.
-        self.folder = tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
-        self.clock = VirtualClock()
-        self.model = Model()
-        self.tokens: set[int] = set()
-        self.old: list[tuple[str, int]] = []
-        """Tokens that were somebody's once, with their jobs."""
-        self._open()
-
-    def _open(self) -> None:
-        url = f"sqlite:///{Path(self.folder.name) / 'ksana.db'}"
-        self.governing = Governing(self.wait(open_store(url, self.clock, inline=True)), self.clock)
-
-    def wait(self, work: Any) -> Any:
-        return self.loop.run_until_complete(work)
-
-    def teardown(self) -> None:
-        if not hasattr(self, "governing"):
-            return
-        try:
-            self.check_records()
-        finally:
-            self.wait(self.governing.store.close())
-            self.loop.close()
-            self.folder.cleanup()
-
-    @property
-    def now(self) -> int:
-        return self.clock.now()
-
-    # -- one step on both sides --------------------------------------------------------------------
-
-    def do(self, call: Call, apply: Apply) -> Any:
-        """Make a call; it answers, or refuses, as the model says, and leaves what the model has."""
-        expected, refusal = _apply(apply, self.model)
-        answer, error = self.wait(_try(call, self.governing))
-        assert error == refusal, f"answered {error or 'well'}, expected {refusal or 'no refusal'}"
-        self.compare([self.model])
-        if isinstance(expected, list):
-            assert [job.job_id for job in answer] == [job.id for job in expected]
-        return answer
-
-    def do_and_die(self, call: Call, apply: Apply, steps: int) -> None:
-        """The process ends at some statement of the call: all of it happened, or nothing."""
-        after = self.model.copy()
-        _apply(apply, after)
-        with killing() as killer:
-            killer.left = steps
-            self.wait(_try(call, self.governing))
-        self.wait(self.governing.store.close())
-        self._open()
-        self.compare([self.model, after])
-
-    def race(self, first: Step, second: Step) -> None:
-        """Two calls at once: what they leave is what one after the other leaves, in either
-        order."""
-        outcomes = []
-        for steps in ((first, second), (second, first)):
-            model = self.model.copy()
-            for _, apply in steps:
-                _apply(apply, model)
-            outcomes.append(model)
-
-        async def both() -> None:
-            await asyncio.gather(*(_try(call, self.governing) for call, _ in (first, second)))
-
-        self.wait(both())
-        self.compare(outcomes)
-
-    def compare(self, models: list[Model]) -> None:
-        """One of the models must be what the store has; go on with it."""
-        jobs, objects, gates = self.wait(self.governing.store.read(read_all))
-        wrong: list[str] = []
-        for model in models:
-            fault = bind(model, jobs) or differ(model, jobs, objects, gates)
-            if fault is None:
-                self.model = model
-                break
-            wrong.append(fault)
-        else:
-            raise AssertionError("; or ".join(wrong))
-        for job in self.model.list_jobs("running"):
-            held = (job.id or "", job.token)
-            if held not in self.old:
-                assert job.token not in self.tokens, "a token comes again"
-                self.tokens.add(job.token)
-                self.old.append(held)
-
-    # -- what happens ------------------------------------------------------------------------------
-
-    def pull_step(self, limit: int, actions: tuple[str, ...] = (), order: str = "run_at") -> Step:
-        now = self.now
-        return (
-            lambda g: g.pull(limit, lease_us=LEASE, actions=actions, order=order),
-            lambda m: m.pull(
-                limit, now, LEASE, actions=actions, is_urgent_first=order == "priority"
-            ),
-        )
-
-    def gate_step(self, setting: str, state: str) -> Step:
-        gate, _, scope = setting.partition("/")
-        return (
-            lambda g: g.service.set_gate(gate, scope, state, None, ME),
-            lambda m: m.set_gate(setting, state),
-        )
-
-    def change_step(self, key: str, fields: dict[str, Any], *, is_put: bool) -> Step:
-        kind, _, name = key.partition(":")
-        sent = ObjectFields(**{_SENT_AS.get(member, member): fields[member] for member in fields})
-        return (
-            lambda g: (g.service.put_object if is_put else g.service.patch_object)(
-                kind, name, sent, ME
-            ),
-            lambda m: m.change(key, fields, is_put=is_put),
-        )
-
-    def ack_step(self, job: JobTwin, token: int, next_at: Any = ABSENT, **more: str | None) -> Step:
-        job_id, now = job.id or "", self.now
-        action, status = more.get("action"), more.get("status")
-        sent = {
-            "next_action_at": UNSET if next_at == ABSENT else next_at,
-            "next_action": action,
-            "fields": ObjectFields(status=UNSET if status is None else status),
-        }
-        return (
-            lambda g: g.ack(_held(job_id, token), **sent),
-            lambda m: m.ack(
-                m.find(job_id), token, now, next_at=next_at, action=action, status=status
-            ),
-        )
-
-    def fail_step(self, job: JobTwin, token: int, delay: int, *, is_final: bool) -> Step:
-        job_id, now = job.id or "", self.now
-        return (
-            lambda g: g.fail(_held(job_id, token), retry_delay_us=delay, is_final=is_final),
-            lambda m: m.fail(m.find(job_id), token, now, delay, is_final=is_final),
-        )
-
-    def sweep_step(self) -> Step:
-        now = self.now
-        return (lambda g: g.store.transact(sweep, 100), lambda m: m.sweep(now))
 
     @rule(
         key=st.sampled_from(KEYS),
@@ -212,7 +54,7 @@ class GovernanceMachine(RuleBasedStateMachine):
         fields: dict[str, Any] = {"epistemic": epistemic, "unknown": unknown, "risk": risk}
         if status is not None:
             fields["status"] = "active" if is_new else status
-            if not is_new and status not in _STATES[key.partition(":")[0]]:
+            if not is_new and status not in STATES[key.partition(":")[0]]:
                 del fields["status"]
         if later is not None:
             fields["next_at"] = self.now + later
@@ -318,7 +160,7 @@ class GovernanceMachine(RuleBasedStateMachine):
         job = self.pick("running", pick)
         if job is None:
             return
-        if status not in _STATES[job.key.partition(":")[0]]:
+        if status not in STATES[job.key.partition(":")[0]]:
             status = None
         next_at = later if later in (ABSENT, None) else self.now + later
         token = job.token
@@ -352,7 +194,7 @@ class GovernanceMachine(RuleBasedStateMachine):
         if job is not None:
             job_id, token, now = job.id or "", job.token, self.now
             self.do(
-                lambda g: g.renew(_held(job_id, token), LEASE),
+                lambda g: g.renew(held(job_id, token), LEASE),
                 lambda m: m.renew(m.find(job_id), token, now, LEASE),
             )
 
@@ -451,84 +293,6 @@ class GovernanceMachine(RuleBasedStateMachine):
             fields = {"next_at": self.now + SECOND}
             step = self.change_step(KEYS[pick % 3], fields, is_put=True)
         self.do_and_die(*step, steps)
-
-    # -- looking -----------------------------------------------------------------------------------
-
-    def pick(self, status: str, number: int) -> JobTwin | None:
-        found = self.model.list_jobs(status)
-        return found[number % len(found)] if found else None
-
-    def check_records(self) -> None:
-        """The audit is whole, and every job's last entry and last event say what it is now."""
-        if not self.model.jobs:
-            return
-        self.wait(self.governing.assert_audit_is_whole())
-        jobs, _, _ = self.wait(self.governing.store.read(read_all))
-        audit = self.wait(
-            self.governing.store.read(lambda tx: tx.audit.list_chain(0, 0, 1 << 43, 1 << 20))
-        )
-        events = self.wait(self.governing.store.read(lambda tx: tx.events.list_after(0, 1 << 20)))
-        for job in jobs:
-            entries = [row for row in audit if row.job_id == job.job_id]
-            entries = [row for row in entries if row.event_type.startswith("job.")]
-            assert f'"status":"{job.status}"' in _last_status(row.after for row in entries), job
-            told = [event.type for event in events if event.entity_id == job.job_id]
-            assert told[-1] in _EVENTS[job.status], f"{job.status} after {told}"
-
-
-_SENT_AS = {
-    "epistemic": "epistemic_state",
-    "unknown": "unknown_type",
-    "risk": "risk_tier",
-    "next_at": "next_action_at",
-    "budget": "auto_verify_budget",
-}
-_STATES = {
-    "memory": (None, "active", "stale", "archived", "verified"),
-    "experience": (None, "active", "archived", "needs_review"),
-    "cognition": (None, "active", "stale", "archived"),
-}
-_EVENTS = {
-    "queued": (
-        "GOV_JOB_ENQUEUED",
-        "GOV_JOB_RETRYING",
-        "GOV_JOB_MOVED",
-        "GOV_JOB_DEFERRED",
-        "GOV_JOB_WOKEN",
-        "GOV_JOB_REQUEUED",
-        "GATE_DEFERRED_LONG",
-    ),
-    "running": ("GOV_JOB_PULLED",),
-    "succeeded": ("GOV_JOB_SUCCEEDED",),
-    "failed": ("GOV_JOB_FAILED",),
-    "dead_letter": ("GOV_JOB_DEAD_LETTER",),
-}
-
-
-def _apply(apply: Apply, model: Model) -> tuple[Any, str | None]:
-    try:
-        return apply(model), None
-    except Refused as refused:
-        return None, str(refused)
-
-
-async def _try(call: Call, governing: Governing) -> tuple[Any, str | None]:
-    try:
-        return await call(governing), None
-    except KsanaError as error:
-        return None, error.code
-    except Killed:
-        return None, None
-
-
-def _held(job_id: str, token: int) -> Any:
-    """As much of a job as an ack needs of it."""
-    job: Any = type("Held", (), {"job_id": job_id, "lease_token": token})
-    return job
-
-
-def _last_status(texts: Iterable[str | None]) -> str:
-    return next((text for text in reversed(list(texts)) if text and '"status"' in text), "")
 
 
 TestGovernanceModel = pytest.mark.spec("G2", "G3", "G4", "G5", "G8", "G9", "G10", "G11")(
