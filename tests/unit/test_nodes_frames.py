@@ -118,4 +118,9 @@ def test_messages_between_instances_are_read_back_as_they_were() -> None:
 def test_every_kind_of_event_is_declared_once_for_an_entity_of_nodes() -> None:
     names = [kind.name for kind in events.KINDS]
     assert len(set(names)) == len(names)
-    assert {kind.entity for kind in events.KINDS} == {"NODE", "SESSION", "NODE_JOB"}
+    assert {kind.entity for kind in events.KINDS} == {
+        "NODE",
+        "SESSION",
+        "NODE_JOB",
+        "MESSAGE",
+    }
