@@ -41,7 +41,7 @@ class Watched:
 
 
 @pytest.mark.spec("Q16")
-@pytest.mark.parametrize(("slots", "claims"), [(1_000, 2), (200, 2), (199, 1), (10, 1)])
+@pytest.mark.parametrize(("slots", "claims"), [(1_000, 2), (400, 2), (399, 1), (10, 1)])
 async def test_while_jobs_abound_two_claims_are_under_way_within_the_slots(
     server: FakeQueue, slots: int, claims: int
 ) -> None:
