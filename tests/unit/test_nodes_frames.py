@@ -122,5 +122,4 @@ def test_every_kind_of_event_is_declared_once_for_an_entity_of_nodes() -> None:
         "NODE",
         "SESSION",
         "NODE_JOB",
-        "MESSAGE",
     }

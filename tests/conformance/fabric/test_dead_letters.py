@@ -90,7 +90,7 @@ async def test_letters_of_every_instance_stand_beside_those_of_other_surfaces(
     assert job_id in [one["entity_id"] for one in page["letters"]]
     [letter] = (await ground.get(surface="nodes", source="two"))["letters"]
     assert letter["id"] >= OUTSIDE
-    assert letter["entity_type"] == "MESSAGE" and letter["entity_id"].startswith("two/")
+    assert letter["entity_type"] == "NODE" and letter["entity_id"].startswith("two/")
     assert letter["error"] == "a message of kind push was handed out 1 times and never done"
     at = letter["died_at"]
     assert len((await ground.get(surface="nodes", source="two", **{"from": at}))["letters"]) == 1
@@ -149,7 +149,7 @@ async def test_groups_are_by_kind_of_message_and_a_group_is_replayed(ground: Gro
     ]
     assert len((await ground.get(surface="nodes"))["letters"]) == 1
     entity = done["replayed"][0]["entity_id"]
-    assert await ground.failing.events("MESSAGE", entity) == ["NODE_MESSAGE_REPLAYED"]
+    assert await ground.failing.events("NODE", entity) == ["NODE_MESSAGE_REPLAYED"]
 
 
 @pytest.mark.spec("B12")
@@ -175,7 +175,7 @@ async def test_letters_are_dismissed_of_all_surfaces_by_one_filter(ground: Groun
     assert (done["count"], done["refused"]) == (2, [])
     assert (await ground.get())["letters"] == []
     assert (await ground.one.inbox.measure()).length == 0
-    told = await ground.failing.events("MESSAGE", letter["entity_id"])
+    told = await ground.failing.events("NODE", letter["entity_id"])
     assert told == ["NODE_MESSAGE_DISMISSED"]
 
 

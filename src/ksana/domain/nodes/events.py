@@ -6,13 +6,13 @@ from ksana.domain.events import EventKind
 
 KINDS: Final = (
     EventKind(
-        "MESSAGE",
+        "NODE",
         "NODE_MESSAGE_REPLAYED",
         "A dead letter between instances was put back into its inbox.",
         ("reason", "actor"),
     ),
     EventKind(
-        "MESSAGE",
+        "NODE",
         "NODE_MESSAGE_DISMISSED",
         "A dead letter between instances was dismissed.",
         ("reason", "actor"),

@@ -16,7 +16,7 @@ from ksana.ports.store import Store, Tx
 from ksana.service.core.outside_letters import OutsideView, make_id
 
 SURFACE: Final = "nodes"
-ENTITY: Final = "MESSAGE"
+ENTITY: Final = "NODE"
 MOST: Final = 20_000
 """Letters looked at in all: two instances keep as many at their defaults."""
 _AT_ONCE: Final = 50
