@@ -3,6 +3,7 @@ dismiss."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,12 @@ async def test_pages_go_through_all_surfaces_once(ground: Ground) -> None:
         await ground.failing.fail_job("addon", f"no disk {number}")
         await ground.kill(ground.two, b'{"kind":"push"}')
     seen: list[int] = []
-    times: list[str] = []
+    times: list[datetime] = []
     cursor = None
     while True:
         page = await ground.get(limit=2, **({"cursor": cursor} if cursor else {}))
         seen += [one["id"] for one in page["letters"]]
-        times += [one["died_at"] for one in page["letters"]]
+        times += [datetime.fromisoformat(one["died_at"]) for one in page["letters"]]
         cursor = page["next_cursor"]
         if cursor is None:
             break
