@@ -108,7 +108,6 @@ class SqlRunChanges:
         for run in runs:
             task_id, status, host = run.task_id, run.status, run.host[:255]
             is_open = status not in _FINAL
-            self._counts.add(KIND, status, 1)
             rows.append(
                 (
                     run.uid,
@@ -135,6 +134,9 @@ class SqlRunChanges:
                     at,
                 )
             )
+        statuses = [run.status for run in runs]
+        for status in set(statuses):
+            self._counts.add(KIND, status, statuses.count(status))
         return self._session.insert("runs.insert_run", _NEW_COLUMNS, rows)
 
     def finish(self, changes: Sequence[RunChange]) -> list[bool]:
@@ -209,10 +211,15 @@ class SqlRunChanges:
 
     def _count(self, changes: Sequence[RunChange], done: list[bool]) -> list[bool]:
         """Count what became of those whose guard held."""
-        for change, is_done in zip(changes, done, strict=True):
-            if is_done:
-                self._counts.add(KIND, change.old, -1)
-                self._counts.add(KIND, change.new, 1)
+        moves = [
+            (change.old, change.new)
+            for change, is_done in zip(changes, done, strict=True)
+            if is_done
+        ]
+        for old, new in set(moves):
+            count = moves.count((old, new))
+            self._counts.add(KIND, old, -count)
+            self._counts.add(KIND, new, count)
         return done
 
     def insert_callback(self, run_id: int, headers: str, body: str, status: str) -> None:
