@@ -39,12 +39,12 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
     server: GovernanceServer,
 ) -> None:
     job = await server.enqueue()
-    governor = make_governor(server, lease_sec=1)
+    governor = make_governor(server, lease_sec=4)
     may_end = threading.Event()
 
     @governor.action("verify")
     async def verify(_: GovernanceContext) -> None:
-        may_end.wait(10)  # blocks the loop, not just the task
+        may_end.wait(60)  # blocks the loop, not just the task
 
     def run() -> None:
         asyncio.run(work_off(governor))
@@ -53,9 +53,12 @@ async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(
     await until(lambda: governor.running)
     first = (await server.job(job)).lease_expires_at
     assert first is not None
-    while ((await server.job(job)).lease_expires_at or 0) < first + 2 * SECOND:
-        await asyncio.sleep(0.02)
-    may_end.set()
+    try:
+        async with asyncio.timeout(30):
+            while ((await server.job(job)).lease_expires_at or 0) < first + 2 * SECOND:
+                await asyncio.sleep(0.02)
+    finally:
+        may_end.set()
     await running
     ended = await server.job(job)
     assert (ended.status, ended.attempt) == ("succeeded", 0)
