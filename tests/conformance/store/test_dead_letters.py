@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ksana.domain.dead_letters import LetterFilter, LetterRecord, NewLetter, group_key
-from ksana.service.core import dead_letters as letter_service
+from ksana.service.core import letter_pages
 from ksana.store.sql import SqlStore
 from tests.ground.dead_letters import Failing
 
@@ -112,7 +112,7 @@ async def test_pages_go_on_where_they_ended_whatever_comes_or_goes(
 async def test_letters_are_grouped_by_error_with_counts_up_to_a_limit(
     failing: Failing, store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letter_service, "COUNT_TO", 5)
+    monkeypatch.setattr(letter_pages, "COUNT_TO", 5)
     await add_letters(store, 7, "row 17 is bad")
     await add_letters(store, 2, "row 4711 is bad")
     await add_letters(store, 3, "no such table")

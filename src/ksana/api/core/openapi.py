@@ -181,7 +181,9 @@ def _path_parameters(route: Route, schemas: Schemas) -> list[dict[str, Any]]:
         parameter = {"name": name, "in": "path", "required": True}
         word = find_word(words, "path", name)
         if word is not None:
-            example = int(word.example) if kind == "int" else word.example
+            example = word.example
+            if kind == "int":  # the same name may be a text in another surface's paths
+                example = int(example) if str(example).isdigit() else 1
             parameter |= {"description": word.text, "example": example}
         found.append({**parameter, "schema": _KINDS[kind or "text"]})
     return found

@@ -228,6 +228,7 @@ class ReaderThreads:
         await self._waiting.close(self._threads)
 
     def _serve(self, reader: "Reader") -> None:
+        reader.open_early()
         while (batch := self._waiting.take(1)) is not None:
             work = batch[0]
             if self._limit_sec and time.monotonic() - work.waits_since > self._limit_sec:
@@ -262,6 +263,13 @@ class Reader:
         self._down_reason = ""
         self._down_until = 0.0
         self._pause = FIRST_PAUSE
+
+    def open_early(self) -> None:
+        """Open a file before it is asked for: later there may be no descriptor to be had. A
+        connection to a database server is made when it is first used."""
+        if not self._dialect.is_network:
+            with suppress(Exception):
+                self._connect()
 
     def run(self, work: StoreCall) -> None:
         """Run the function; its result or error is left in the work."""
