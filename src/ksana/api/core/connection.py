@@ -149,10 +149,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._since = self.loop.time()
 
     def on_headers_complete(self) -> None:
-        self.end_head(has_repeated=True)
+        self.end_head(True)
         super().on_headers_complete()
 
-    def end_head(self, *, has_repeated: bool) -> None:
+    def end_head(self, has_repeated: bool) -> None:
         """Check the complete head against the caps. Raise HeadTooLargeError. `has_repeated`: a name
         may stand in it twice."""
         self._in_head = False

@@ -134,7 +134,7 @@ class FastpathProtocol(GuardedProtocol):
     def on_headers_complete(self) -> None:
         lines = self.headers
         headers = dict(lines)
-        self.end_head(has_repeated=len(headers) != len(lines))
+        self.end_head(len(headers) != len(lines))
         self._buffered = self._begin_buffered(headers)
         if self._buffered is not None:
             self.cycle = self._buffered  # type: ignore[assignment]
@@ -234,18 +234,16 @@ class FastpathProtocol(GuardedProtocol):
 
     def _write(self, response: RenderedResponse, body: bytes, keep_alive: bool) -> None:
         """Write the whole answer: a small one in one piece, a large one without a copy of it."""
-        if len(body) <= MAX_BUFFERED:
-            self.transport.write(self._join_head(response, keep_alive) + body)
-        else:
-            self.transport.writelines([self._join_head(response, keep_alive), body])
-
-    def _join_head(self, response: RenderedResponse, keep_alive: bool) -> bytes:
         default = self.server_state.default_headers
         if default is not self._default_from:
             self._default_from = default
             self._default_head = b"".join(b"%s: %s\r\n" % header for header in default)
         end = b"\r\n" if keep_alive or response.closes else b"connection: close\r\n\r\n"
-        return STATUS_LINE[response.status] + self._default_head + response.head + end
+        head = STATUS_LINE[response.status] + self._default_head + response.head + end
+        if len(body) <= MAX_BUFFERED:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines([head, body])
 
 
 async def _receive_nothing() -> dict[str, Any]:

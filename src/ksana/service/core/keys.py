@@ -62,6 +62,8 @@ class KeyRing:
         self._store = store
         self._clock = clock
         self._known: dict[str, tuple[bytes, Principal]] = {}
+        self._recognised: dict[str, Principal] = {}
+        """Keys that were presented and are good, as long as the copy in memory is the same."""
         self.any_made = False
         """Whether a key was ever made. Revoking the last one does not switch auth off again."""
         self._loaded_at: Micros | None = None
@@ -122,6 +124,7 @@ class KeyRing:
         """Read all keys from the store. Uses are written by the background refresh alone."""
         keys = await self._store.read(_list_keys)
         self.any_made = bool(keys)
+        self._recognised = {}
         self._known = {
             key.id: (
                 bytes.fromhex(key.secret_hash),
@@ -134,6 +137,10 @@ class KeyRing:
 
     def recognise(self, text: str) -> Principal:
         """Find whose key this is, in the copy in memory. Raise UnauthenticatedError."""
+        recognised = self._recognised.get(text)
+        if recognised is not None:
+            self._used.add(recognised.key_id)
+            return recognised
         key_id, _, secret = text.removeprefix(_PREFIX).partition("_")
         found = self._known.get(key_id)
         # An unknown id costs the same hash as a known one.
@@ -146,6 +153,7 @@ class KeyRing:
         ):
             raise UnauthenticatedError(_UNKNOWN)
         self._used.add(key_id)
+        self._recognised[text] = found[1]
         return found[1]
 
     async def close(self) -> None:
