@@ -180,6 +180,7 @@ async def test_a_peer_that_floods_is_read_at_its_rate_and_others_do_not_feel_it(
         await all_is_well(server, session, "after")
 
 
+@pytest.mark.slow
 @pytest.mark.fault("F51")
 @pytest.mark.spec("X13")
 async def test_readers_that_stop_are_closed_before_they_fill_the_memory_together(
