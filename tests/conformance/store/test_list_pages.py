@@ -293,8 +293,26 @@ async def test_totals_that_another_version_did_not_count_are_set_right(
     database.ask("UPDATE row_counts SET n = n + 3 WHERE entry = 'FAILED'")
     database.ask("DELETE FROM row_counts WHERE kind = 'tasks'")
     wrong = await store.read(lambda tx: tx.history.find_miscounts())
-    assert sorted(wrong) == [("runs", "FAILED", -3), ("tasks", "ENABLED", 2)]
-    await store.transact(lambda tx: tx.history.correct_counts(wrong))
+    assert sorted(wrong) == [("runs", "FAILED", -3, 0), ("tasks", "ENABLED", 2, 0)]
+    assert await store.transact(lambda tx: tx.history.correct_counts(wrong)) == 2
+    assert await store.read(lambda tx: tx.history.find_miscounts()) == []
+    database.ask("UPDATE row_counts SET n = n + 1 WHERE entry = 'FAILED' AND shard < 64")
+    again = await store.read(lambda tx: tx.history.find_miscounts())
+    assert [(one.by, one.seen) for one in again] == [(-1, -3)]
+    assert await store.transact(lambda tx: tx.history.correct_counts(again)) == 1
+    assert await store.read(lambda tx: tx.history.find_miscounts()) == []
+
+
+@pytest.mark.spec("C5", "X3")
+async def test_two_instances_that_start_together_correct_a_total_once(
+    store: SqlStore, database: Database
+) -> None:
+    await store.transact(fill_runs)
+    database.ask("UPDATE row_counts SET n = n + 3 WHERE entry = 'FAILED'")
+    one = await store.read(lambda tx: tx.history.find_miscounts())
+    other = await store.read(lambda tx: tx.history.find_miscounts())
+    assert await store.transact(lambda tx: tx.history.correct_counts(one)) == 1
+    assert await store.transact(lambda tx: tx.history.correct_counts(other)) == 0
     assert await store.read(lambda tx: tx.history.find_miscounts()) == []
 
 

@@ -20,7 +20,7 @@ from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.run_writer import SURFACE
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.store import Store
-from ksana.ports.tasks.history import HistoryTx
+from ksana.ports.tasks.history import HistoryTx, Miscount
 
 EVERY: Final[Micros] = 10 * SECOND
 """Time from a look that found nothing to the next."""
@@ -157,14 +157,14 @@ def remove_runs(tx: HistoryTx, run_ids: list[int]) -> int:
     return tx.history.remove_runs(run_ids)
 
 
-def find_miscounts(tx: HistoryTx) -> list[tuple[str, str, int]]:
+def find_miscounts(tx: HistoryTx) -> list[Miscount]:
     """Where the totals that lists show are wrong, and by how much."""
     return tx.history.find_miscounts()
 
 
-def correct_counts(tx: HistoryTx, miscounts: list[tuple[str, str, int]]) -> None:
+def correct_counts(tx: HistoryTx, miscounts: list[Miscount]) -> int:
     """Set the totals right."""
-    tx.history.correct_counts(miscounts)
+    return tx.history.correct_counts(miscounts)
 
 
 def list_limits(tx: HistoryTx, after: int, limit: int) -> list[tuple[int, int]]:

@@ -2,13 +2,24 @@
 more than it is told to."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
 from ksana.domain.tasks.records import Run
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.tasks.tables import TasksTx
+
+
+class Miscount(NamedTuple):
+    """A total that lists show and that is wrong."""
+
+    kind: str
+    entry: str
+    by: int
+    """How many rows it lacks."""
+    seen: int
+    """What was corrected of it before, all in all."""
 
 
 class History(Protocol):
@@ -54,13 +65,13 @@ class History(Protocol):
         of the task's runs; a success hidden behind more failures than that is left to its age."""
         ...
 
-    def find_miscounts(self) -> list[tuple[str, str, int]]:
-        """Where the counts that lists show differ from the rows: (kind, status, by how much). Reads
-        all of an index."""
+    def find_miscounts(self) -> list[Miscount]:
+        """Where the counts that lists show differ from the rows. Reads all of an index."""
         ...
 
-    def correct_counts(self, miscounts: Sequence[tuple[str, str, int]]) -> None:
-        """Add these to the counts. What changed since they were found was counted then."""
+    def correct_counts(self, miscounts: Sequence[Miscount]) -> int:
+        """Add these to the counts, but for those that another instance has corrected since they
+        were found; answer how many. Rows that came or went since were counted then."""
         ...
 
     def remove_runs(self, run_ids: Sequence[int]) -> int:

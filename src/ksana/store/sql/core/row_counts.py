@@ -12,6 +12,9 @@ from ksana.store.sql.core.session import Session
 SHARDS: Final = 64
 """Rows for each thing that is counted. Two connections that draw the same one take turns."""
 
+CORRECTIONS: Final = SHARDS
+"""The share that no connection adds to: what was found to be counted wrongly."""
+
 _PROCESS: Final = new_token()
 _COLUMNS: Final = ("kind", "entry", "shard", "n")
 

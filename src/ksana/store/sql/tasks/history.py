@@ -11,6 +11,8 @@ from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
 from ksana.domain.tasks.records import Options, Run
 from ksana.ports.retention import OldRows, WalkPlace
+from ksana.ports.tasks.history import Miscount
+from ksana.store.sql.core.row_counts import CORRECTIONS
 from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.core.walks import find_last_at
 from ksana.store.sql.tasks.run_lists import KIND
@@ -114,13 +116,17 @@ class SqlHistory:
                 return OldRows(old, (0, last), is_end=is_end)
         return OldRows([], (0, last), is_end=False)
 
-    def find_miscounts(self) -> list[tuple[str, str, int]]:
-        rows = self._session.all("history.compare_counts")
-        return [(kind, entry, int(count)) for kind, entry, count in rows]
+    def find_miscounts(self) -> list[Miscount]:
+        rows = self._session.all("history.compare_counts", shard=CORRECTIONS)
+        return [Miscount(kind, entry, int(by), int(seen)) for kind, entry, by, seen in rows]
 
-    def correct_counts(self, miscounts: Sequence[tuple[str, str, int]]) -> None:
-        for kind, entry, count in miscounts:
-            self._counts.add(kind, entry, count)
+    def correct_counts(self, miscounts: Sequence[Miscount]) -> int:
+        done = 0
+        for kind, entry, by, seen in miscounts:
+            share = {"kind": kind, "entry": entry, "shard": CORRECTIONS}
+            self._session.run("history.enter_correction", **share)
+            done += self._session.run("history.correct_count", n=seen + by, seen=seen, **share)
+        return done
 
     def _count(self, statement: str, **params: Any) -> int:
         row = self._session.one(statement, **params)

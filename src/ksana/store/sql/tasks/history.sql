@@ -57,13 +57,22 @@ WHERE status IN ('SUCCESS', 'CALLBACK_SUCCESS') AND (slot_at IS NULL OR slot_at 
 SELECT id, options_json FROM tasks WHERE id > :after ORDER BY id LIMIT :limit
 
 -- name: compare_counts
--- Where the counts kept of runs and living tasks differ from the rows, and by how much: in one statement, so that both are of one
--- instant.
-SELECT kind, entry, SUM(counted) FROM (
-  SELECT 'runs' AS kind, status AS entry, COUNT(*) AS counted FROM task_runs WHERE id > 0 GROUP BY status
-  UNION ALL SELECT 'tasks', status, COUNT(*) FROM tasks WHERE deleted = 0 GROUP BY status
-  UNION ALL SELECT kind, entry, -n FROM row_counts WHERE kind IN ('runs', 'tasks')) AS both_sides
+-- Where the counts kept of runs and living tasks differ from the rows, by how much, and what was corrected before: in one
+-- statement, so that all are of one instant.
+SELECT kind, entry, SUM(counted), SUM(corrected) FROM (
+  SELECT 'runs' AS kind, status AS entry, COUNT(*) AS counted, 0 AS corrected FROM task_runs WHERE id > 0 GROUP BY status
+  UNION ALL SELECT 'tasks', status, COUNT(*), 0 FROM tasks WHERE deleted = 0 GROUP BY status
+  UNION ALL SELECT kind, entry, -n, CASE WHEN shard = :shard THEN n ELSE 0 END FROM row_counts
+    WHERE kind IN ('runs', 'tasks')) AS both_sides
 GROUP BY kind, entry HAVING SUM(counted) <> 0
+
+-- name: enter_correction
+-- The share of corrections, which no connection counts into.
+{insert_ignore} row_counts (kind, entry, shard, n) VALUES (:kind, :entry, :shard, 0) {on_conflict_ignore}
+
+-- name: correct_count
+-- Set a correction. Guard: nobody set one since the difference was found.
+UPDATE row_counts SET n = :n WHERE kind = :kind AND entry = :entry AND shard = :shard AND n = :seen
 
 -- name: lock_removable
 -- Which of these runs are finished and no dead letters, held: they are counted before they go.
