@@ -74,7 +74,6 @@ FAULTS: Final = {
 }
 
 NOT_PROVOKED: Final = {
-    "F24": "rules come with a new version of the program, which computes the next slot anew",
     "F42": "takes hours of load on PostgreSQL; transactions are short, retention is in batches",
     "F48": "a matter of the deployment: see docs/operate/redis.md",
 }

@@ -150,8 +150,8 @@ def zone_names() -> frozenset[str]:
 
 
 def rules_version() -> str:
-    """The version of the zone rules in use, for `/version`. Stored slots stay as they were worked
-    out with the rules of their time, until they are fired."""
+    """The version of the zone rules in use, for `/version`. After a start with another one slots to
+    come are worked out anew (`engine.tasks.zone_rules`)."""
     return str(import_module("tzdata").IANA_VERSION)
 
 

@@ -275,6 +275,14 @@ class Facts(Protocol):
         instances at once the first decides for all."""
         ...
 
+    def find(self, name: str) -> str | None:
+        """The fact of this name, if it was noted."""
+        ...
+
+    def note(self, name: str, value: str) -> None:
+        """Note a fact that may change; the newest holds."""
+        ...
+
 
 class Tx(Protocol):
     """What a transaction function is given: the clock and the tables of the core. A surface's own

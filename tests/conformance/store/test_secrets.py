@@ -98,6 +98,13 @@ async def test_a_fact_about_the_store_is_decided_by_the_first(store: SqlStore) -
     assert await store.transact(lambda tx: tx.facts.find_or_note("a", "second")) == "first"
 
 
+async def test_of_a_fact_that_may_change_the_newest_holds(store: SqlStore) -> None:
+    assert await store.read(lambda tx: tx.facts.find("edition")) is None
+    for edition in ("2026a", "2026b"):
+        await store.transact(lambda tx, edition=edition: tx.facts.note("edition", edition))
+        assert await store.read(lambda tx: tx.facts.find("edition")) == edition
+
+
 @pytest.mark.spec("X2", "C16")
 async def test_an_upgrade_hashes_tokens_and_finds_older_secrets(
     store_url: str, database: Database

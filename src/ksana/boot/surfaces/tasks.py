@@ -29,6 +29,7 @@ from ksana.domain.tasks.changes import METRIC_OF
 from ksana.domain.tasks.events import KINDS
 from ksana.domain.tasks.records import NODE_PLACE, QUEUE_PLACE
 from ksana.domain.tasks.sealing import CLEAR, GONE, UNKNOWN
+from ksana.domain.zones import rules_version
 from ksana.engine.core.pump import Pump
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.tasks.claimed_run import AttemptOver
@@ -41,6 +42,7 @@ from ksana.engine.tasks.rescue import RescueEngine
 from ksana.engine.tasks.resealing import Resealer
 from ksana.engine.tasks.run_history import RunHistory, add_run_history
 from ksana.engine.tasks.task_secrets import TaskSecrets
+from ksana.engine.tasks.zone_rules import ZoneRules
 from ksana.ports.handover import NO_NODES, NO_QUEUE, QueueJobs, RunNodeJobs
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
@@ -232,6 +234,7 @@ def make_surface(core: CoreServices) -> Surface:
         node_runs.pump,
         firing.pump,
         firing.steps.pump,
+        ZoneRules(store, clock, me, rules_version(), firing.hint).pump,
         history.pump,
         figures.pump,
         resealer.pump,

@@ -2,7 +2,7 @@
 
 from ksana.base.instant import Instant, Micros
 from ksana.domain import schedule
-from ksana.domain.schedule import Once
+from ksana.domain.schedule import Cron, Once
 from ksana.domain.tasks.records import Definition, Task
 
 
@@ -40,3 +40,17 @@ def rearm(
     if slot is None or status != "ENABLED":
         return slot, None
     return slot, schedule.fire_at(chosen, task.job_id, slot)
+
+
+def find_moved_slot(task: Task, now: Instant) -> tuple[Instant | None, Instant | None] | None:
+    """The next slot of an enabled task by the zone rules in use and when it fires; None if it is
+    the one the task is armed for. A slot that is due is not moved."""
+    chosen, armed = task.definition.schedule, task.next_slot_at
+    if task.status != "ENABLED" or not isinstance(chosen, Cron) or armed is None:
+        return None
+    if armed <= now or task.fire_at is None or task.fire_at <= now:
+        return None
+    slot = schedule.next_after(chosen, now)
+    if slot == armed:
+        return None
+    return slot, None if slot is None else schedule.fire_at(chosen, task.job_id, slot)

@@ -38,7 +38,8 @@ KINDS: Final = (
     EventKind(
         "TASK",
         "TASK_REARMED",
-        "The clock was set back; the task is due again at a slot the clock had jumped over.",
+        "The task is due at another slot than before: the clock was set back and had jumped over "
+        "it, or the rules of its zone changed.",
         ("slot", "was", "reason"),
     ),
     EventKind(

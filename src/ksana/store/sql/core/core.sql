@@ -208,6 +208,11 @@ DELETE FROM commit_marks WHERE writer = :writer AND at < :before
 -- Note a fact about the store. Guard: not known yet.
 {insert_ignore} store_facts (name, value) VALUES (:name, :value) {on_conflict_ignore}
 
+-- name: note_fact
+-- Note a fact that may change.
+INSERT INTO store_facts (name, value) VALUES (:name, :value)
+{upsert name} value = {excluded value}
+
 -- name: get_fact
 -- A fact about the store.
 SELECT value FROM store_facts WHERE name = :name

@@ -175,3 +175,10 @@ class SqlFacts:
             row = self._session.one("core.get_fact", name=name)
         assert row is not None
         return str(row[0])
+
+    def find(self, name: str) -> str | None:
+        row = self._session.one("core.get_fact", name=name)
+        return None if row is None else str(row[0])
+
+    def note(self, name: str, value: str) -> None:
+        self._session.run("core.note_fact", name=name, value=value)
