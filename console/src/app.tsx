@@ -7,6 +7,7 @@ import { connection, paused } from "./live";
 import { Editor } from "./pages/editor";
 import { GovernancePage } from "./pages/governance";
 import { JobPage } from "./pages/job";
+import { LedgerPage } from "./pages/ledger";
 import { LettersPage } from "./pages/letters";
 import { NodesPage } from "./pages/nodes";
 import { Overview } from "./pages/overview";
@@ -34,6 +35,7 @@ function pageOf(parts: string[]): ComponentChild {
   if (first === "tasks") return <TasksPage />;
   if (first === "runs" && id) return <RunPage id={id} key={id} />;
   if (first === "runs") return <RunsPage />;
+  if (first === "ledger") return <LedgerPage />;
   if (first === "queue" && id) return <JobPage id={id} key={id} />;
   if (first === "queue") return <QueuePage />;
   if (first === "governance") return <GovernancePage />;

@@ -224,3 +224,29 @@ export interface Cluster {
   instances: { instance_id: string; host: string; version: string; started_at: string; nodes: number; sessions: number }[];
   inbox: Record<string, number>;
 }
+
+export interface LedgerSums {
+  expected: number;
+  fired: number;
+  by_status: Record<string, number>;
+  skipped: Record<string, number>;
+  forgotten: number;
+  pending: number;
+  missing: number;
+}
+
+export interface LedgerRow extends LedgerSums {
+  task_id: number;
+  job_id: string;
+  name: string;
+  deleted: boolean;
+  from: string;
+  to: string;
+  known_from: string | null;
+}
+
+export interface Ledger {
+  total: LedgerSums;
+  tasks: LedgerRow[];
+  next_cursor: string | null;
+}

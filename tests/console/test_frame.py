@@ -15,6 +15,7 @@ PAGES = (
     "tasks",
     "tasks/new",
     "runs",
+    "ledger",
     "queue",
     "governance",
     "nodes",

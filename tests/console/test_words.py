@@ -17,6 +17,7 @@ FAMILIES = (
     "step.",
     "overlap.",
     "misfire.",
+    "reason.",
 )
 """Words that are looked up by a code the API answers."""
 SAME_IN_BOTH = {"step.tls"}

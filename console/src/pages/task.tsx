@@ -11,6 +11,7 @@ import { RunTable } from "../parts/run_table";
 import { change, go, link, place } from "../route";
 import type { Page, Preview, Run, Task, TaskWhy } from "../shapes";
 import { between, exact, instant, ownZone, span } from "../time";
+import { TaskLedger } from "./ledger";
 import { scheduleWords } from "./tasks";
 
 function Explain({ task }: { task: Task }) {
@@ -141,6 +142,7 @@ export function TaskPage({ id }: { id: number }) {
             <Explain task={one} />
             <Section title={t("task.upcoming")}><Upcoming task={one} /></Section>
           </div>
+          <TaskLedger id={one.id} />
           {runs.data && <Trend runs={runs.data.items} />}
           <Section title={t("nav.runs")}>
             <Load from={runs}>

@@ -9,6 +9,7 @@ export const PLACES: [letter: string, page: string, word: Word][] = [
   ["o", "overview", "nav.overview"],
   ["t", "tasks", "nav.tasks"],
   ["r", "runs", "nav.runs"],
+  ["l", "ledger", "nav.ledger"],
   ["q", "queue", "nav.queue"],
   ["v", "governance", "nav.governance"],
   ["n", "nodes", "nav.nodes"],

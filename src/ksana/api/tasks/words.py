@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from ksana.api.core.words import SHAPE, TIME, Word, Words, anything, at
+from ksana.api.tasks.outlook_words import OUTLOOK
 
 _EVERY: Final[dict[str, Any]] = {"kind": "every", "every": "5m"}
 _TEXT: Final[dict[str, Any]] = {"type": "string"}
@@ -270,4 +271,5 @@ WORDS: Final[Words] = {
     **_TIMERS,
     **_RUNS,
     **_EXPLAIN,
+    **OUTLOOK,
 }

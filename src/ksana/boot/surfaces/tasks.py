@@ -12,6 +12,7 @@ from ksana.api.core.routing import AnyRoute
 from ksana.api.tasks import callbacks as callbacks_api
 from ksana.api.tasks import definitions as tasks_api
 from ksana.api.tasks import explain as explain_api
+from ksana.api.tasks import ledger as ledger_api
 from ksana.api.tasks import runs as runs_api
 from ksana.api.tasks import schedules as schedules_api
 from ksana.api.tasks import timers as timers_api
@@ -50,6 +51,7 @@ from ksana.service.tasks.callbacks import CallbackService
 from ksana.service.tasks.dead_letters import make_section as make_letter_section
 from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.explain import ExplainService
+from ksana.service.tasks.ledger import LedgerService
 from ksana.service.tasks.runs import RunService
 
 ORDER: Final = 10
@@ -246,6 +248,7 @@ def make_surface(core: CoreServices) -> Surface:
         routes=(
             *_list_routes(surface),
             *explain_api.routes(ExplainService(store, queue_runs.jobs)),
+            *ledger_api.routes(_make_ledger(core), clock),
         ),
         loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,
@@ -316,6 +319,11 @@ def _make_services(
         clock=clock,
         queue_jobs=jobs,
     )
+
+
+def _make_ledger(core: CoreServices) -> LedgerService:
+    timers = core.settings.section(TimerSettings)
+    return LedgerService(core.store, core.settings.store.retention_us, timers.once_grace_us)
 
 
 def _call_families(delivery: Delivery, workers: int) -> Iterable[Any]:

@@ -22,13 +22,26 @@ KINDS: Final = (
     EventKind(
         "TASK",
         "TASK_CHANGED",
-        "The task was changed. `schedule_was` is there if its schedule changed.",
+        "The task was changed. `schedule_was` is there if its schedule changed, `ended` if it had"
+        " no slot left before.",
         ("version", "status", "schedule"),
-        ("schedule_was",),
+        ("schedule_was", "ended"),
     ),
     EventKind("TASK", "TASK_ENABLED", "The task was enabled.", ("version",)),
-    EventKind("TASK", "TASK_DISABLED", "The task was disabled.", ("version",)),
-    EventKind("TASK", "TASK_DELETED", "The task was deleted.", ("name",)),
+    EventKind(
+        "TASK",
+        "TASK_DISABLED",
+        "The task was disabled. `ended` is there if it had no slot left before.",
+        ("version",),
+        ("ended",),
+    ),
+    EventKind(
+        "TASK",
+        "TASK_DELETED",
+        "The task was deleted. `ended` is there if it had no slot left before.",
+        ("name",),
+        ("ended",),
+    ),
     EventKind(
         "TASK",
         "TASK_MISFIRED",

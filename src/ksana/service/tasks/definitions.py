@@ -2,7 +2,7 @@
 and no status codes."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -328,14 +328,14 @@ def _change(
         task, definition, new_status, slot, fire_at, runs_fired, last_status
     ):
         raise ConflictError("the task changed meanwhile: read it again", code="VERSION_CONFLICT")
-    data = {
+    data: dict[str, Any] = {
         "version": task.version + 1,
         "status": new_status,
         "schedule": definition.schedule,
     }
     if definition.schedule != task.definition.schedule:
         data["schedule_was"] = task.definition.schedule
-    tx.events.append("TASK", task.id, "TASK_CHANGED", data)
+    tx.events.append("TASK", task.id, "TASK_CHANGED", data | _note_end(task))
     return find_task(tx, task.id)
 
 
@@ -357,9 +357,15 @@ def _set_enabled(tx: TasksTx, ref: TaskRef, enabled: bool) -> Task:
         "TASK",
         task.id,
         "TASK_ENABLED" if enabled else "TASK_DISABLED",
-        {"version": task.version + 1},
+        {"version": task.version + 1} | _note_end(task),
     )
     return find_task(tx, task.id)
+
+
+def _note_end(task: Task) -> dict[str, Any]:
+    """What the event of a change says of a task that had no slot left before it."""
+    is_ended = task.status == "ENABLED" and task.next_slot_at is None
+    return {"ended": True} if is_ended else {}
 
 
 def _delete(tx: TasksTx, ref: TaskRef) -> None:
@@ -370,7 +376,9 @@ def _delete(tx: TasksTx, ref: TaskRef) -> None:
         raise NotFoundError(f"no task has the id {ref}")
     if task.definition.options.secret_body:
         tx.task_seals.drop_override_bodies(task.id)
-    tx.events.append("TASK", task.id, "TASK_DELETED", {"name": task.definition.name})
+    tx.events.append(
+        "TASK", task.id, "TASK_DELETED", {"name": task.definition.name} | _note_end(task)
+    )
     waiting = [
         run
         for run in reversed(tx.runs.list_runs(task_id=task.id, is_open=True, limit=MAX_CANCELED))

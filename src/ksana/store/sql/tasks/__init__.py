@@ -2,6 +2,7 @@
 
 from ksana.store.sql.tasks.definitions import SqlTaskDue, SqlTasks
 from ksana.store.sql.tasks.history import SqlHistory
+from ksana.store.sql.tasks.ledger import SqlSlotLedger
 from ksana.store.sql.tasks.run_changes import SqlRunChanges
 from ksana.store.sql.tasks.run_due import SqlRunDue
 from ksana.store.sql.tasks.run_lists import SqlRunLists
@@ -19,4 +20,5 @@ TABLES = {
     "run_changes": SqlRunChanges,
     "history": SqlHistory,
     "task_seals": SqlTaskSeals,
+    "slot_ledger": SqlSlotLedger,
 }

@@ -1,0 +1,37 @@
+"""What became of slots, and what is to come, in the browser."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.browser import BrowserThread, Tab
+from tests.console.test_tasks_in_browser import make_task, runs_of
+from tests.ground.child import wait_for
+from tests.ground.process import Program
+from tests.ground.target import Hang, Target
+
+
+@pytest.mark.spec("B2")
+def test_the_ledger_shows_what_became_of_every_slot(
+    browser_thread: BrowserThread, tab: Tab, server: Program, target: Target
+) -> None:
+    target.on("/hangs-too", Hang())
+    task = make_task(
+        server,
+        target.url("/hangs-too"),
+        schedule={"kind": "every", "every": "1s"},
+        concurrency_policy="SKIP",
+        timeout_seconds=60,
+    )
+    wait_for(lambda: len(runs_of(server, task, "SKIPPED")) > 1, "slots are skipped")
+    server.request("PATCH", f"/api/v1/tasks/{task['id']}/disable")
+    counted = server.get("/api/v1/ledger", params={"task_id": task["id"]}).json()["total"]
+    assert counted["expected"] == counted["fired"] + sum(counted["skipped"].values()) > 2
+    tab.go("ledger", "tbody tr")
+    row = tab.page.locator("tbody tr", has_text=task["name"])
+    expect(row.locator("td").nth(1)).to_have_text(str(counted["expected"]))
+    expect(row).to_contain_text("still running")
+    expect(tab.page.get_by_text("Every slot is accounted for")).to_be_visible()
+    row.get_by_role("link").click()
+    section = tab.page.locator("section", has=tab.page.get_by_role("heading", name="Ledger"))
+    expect(section.locator(".figures")).to_contain_text(f"{counted['expected']}Expected")
+    expect(section).to_contain_text("still running")
