@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.ground import leash
 from tests.ground.explained_faults import EXPLAINED
 from tests.ground.mutants import FOLDER, ROOT, WITHOUT_SERVERS, load, save, say
 from tests.ground.python_faults import Fault, list_faults, list_modules, put_in_place
@@ -47,6 +48,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
 
 MOST_SECONDS = 12.0
 """The tests asked about one fault take at most this long together when nothing is wrong."""
+SPARE_SECONDS = 5.0
+"""What is waited beyond five times that: whoever takes longer does not end."""
 MEMORY_BYTES = 6 * 2**30
 SAVE_SECONDS = 5.0
 
@@ -69,6 +72,7 @@ def in_a_fork(run: Callable[[], str], seconds: float) -> str:
     if not child:
         try:
             os.close(reads)
+            leash.die_with_parent()
             os.setpgid(0, 0)
             nowhere = os.open(os.devnull, os.O_RDWR)
             for descriptor in (0, 1, 2):
@@ -160,8 +164,11 @@ def run_one(item: pytest.Item, following: pytest.Item | None) -> list[pytest.Tes
 class Judge:
     """A plugin that takes the place of pytest's loop over the tests."""
 
-    def __init__(self, floor: str, rooms: tuple[str, ...], faults: list[Fault]) -> None:
+    def __init__(
+        self, floor: str, rooms: tuple[str, ...], faults: list[Fault], seconds: float
+    ) -> None:
         self._floor = floor
+        self._seconds = seconds
         self._rooms = rooms
         self._faults = faults
         self._items: dict[str, pytest.Item] = {}
@@ -226,13 +233,14 @@ class Judge:
             return run_until_failure(items)
 
         usual = sum(known[name].seconds for name in names)
-        answer = in_a_fork(run, 20 + 5 * usual)
+        answer = in_a_fork(run, SPARE_SECONDS + 5 * usual)
         return "" if answer == "nobody" else answer
 
     def _choose(self, mark: str, known: dict[str, Known]) -> list[str]:
         """The tests to ask about a function: those that pass together when nothing is wrong."""
         if mark not in self._chosen:
-            names = [name for name in choose(mark, known, self._rooms) if name in self._items]
+            known = {name: known[name] for name in self._items if name in known}
+            names = choose(mark, known, self._rooms, self._seconds)
             while names:
                 items = [self._items[name] for name in names]
                 failed = in_a_fork(partial(run_until_failure, items), 600)
@@ -244,9 +252,11 @@ class Judge:
         return self._chosen[mark]
 
 
-def choose(mark: str, known: dict[str, Known], rooms: tuple[str, ...]) -> list[str]:
+def choose(
+    mark: str, known: dict[str, Known], rooms: tuple[str, ...], most_seconds: float = MOST_SECONDS
+) -> list[str]:
     """The tests that call a function: the nearest room first, in it the shortest, as many as fit
-    into MOST_SECONDS."""
+    into so many seconds."""
     near = sorted(
         (place, test.seconds, name)
         for name, test in known.items()
@@ -255,7 +265,7 @@ def choose(mark: str, known: dict[str, Known], rooms: tuple[str, ...]) -> list[s
         if name.startswith(room)
     )
     chosen: list[str] = []
-    left = MOST_SECONDS
+    left = most_seconds
     for _, seconds, name in near:
         if seconds <= left:
             left -= seconds
@@ -269,14 +279,14 @@ def key_of(fault: Fault) -> str:
     return f"{fault} | {digest}"
 
 
-def judge(floor: str, rooms: tuple[str, ...], faults: list[Fault]) -> None:
+def judge(floor: str, rooms: tuple[str, ...], faults: list[Fault], seconds: float) -> None:
     """Collect the tests once, then try the faults."""
     os.chdir(ROOT)
     # Examples that are the same every time; a failing one is not made smaller.
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"
     quiet = ["-q", "-s", "--timeout", "60", "-p", "no:xdist", "-p", "no:cacheprovider"]
     chosen = ["-k", WITHOUT_SERVERS, "-m", "not slow", "--no-header"]
-    pytest.main([*rooms, *quiet, *chosen], plugins=[Judge(floor, rooms, faults)])
+    pytest.main([*rooms, *quiet, *chosen], plugins=[Judge(floor, rooms, faults, seconds)])
 
 
 def report(floor: str, faults: Iterable[Fault]) -> tuple[int, int]:
@@ -322,6 +332,9 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", help="ask only these")
     parser.add_argument("--sample", type=int, help="a random choice of so many")
     parser.add_argument("--seed", type=int, default=1, help="which choice")
+    parser.add_argument(
+        "--seconds", type=float, default=MOST_SECONDS, help="of tests asked about one fault"
+    )
     parser.add_argument("--least", type=float, default=100.0, help="percent that satisfy")
     options = parser.parse_args()
     chosen = choose_faults(options.wanted or list(ROOMS), options.sample, options.seed)
@@ -331,7 +344,7 @@ def main() -> int:
             say("\n".join(map(str, faults)))
             continue
         if not options.report:
-            judge(floor, tuple(options.tests or ROOMS[floor]), faults)
+            judge(floor, tuple(options.tests or ROOMS[floor]), faults, options.seconds)
         counts = report(floor, faults)
         tried, unnoticed = tried + counts[0], unnoticed + counts[1]
     return 1 if 100 * (1 - unnoticed / max(1, tried)) < options.least else 0

@@ -293,6 +293,10 @@ class FabricHealth(msgspec.Struct, frozen=True):
     blocking_reads: int = 0
     """Those of them that waited for messages."""
     signals_dropped: int = 0
+    replicas: int = 0
+    """Copies of its servers that could take over, as far as was looked."""
+    replicas_behind: tuple[str, ...] = ()
+    """Addresses of those that could not: their first sync is not finished."""
 
 
 class Fabric(Protocol):
@@ -348,6 +352,10 @@ class Fabric(Protocol):
     def count_ops(self) -> Mapping[tuple[str, str], int]:
         """How many operations were done, by (operation, result), since the start. Results: ok,
         refused (a guard failed), retried, error."""
+        ...
+
+    async def look_at_replicas(self) -> None:
+        """Ask its servers whether their copies could take over; `health` tells it."""
         ...
 
     async def start(self) -> None:

@@ -12,6 +12,7 @@ from ksana.api.nodes.key_watch import KeyWatch
 from ksana.api.nodes.routes import routes
 from ksana.api.nodes.sockets import SocketBounds
 from ksana.api.nodes.words import WORDS
+from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Instant
 from ksana.boot.fabrics import KEYS_CHANGED, make_fabric
 from ksana.boot.instance_identity import find_host
@@ -24,7 +25,7 @@ from ksana.engine.core.signal_relay import SignalRelay
 from ksana.engine.core.supervisor import Loop
 from ksana.engine.nodes.engine import NodesEngine
 from ksana.engine.nodes.parameters import NodeParameters
-from ksana.ports.fabric import Fabric
+from ksana.ports.fabric import Fabric, FabricHealth
 from ksana.ports.inbox import InboxSettings
 from ksana.ports.store import Tx
 from ksana.service.nodes.cluster import ClusterService
@@ -78,7 +79,7 @@ def make_surface(core: CoreServices) -> Surface:
 
     def readiness() -> list[Check]:
         health = fabric.health()
-        return [Check("nodes", health.ok, health.reason)]
+        return [Check("nodes", health.ok, health.reason or describe_replicas(health))]
 
     return Surface(
         name="nodes",
@@ -89,6 +90,7 @@ def make_surface(core: CoreServices) -> Surface:
             Loop("node-fabric", lambda: keep_open(fabric)),
             Loop("signals", relay.pump.run),
             Loop("node-peers", peers.pump.run),
+            Loop("redis-replicas", _make_replica_pump(core.clock, fabric).run),
             Loop("node-keys", keys.pump.run),
             *engine.loops(),
         ),
@@ -130,6 +132,25 @@ async def keep_open(fabric: Fabric) -> None:
         await asyncio.Event().wait()
     finally:
         await fabric.close()
+
+
+def describe_replicas(health: FabricHealth) -> str | None:
+    """What an operator should know before a master is lost; nothing if all is well."""
+    if not health.replicas_behind:
+        return None
+    names = ", ".join(health.replicas_behind[:3])
+    return (
+        f"{len(health.replicas_behind)} replicas of Redis have not finished their first sync "
+        f"({names}): if their master is lost now, they do not take over"
+    )
+
+
+def _make_replica_pump(clock: Clock, fabric: Fabric) -> Pump:
+    async def look() -> Instant | None:
+        await fabric.look_at_replicas()
+        return None
+
+    return Pump("redis-replicas", clock, look, poll_us=10 * SECOND)
 
 
 class PeerCheck:
@@ -216,3 +237,12 @@ class NodeFigures:
             "Batches sent to Redis.",
             value=engine.fabric.health().round_trips,
         )
+        replicas = GaugeMetricFamily(
+            "ksana_redis_replicas",
+            "Replicas of Redis: in step, or behind and of no use if their master is lost.",
+            labels=("state",),
+        )
+        health = engine.fabric.health()
+        replicas.add_metric(("in_step",), health.replicas)
+        replicas.add_metric(("behind",), len(health.replicas_behind))
+        yield replicas

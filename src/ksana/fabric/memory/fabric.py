@@ -74,6 +74,9 @@ class MemoryFabric:
     def health(self) -> FabricHealth:
         return FabricHealth(ok=True)
 
+    async def look_at_replicas(self) -> None:
+        """There are none."""
+
     def count_ops(self) -> Mapping[tuple[str, str], int]:
         return {}
 

@@ -9,6 +9,7 @@ from ksana.fabric.redis.instances import RedisOwners, RedisPresence
 from ksana.fabric.redis.jobs import RedisJobs, RedisRequests
 from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.nodes import RedisMarks, RedisReservations, RedisSnapshots
+from ksana.fabric.redis.replicas import ReplicaWatch
 from ksana.fabric.redis.router import Router
 from ksana.fabric.redis.signals import RedisSignals
 from ksana.ports.fabric import FabricHealth
@@ -32,6 +33,7 @@ class RedisFabric:
     ) -> None:
         settings = settings or InboxSettings()
         self._router = router = Router(read_url(url), clock)
+        self._replicas = ReplicaWatch(router)
         keys = RedisKeys(key_prefix)
         self.instance_id = instance_id
         self.presence = RedisPresence(router, keys, instance_id)
@@ -54,7 +56,12 @@ class RedisFabric:
             round_trips=self._router.round_trips,
             blocking_reads=self._router.blocking_reads,
             signals_dropped=self.signals.dropped,
+            replicas=self._replicas.in_step,
+            replicas_behind=self._replicas.behind,
         )
+
+    async def look_at_replicas(self) -> None:
+        await self._replicas.look()
 
     def count_ops(self) -> Mapping[tuple[str, str], int]:
         return self._router.ops

@@ -225,6 +225,10 @@ class Router:
             await self.refresh()
         return list(dict.fromkeys(self._map))
 
+    async def ask_server(self, address: Address, *words: Word) -> Any:
+        """Ask one server about itself, once. Raise LinkDownError if it is away."""
+        return (await self._link(address).send(words))[0]
+
     async def close(self) -> None:
         """Close every connection."""
         if self._refreshing is not None:
