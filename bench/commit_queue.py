@@ -112,7 +112,7 @@ def feed_sqlite(path: Path, items: int, prefix: str) -> float:
                 [(name, "bench", "1", 1, 1, 1) for name in names],
             )
             connection.executemany(
-                "INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)"
+                "INSERT INTO event_packs (ts, entity_type, entity_id, event_type, data_json)"
                 " VALUES (?, ?, ?, ?, ?)",
                 [(1, "TASK", name, "FIRED", '{"n":1}') for name in names],
             )

@@ -175,7 +175,7 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def copy_rows(db: sqlite3.Connection, has_events: bool) -> None:
-    for table in ("scheduler_job_runs", "scheduler_lease_runs", "scheduler_events"):
+    for table in ("scheduler_job_runs", "scheduler_lease_runs", "event_packs"):
         db.execute(f"CREATE TEMP TABLE mould_{table} AS SELECT * FROM {table}")
     own = {"job_id": "c.job_id", "lease_id": "c.lease_id"}
     copy(db, "scheduler_job_runs", "m.job_id = c.mould", own)
@@ -186,9 +186,8 @@ def copy_rows(db: sqlite3.Connection, has_events: bool) -> None:
     lease = "(SELECT l.lease_id FROM mould_scheduler_lease_runs AS l WHERE l.job_id = c.mould)"
     of_job = "REPLACE(m.data_json, c.mould, c.job_id)"
     texts = f"REPLACE({of_job}, COALESCE({lease}, '-'), COALESCE(c.lease_id, '-'))"
-    entity = "CASE m.entity_type WHEN 'JOB' THEN c.job_id ELSE c.lease_id END"
-    own = {"entity_id": entity, "data_json": texts, "ts": "m.ts + c.later"}
-    copy(db, "scheduler_events", f"m.entity_id IN (c.mould, {lease})", own, order="c.n, m.id")
+    own = {"entity_id": "c.job_id", "data_json": texts, "ts": "m.ts + c.later"}
+    copy(db, "event_packs", "m.entity_id = c.mould", own, order="c.n, m.id")
 
 
 def copy(

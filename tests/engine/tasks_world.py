@@ -30,7 +30,7 @@ from ksana.engine.tasks.node_runs import NodeRuns
 from ksana.engine.tasks.queue_runs import QueueRuns
 from ksana.engine.tasks.rescue import RescueEngine
 from ksana.ports.caller import NOT_OURS, MaySend, Reply, Request, Timing, always
-from ksana.ports.store import Event
+from ksana.ports.events import Event
 from ksana.ports.tasks.runs import RunFilter
 from ksana.service.queue.handover import QueueHandover
 from ksana.service.queue.service import QueueService

@@ -113,9 +113,9 @@ async def test_a_damaged_page_is_told_as_such(tmp_path: Path, call: str) -> None
 
     def look_everywhere(tx: object) -> None:
         tx._session.raw("SELECT COUNT(name), MAX(secret_hash) FROM api_keys")  # type: ignore[attr-defined]
-        tx._session.raw("SELECT COUNT(data_json) FROM scheduler_events NOT INDEXED")  # type: ignore[attr-defined]
+        tx._session.raw("SELECT COUNT(data_json) FROM event_packs NOT INDEXED")  # type: ignore[attr-defined]
         tx._session.raw("SELECT COUNT(*) FROM api_keys WHERE id > ''")  # type: ignore[attr-defined]
-        tx._session.raw("SELECT COUNT(*) FROM scheduler_events WHERE entity_id > ''")  # type: ignore[attr-defined]
+        tx._session.raw("SELECT COUNT(*) FROM event_packs WHERE entity_id > ''")  # type: ignore[attr-defined]
 
     with pytest.raises(StoreDownError, match=r"file is damaged .*malformed.*: restore a backup"):
         await getattr(store, call)(look_everywhere)

@@ -140,7 +140,10 @@ async def vanish(path: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ("missing", [r"is missing", r"k\.db\.lock, which says: opened 20\S+Z, with \d+ events"]),
+        (
+            "missing",
+            [r"is missing", r"k\.db\.lock, which says: opened 20\S+Z, with \d+ rows of events"],
+        ),
         ("empty", [r"is empty", r"k\.db\.lock, which says: opened"]),
         ("empty, log left", [r"is empty", r"k\.db-wal with 4152 bytes, k\.db\.lock"]),
         ("missing, log left, no note", [r"is missing", r"here: k\.db-wal with 4152 bytes\. No"]),

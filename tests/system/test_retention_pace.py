@@ -46,7 +46,7 @@ def test_a_server_under_load_with_a_short_retention_stops_growing(
             while time.monotonic() < until:
                 sizes.append((tmp_path / "ksana.db").stat().st_size)
                 runs.append(db.execute("SELECT COUNT(*) FROM task_runs").fetchone()[0])
-                events.append(db.execute("SELECT COUNT(*) FROM scheduler_events").fetchone()[0])
+                events.append(db.execute("SELECT COUNT(*) FROM event_packs").fetchone()[0])
                 time.sleep(2)
         sent = target.requests()[began:]
         late_ms = sorted(
@@ -102,7 +102,7 @@ def _add_old_events(db: sqlite3.Connection) -> None:
     data = f'{{"noise":"{"x" * 150}"}}'
     rows = ((day_ago + n, "TASK", str(n), "TASK_CREATED", data) for n in range(BACKLOG))
     db.executemany(
-        "INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)"
+        "INSERT INTO event_packs (ts, entity_type, entity_id, event_type, data_json)"
         " VALUES (?, ?, ?, ?, ?)",
         rows,
     )
@@ -111,5 +111,5 @@ def _add_old_events(db: sqlite3.Connection) -> None:
 
 def _count_old(db: sqlite3.Connection) -> int:
     """How many are left, by the ends of the index: nothing is walked through."""
-    first = db.execute("SELECT MIN(id) FROM scheduler_events").fetchone()[0]
+    first = db.execute("SELECT MIN(id) FROM event_packs").fetchone()[0]
     return max(0, BACKLOG + 1 - int(first))

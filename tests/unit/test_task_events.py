@@ -6,7 +6,7 @@ import pytest
 from ksana.domain.explain import EVENTS
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.events import KINDS
-from ksana.ports.store import Event
+from ksana.ports.events import Event
 from tests.engine.tasks_world import assert_is_declared
 
 pytestmark = pytest.mark.spec("X11")

@@ -74,7 +74,6 @@ def _look_around(tx: Tx) -> tuple[dict[str, int], Instant | None]:
     instances = tx.instances.list_instances()
     signs = [instance.stopped_at or instance.alive_at for instance in instances]
     counts = {
-        "events": tx.events.latest_id(),
         "API keys": sum(key.revoked_at is None for key in tx.keys.list_keys()),
     }
     return counts, max(signs, default=None)

@@ -17,7 +17,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from ksana.domain.events import EventKind
 from ksana.domain.histogram import BUCKETS, bucket_seconds
-from ksana.ports.store import Committed, EventRow, Store
+from ksana.ports.events import EventRow
+from ksana.ports.store import Committed, Store
 
 _ALERT: Final = '"alert":true'
 _ID_MEMBERS: Final = {

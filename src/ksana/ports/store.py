@@ -23,83 +23,16 @@ writes. When the store cannot be reached or cannot write, both raise StoreDownEr
 nothing took effect.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from ksana.base.instant import Instant, Micros
-from ksana.ports.pages import PageRows
+from ksana.ports.events import EventRow, Events
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Event(msgspec.Struct, frozen=True):
-    """One row of `scheduler_events`: a state change, or a decision not to act with its reason."""
-
-    id: int
-    ts: Instant
-    entity_type: str
-    entity_id: str
-    type: str
-    data: msgspec.Raw
-    """A JSON object."""
-
-
-class Events(Protocol):
-    """The append-only log. Rows are written in bulk at the end of the transaction, in the order of
-    the calls."""
-
-    def append(
-        self,
-        entity_type: str,
-        entity_id: str | int,
-        event_type: str,
-        data: dict[str, Any] | None = None,
-    ) -> None:
-        """Record a fact of this transaction, at `tx.now`."""
-        ...
-
-    def append_texts(self, events: Iterable[tuple[str, str, str, str]]) -> None:
-        """Record facts as (entity type, id, event type, a JSON object as text): for many at once,
-        made ready by the caller."""
-        ...
-
-    def list_after(
-        self,
-        after: int,
-        limit: int,
-        entity_type: str | None = None,
-        entity_id: str | None = None,
-        event_type: str | None = None,
-        *,
-        before: int | None = None,
-        since: Instant | None = None,
-        until: Instant | None = None,
-        max_bytes: int | None = None,
-        is_newest_first: bool = False,
-    ) -> PageRows[Event]:
-        """Read events of [since, until) after an id and before one, in order or the newest first;
-        fewer where they have more than `max_bytes`. Those of this very transaction are not seen."""
-        ...
-
-    def find_id_at(self, at: Instant) -> int:
-        """The id of the last event before an instant, 0 if there is none, found by halving."""
-        ...
-
-    def latest_id(self) -> int:
-        """The greatest id, 0 if there is none."""
-        ...
-
-    def settled_id(self, since: Instant) -> int:
-        """The id before the first gap among the events younger than `since`; without such a gap the
-        greatest id. A transaction under way may still fill a gap."""
-        ...
-
-    def purge(self, before: Instant, limit: int) -> int:
-        """Remove up to `limit` events older than `before`; answer how many."""
-        ...
 
 
 class Instance(msgspec.Struct, frozen=True):
@@ -316,10 +249,6 @@ class Tx(Protocol):
 
     @property
     def facts(self) -> Facts: ...
-
-
-EventRow = tuple[Instant, str, str, str, str]
-"""(ts, entity_type, entity_id, event_type, data as JSON)."""
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):

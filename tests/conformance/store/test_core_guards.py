@@ -97,7 +97,7 @@ async def test_a_young_event_among_old_ones_is_not_removed(
     store: SqlStore, database: Database
 ) -> None:
     await store.transact(lambda tx: [tx.events.append("JOB", n, "OLD") for n in range(3)])
-    database.ask(f"UPDATE scheduler_events SET ts = ts + {2 * HOUR} WHERE entity_id = '1'")
+    database.ask(f"UPDATE event_packs SET ts = ts + {2 * HOUR} WHERE entity_id = '1'")
     assert await store.transact(lambda tx: tx.events.purge(tx.now + HOUR, 10)) == 2
     left = await store.read(lambda tx: tx.events.list_after(0, 10))
     assert [event.entity_id for event in left] == ["1"]

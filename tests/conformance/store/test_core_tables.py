@@ -312,7 +312,7 @@ async def test_events_stamped_by_a_clock_that_ran_ahead_do_not_stop_the_purge(
 ) -> None:
     await store.transact(append, *(("TASK", n, "AHEAD") for n in range(30)))
     await store.transact(append, *(("TASK", n, "OLD") for n in range(10)))
-    database.ask(f"UPDATE scheduler_events SET ts = {2**52} WHERE event_type = 'AHEAD'")
+    database.ask(f"UPDATE event_packs SET ts = {2**52} WHERE event_type = 'AHEAD'")
     later = await store.read(lambda tx: tx.now) + MINUTE
     assert await store.transact(lambda tx: tx.events.purge(later, 10)) == 10
     kept = await store.read(lambda tx: tx.events.list_after(0, 100))

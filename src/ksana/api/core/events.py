@@ -11,7 +11,7 @@ from ksana.api.core.services import Services
 from ksana.base.clock import Clock
 from ksana.base.errors import InvalidError, KsanaError, UnavailableError
 from ksana.base.instant import SECOND, Instant, format_instant, parse_instant
-from ksana.ports.store import Event
+from ksana.ports.events import Event
 from ksana.service.core.events import MAX_PAGE, EventFilter, EventLog, EventSpan
 
 HEARTBEAT_US: Final = 15 * SECOND

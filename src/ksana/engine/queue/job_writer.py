@@ -6,7 +6,6 @@ in the transaction it is called in.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Final
 
 from ksana.domain.dead_letters import NewLetter
@@ -73,7 +72,7 @@ def write_changes(tx: QueueTx, changes: Sequence[JobChange]) -> bool:
         if move == "cancel" and old in CLAIM_HELD:
             for change in alike:
                 tx.capacity.drop_reserve(change.job_id)
-    tx.events.append_texts(chain.from_iterable([change.events for change in changes]))
+    tx.events.append_sets([("JOB", change.job_id, change.events) for change in changes])
     _count(tx, count_changes(groups, tx.now))
     return True
 

@@ -22,8 +22,9 @@ import structlog
 from ksana.base.clock import Clock
 from ksana.base.errors import RateLimitedError, UnavailableError
 from ksana.base.instant import MILLISECOND, MINUTE, SECOND, Instant
+from ksana.ports.events import Event
 from ksana.ports.pages import MAX_PAGE_BYTES, PageRows
-from ksana.ports.store import Event, Store
+from ksana.ports.store import Store
 
 MAX_PAGE: Final = 500
 RING: Final = 2000
@@ -281,7 +282,7 @@ def _read_page(
     if not events or sole or events[-1].ts <= tx.now - SETTLE_US:
         return events
     if wanted == EVERYTHING and span == ALL_TIME:
-        settled = find_settled(events, after, tx.now)
+        settled = tx.events.find_settled(events, after, tx.now - SETTLE_US)
     else:
         settled = _settled_head(tx, sole)
     return [event for event in events if event.id <= settled]
@@ -318,13 +319,3 @@ def _find_bounds(tx: Any, span: EventSpan) -> tuple[int, int | None]:
 def _settled_head(tx: Any, sole: bool) -> int:
     head: int = tx.events.latest_id() if sole else tx.events.settled_id(tx.now - SETTLE_US)
     return head
-
-
-def find_settled(events: list[Event], after: int, now: Instant) -> int:
-    """The greatest id up to which no event is missing, or only such as will never come because the
-    next one is old."""
-    for event in events:
-        if event.id != after + 1 and event.ts > now - SETTLE_US:
-            return after
-        after = event.id
-    return after

@@ -8,8 +8,9 @@ from ksana.domain.explain import Fact
 from ksana.domain.governance.explain import ExplainReason, explain_job, explain_object, summarize
 from ksana.domain.governance.records import Rules, object_key
 from ksana.engine.governance.ending import not_found
+from ksana.ports.events import Event
 from ksana.ports.governance.tables import GovernanceJobFilter, GovernanceTx
-from ksana.ports.store import Event, Store
+from ksana.ports.store import Store
 
 JOBS: Final = 10
 """The latest jobs of an object that are explained."""

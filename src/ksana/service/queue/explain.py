@@ -11,8 +11,9 @@ from ksana.domain.queue.admission import Denial, Limits, find_denial, request_of
 from ksana.domain.queue.classes import Wants, class_of, needs_of, rivals_of
 from ksana.domain.queue.explain import COUNT_TO, JobFacts, explain_job, position_of
 from ksana.domain.queue.jobs import Job, JobPosition, Lease
+from ksana.ports.events import Event
 from ksana.ports.queue.tables import QueueTx
-from ksana.ports.store import Event, Store
+from ksana.ports.store import Store
 from ksana.service.queue.claims import KNOWN_FOR, JobClassCache
 from ksana.service.queue.jobs import not_found
 from ksana.service.queue.place import count_pending_rivals

@@ -22,9 +22,10 @@ from ksana.engine.core.long_poll import LongPoll
 from ksana.engine.core.turns import WaitTurns
 from ksana.engine.queue.claims import ClaimPoll, notify_of, wait_for_jobs
 from ksana.engine.queue.leasing import Leasing
+from ksana.ports.events import Event
 from ksana.ports.pages import PageRows
 from ksana.ports.queue.tables import JobFilter, QueueTx
-from ksana.ports.store import Event, Store
+from ksana.ports.store import Store
 from ksana.service.core.batching import Batcher
 from ksana.service.core.idempotency import IdempotentRequest, once_only
 from ksana.service.queue import jobs as job_transactions
@@ -287,10 +288,12 @@ def read_events(tx: QueueTx, job_id: str) -> list[Event]:
     job = tx.jobs.find_job(job_id)
     if job is None:
         raise not_found(job_id)
-    events: list[Event] = tx.events.list_after(0, MAX_EVENTS, "JOB", job_id)
+    events = list(tx.events.list_after(0, MAX_EVENTS, "JOB", job_id, with_parts=True))
+    granted = {event.entity_id for event in events if event.type == "LEASE_GRANTED"}
     for lease in tx.leases.list_of_job(job.seq):
-        events += tx.events.list_after(0, MAX_EVENTS, "LEASE", lease.lease_id)
-    return sorted(events, key=lambda event: event.id)
+        if lease.lease_id not in granted:  # it began before its events lay with the job's
+            events += tx.events.list_after(0, MAX_EVENTS, "LEASE", lease.lease_id)
+    return sorted({event.id: event for event in events}.values(), key=lambda event: event.id)
 
 
 def _submit_one(tx: QueueTx, job: NewJob, classes: Sequence[JobClass]) -> Job:

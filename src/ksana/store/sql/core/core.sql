@@ -1,63 +1,93 @@
 -- The core's statements: events, instances, locks, rollups, keys, commit marks.
 
--- name: append_event
--- Append one fact.
-INSERT INTO scheduler_events (ts, entity_type, entity_id, event_type, data_json)
+-- name: append_events
+-- Append a row: one fact, or a pack of several about one entity.
+INSERT INTO event_packs (ts, entity_type, entity_id, event_type, data_json)
 VALUES (:ts, :entity_type, :entity_id, :event_type, :data_json)
 
 -- name: list_events
--- Events after an id, in the order of ids.
--- filter entity_type: AND entity_type = :entity_type
+-- Rows of events from a number on, in their order.
+-- filter entity_type: AND (entity_type = :entity_type OR (event_type = '' AND data_json LIKE :with_entity_type))
 -- filter entity_id: AND entity_id = :entity_id
--- filter event_type: AND event_type = :event_type
--- filter before: AND id < :before
+-- filter event_type: AND (event_type = :event_type OR (event_type = '' AND data_json LIKE :with_event_type))
+-- filter high: AND id <= :high
 -- filter since: AND ts >= :since
 -- filter until: AND ts < :until
 -- large: data_json
 SELECT id, ts, entity_type, entity_id, event_type, data_json
-FROM scheduler_events
-WHERE id > :after {filters}
+FROM event_packs
+WHERE id >= :low {filters}
 ORDER BY id
 LIMIT :limit
 
 -- name: list_events_back
--- Events after an id, the newest first.
--- filter entity_type: AND entity_type = :entity_type
+-- The same, the newest first.
+-- filter entity_type: AND (entity_type = :entity_type OR (event_type = '' AND data_json LIKE :with_entity_type))
 -- filter entity_id: AND entity_id = :entity_id
--- filter event_type: AND event_type = :event_type
--- filter before: AND id < :before
+-- filter event_type: AND (event_type = :event_type OR (event_type = '' AND data_json LIKE :with_event_type))
+-- filter high: AND id <= :high
 -- filter since: AND ts >= :since
 -- filter until: AND ts < :until
 -- large: data_json
 SELECT id, ts, entity_type, entity_id, event_type, data_json
-FROM scheduler_events
-WHERE id > :after {filters}
+FROM event_packs
+WHERE id >= :low {filters}
 ORDER BY id DESC
 LIMIT :limit
 
--- name: latest_event_id
--- The newest event's id, 0 in an empty log.
-SELECT COALESCE(MAX(id), 0) FROM scheduler_events
+-- name: list_entity_events
+-- Rows of one entity from a number on, in their order.
+-- filter event_type: AND (event_type = :event_type OR (event_type = '' AND data_json LIKE :with_event_type))
+-- filter high: AND id <= :high
+-- filter since: AND ts >= :since
+-- filter until: AND ts < :until
+-- large: data_json
+SELECT id, ts, entity_type, entity_id, event_type, data_json
+FROM event_packs {force_index scheduler_events_entity}
+WHERE entity_id = :entity_id AND entity_type = :entity_type AND id >= :low {filters}
+ORDER BY entity_id, entity_type, id
+LIMIT :limit
+
+-- name: list_entity_events_back
+-- The same, the newest first.
+-- filter event_type: AND (event_type = :event_type OR (event_type = '' AND data_json LIKE :with_event_type))
+-- filter high: AND id <= :high
+-- filter since: AND ts >= :since
+-- filter until: AND ts < :until
+-- large: data_json
+SELECT id, ts, entity_type, entity_id, event_type, data_json
+FROM event_packs {force_index scheduler_events_entity}
+WHERE entity_id = :entity_id AND entity_type = :entity_type AND id >= :low {filters}
+ORDER BY entity_id DESC, entity_type DESC, id DESC
+LIMIT :limit
+
+-- name: latest_event_row
+-- The number of the newest row, 0 in an empty log.
+SELECT COALESCE(MAX(id), 0) FROM event_packs
+
+-- name: get_event_row
+-- One row.
+SELECT id, ts, entity_type, entity_id, event_type, data_json FROM event_packs WHERE id = :id
 
 -- name: first_event_after
--- The event that follows an id.
-SELECT id, ts FROM scheduler_events WHERE id > :after ORDER BY id LIMIT 1
+-- The row that follows a number.
+SELECT id, ts FROM event_packs WHERE id > :after ORDER BY id LIMIT 1
 
 -- name: find_gap
--- The id in front of the first gap after an id, if a young event follows the gap.
+-- The number in front of the first gap after a number, if a young row follows the gap.
 SELECT before_id FROM (
   SELECT id, ts, COALESCE(LAG(id) OVER (ORDER BY id), :after) AS before_id
-  FROM scheduler_events WHERE id > :after
+  FROM event_packs WHERE id > :after
 ) AS pairs
 WHERE id <> before_id + 1 AND ts > :since ORDER BY id LIMIT 1
 
 -- name: list_oldest_events
--- The events with the lowest ids after one; ids grow with time, so this reads one end of the table.
-SELECT id, ts FROM scheduler_events WHERE id > :after ORDER BY id LIMIT :limit
+-- The rows with the lowest numbers after one; they grow with time, so this reads one end of the table.
+SELECT id, ts FROM event_packs WHERE id > :after ORDER BY id LIMIT :limit
 
 -- name: delete_events_to
--- Remove a span of old events; the age is checked again.
-DELETE FROM scheduler_events WHERE id >= :first AND id <= :last AND ts < :before
+-- Remove a span of old rows; the age is checked again.
+DELETE FROM event_packs WHERE id >= :first AND id <= :last AND ts < :before
 
 -- name: insert_clock_step
 -- A step of the clock.

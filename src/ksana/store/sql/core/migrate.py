@@ -23,8 +23,9 @@ _FILE = re.compile(r"(\d{4})_(\w+)\.sql\Z")
 _LOCK_SECONDS: Final = 60
 _MYSQL_EXISTS: Final = frozenset({1050, 1060, 1061})
 """Table, column or index exists already: what a half-applied migration left."""
-_MYSQL_GONE: Final = frozenset({1054, 1091, 1146, 1176, 3821, 3940})
-"""What is to be renamed or dropped is not there: it was already, or never was on this server."""
+_MYSQL_GONE: Final = frozenset({1054, 1091, 1146, 1176, 1347, 3821, 3940})
+"""What is to be renamed or dropped is not there: it was already, or never was on this server; or a
+view has the name of the table that was renamed."""
 
 
 _HISTORY: Final = (

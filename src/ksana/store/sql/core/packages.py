@@ -1,4 +1,5 @@
-"""The packages beside this one: each brings its statements (`*.sql`) and its tables (`TABLES`).
+"""The packages beside this one: each brings its statements (`*.sql`) and its tables (`TABLES`),
+and says whose packs the events of its parts lie in (`EVENT_OWNERS`).
 
 A surface joins the store by being a package here. Nothing in the core names one.
 """
@@ -40,3 +41,13 @@ def find_tables() -> Mapping[str, TableFactory]:
                 raise ValueError(f"two packages bring a table called {name!r}")
             tables[name] = factory
     return tables
+
+
+@cache
+def find_event_owners() -> Mapping[str, tuple[str, str]]:
+    """For each type of entity that is a part of another: the other's type, and the statement that
+    finds its id by `:part_id`."""
+    owners: dict[str, tuple[str, str]] = {}
+    for folder in list_packages():
+        owners |= getattr(import_module(f"{_ROOT}.{folder.name}"), "EVENT_OWNERS", {})
+    return owners

@@ -54,6 +54,7 @@ class Session:
         "_is_network",
         "_later",
         "_statements",
+        "facts",
         "raw_later",
         "round_trips",
         "run_later",
@@ -83,6 +84,8 @@ class Session:
         self.round_trips = 0
         """Since whoever counts them set this to 0."""
         self.wrote = False
+        self.facts: dict[str, str] = {}
+        """Facts about the store that were read once and never change."""
 
     def _send_one(self, sql: str, values: Any = None) -> None:
         self._send([(sql, values)])

@@ -232,10 +232,10 @@ def _describe_opening(dialect: Dialect, now: Instant) -> str:
     words = f"opened {format_instant(now)}"
     with contextlib.closing(dialect.connect(read_only=True)) as connection:
         try:
-            row = connection.execute("SELECT COALESCE(MAX(id), 0) FROM scheduler_events").fetchone()
+            row = connection.execute("SELECT COALESCE(MAX(id), 0) FROM event_packs").fetchone()
         except Exception:  # a damaged page is told by whoever needs it
             return words
-    return f"{words}, with {row[0]} events"
+    return f"{words}, with {row[0]} rows of events"
 
 
 def _patiently(dialect: Dialect, step: Callable[[], T]) -> T:

@@ -16,3 +16,5 @@ TABLES = {
     "capacity": SqlCapacity,
     "gauges": SqlGauges,
 }
+
+EVENT_OWNERS = {"LEASE": ("JOB", "queue.find_job_of_lease")}

@@ -397,3 +397,7 @@ SELECT
   (SELECT COUNT(*) FROM scheduler_job_runs WHERE position = 4),
   (SELECT COALESCE(SUM(queued), 0) FROM queue_gauges),
   (SELECT COALESCE(SUM(running), 0) FROM queue_gauges)
+
+-- name: find_job_of_lease
+-- The job that a lease is of: the lease's events lie with the job's.
+SELECT job_id FROM scheduler_lease_runs WHERE lease_id = :part_id

@@ -10,11 +10,11 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
 from ksana.domain.tasks.records import Options, Run
+from ksana.ports.events import Event, Events
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.tasks.history import Miscount
 from ksana.store.sql.core.row_counts import CORRECTIONS
 from ksana.store.sql.core.session import Row, Session
-from ksana.store.sql.core.walks import find_last_at
 from ksana.store.sql.tasks.run_lists import KIND
 
 LOOK_THROUGH: Final = 20_000
@@ -33,33 +33,24 @@ class SqlHistory:
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
         self._counts = tx.row_counts
+        self._events: Events = tx.events
 
     def find_event_id_at(self, at: Instant) -> int:
-        return find_last_at(self._session, "history.event_span", "history.event_from", at)
+        return self._events.find_id_at(at + 1)
 
     def list_events_down(
         self, entity_type: str, entity_id: int, upto: int, limit: int
     ) -> list[Fact]:
-        rows = self._session.all(
-            "history.events_down",
-            entity_type=entity_type,
-            entity_id=str(entity_id),
-            upto=upto,
-            limit=limit,
+        found = self._events.list_after(
+            0, limit, entity_type, str(entity_id), before=upto + 1, is_newest_first=True
         )
-        return [_fact(row) for row in rows]
+        return [_fact(event) for event in found]
 
     def list_events_up(
         self, entity_type: str, entity_id: int, after: int, limit: int
     ) -> list[Fact]:
-        rows = self._session.all(
-            "history.events_up",
-            entity_type=entity_type,
-            entity_id=str(entity_id),
-            after=after,
-            limit=limit,
-        )
-        return [_fact(row) for row in rows]
+        found = self._events.list_after(after, limit, entity_type, str(entity_id))
+        return [_fact(event) for event in found]
 
     def count_before(self, run: Run, limit: int) -> int:
         if run.ready_host is not None:
@@ -142,5 +133,5 @@ def _ended(rows: Sequence[Row], before: Instant) -> list[int]:
     ]
 
 
-def _fact(row: Row) -> Fact:
-    return Fact(row[0], row[1], row[2], _decode(row[3]))
+def _fact(event: Event) -> Fact:
+    return Fact(event.id, event.ts, event.type, _decode(event.data))

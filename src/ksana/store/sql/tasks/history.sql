@@ -1,23 +1,5 @@
 -- History of tasks and runs: what explain asks of it, and what retention removes. Every read goes by an index and is bounded.
 
--- name: events_down
--- An entity's events up to an id, newest first.
-SELECT id, ts, event_type, data_json FROM scheduler_events
-WHERE entity_id = :entity_id AND entity_type = :entity_type AND id <= :upto ORDER BY id DESC LIMIT :limit
-
--- name: events_up
--- An entity's events after an id, oldest first.
-SELECT id, ts, event_type, data_json FROM scheduler_events
-WHERE entity_id = :entity_id AND entity_type = :entity_type AND id > :after ORDER BY id LIMIT :limit
-
--- name: event_span
--- The ends of the log. Asked for in one query, SQLite would read every event for them.
-SELECT (SELECT MIN(id) FROM scheduler_events), (SELECT MAX(id) FROM scheduler_events)
-
--- name: event_from
--- The first event at or after an id: a probe of the search by time.
-SELECT id, ts FROM scheduler_events WHERE id >= :from_id ORDER BY id LIMIT 1
-
 -- name: count_waiting_before
 -- Runs of the same task that wait for their turn before this one, counted so far and no further.
 SELECT COUNT(*) FROM (SELECT id FROM task_runs {force_index task_runs_open} WHERE open_task = :task_id AND status = 'SCHEDULED' AND ready_host IS NULL

@@ -1,0 +1,358 @@
+"""The event log in SQL: `event_packs`, and `scheduler_events` as a view of it.
+
+A row holds the events of one entity and one commit that follow each other: a single one as it is,
+several as a pack, with an empty `event_type` and a JSON array in `data_json`. An event of a part of
+the entity (a lease of a job) lies in the entity's pack and names its own entity there:
+
+    [["JOB_CLAIMED",{…}],["LEASE_GRANTED",{…},"LEASE","0192…"],["JOB_RUNNING",{…}]]
+
+An event's id is its row's number times `PLACES` plus its place in the row. Rows up to the fact
+`events.single_to` are older than packs: there the event's id is the row's number. Both grow
+together, so whatever is said of the order of rows holds for events.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ksana.base.instant import Instant
+from ksana.ports.events import Event, EventRow, EventText
+from ksana.ports.pages import PageRows
+from ksana.store.sql.core.packages import find_event_owners
+from ksana.store.sql.core.session import Row, Session
+
+PLACES: Final = 16
+"""Events that a row can have. The view counts by it too: it never changes."""
+
+_MAX_PACK: Final = 64 * 1024
+"""Characters of a pack; longer events get rows of their own, so that a page stays bounded."""
+
+_COLUMNS: Final = ("ts", "entity_type", "entity_id", "event_type", "data_json")
+
+_SINGLE_TO: Final = "events.single_to"
+
+_GAP_WINDOW: Final = 1000
+"""Newest rows that are looked through for a gap; more if all of these are young."""
+
+_PURGE_WINDOWS: Final = 20
+"""Windows of the oldest rows one purge looks through for something to remove."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Packed(msgspec.Struct, array_like=True, gc=False):
+    """An event in a pack."""
+
+    type: str
+    data: msgspec.Raw
+    entity_type: str | None = None
+    entity_id: str | None = None
+
+
+_decode_pack = msgspec.json.Decoder(list[_Packed]).decode
+
+
+class SqlEvents:
+    """Gathers the events of a batch and writes them in one go."""
+
+    __slots__ = ("_now", "_session", "_sets")
+
+    def __init__(self, session: Session, now: Instant) -> None:
+        self._session = session
+        self._now = now
+        self._sets: list[tuple[str, str, Sequence[EventText]]] = []
+        """Events in their order, those of one entity that follow each other together."""
+
+    def append(
+        self,
+        entity_type: str,
+        entity_id: str | int,
+        event_type: str,
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        text = _encode(data).decode() if data else "{}"
+        self.append_texts([(entity_type, str(entity_id), event_type, text)])
+
+    def append_texts(self, events: Iterable[EventText]) -> None:
+        self._session.wrote = True
+        sets = self._sets
+        last_type, last_id = sets[-1][:2] if sets else ("", "")
+        for event in events:
+            entity_type, entity_id = event[0], event[1]
+            if entity_id == last_id and entity_type == last_type:
+                sets[-1] = (entity_type, entity_id, (*sets[-1][2], event))
+            else:
+                sets.append((entity_type, entity_id, (event,)))
+                last_type, last_id = entity_type, entity_id
+
+    def append_sets(self, sets: Iterable[tuple[str, str, Sequence[EventText]]]) -> None:
+        self._session.wrote = True
+        self._sets += [one for one in sets if one[2]]
+
+    def list_after(
+        self,
+        after: int,
+        limit: int,
+        entity_type: str | None = None,
+        entity_id: str | None = None,
+        event_type: str | None = None,
+        *,
+        before: int | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+        max_bytes: int | None = None,
+        is_newest_first: bool = False,
+        with_parts: bool = False,
+    ) -> PageRows[Event]:
+        wanted = _Wanted(entity_type, entity_id, event_type, after, before, with_parts)
+        span = {"since": since, "until": until}
+        if entity_id is None:
+            return self._list(wanted, None, limit, span, max_bytes, is_newest_first)
+        own = None if entity_type is None else (entity_type, entity_id)
+        pages = [self._list(wanted, own, limit, span, max_bytes, is_newest_first)]
+        for owner in self._find_owners(entity_type, entity_id):
+            pages.append(self._list(wanted, owner, limit, span, max_bytes, is_newest_first))
+        return _merge(pages, limit, is_newest_first) if len(pages) > 1 else pages[0]
+
+    def _find_owners(self, entity_type: str | None, entity_id: str) -> list[tuple[str, str]]:
+        """The entities in whose packs the events of this one lie."""
+        found = []
+        for part, (owner_type, statement) in find_event_owners().items():
+            if entity_type in (None, part):
+                row = self._session.one(statement, part_id=entity_id)
+                if row is not None:
+                    found.append((owner_type, row[0]))
+        return found
+
+    def _list(
+        self,
+        wanted: "_Wanted",
+        entity: tuple[str, str] | None,
+        limit: int,
+        span: dict[str, Instant | None],
+        max_bytes: int | None,
+        is_newest_first: bool,
+    ) -> PageRows[Event]:
+        """Events in the log's order, or in that of one entity's rows."""
+        single_to = self._find_single_to()
+        low = _row_of(wanted.after + 1, single_to)
+        high = None if wanted.before is None else _row_of(wanted.before - 1, single_to)
+        filters: dict[str, Any] = {**span, **wanted.row_filters(entity)}
+        params: dict[str, Any] = {
+            "limit": limit,
+            "with_entity_type": f'%,"{wanted.entity_type}","%',
+            "with_event_type": f'%["{wanted.event_type}",%',
+        }
+        statement = "core.list_events"
+        if entity is not None:
+            statement = "core.list_entity_events"
+            params |= {"entity_type": entity[0], "entity_id": entity[1]}
+        statement += "_back" if is_newest_first else ""
+        events: PageRows[Event] = PageRows()
+        while True:
+            rows = self._session.paged(
+                statement, filters | {"high": high}, max_bytes, low=low, **params
+            )
+            for row in rows:
+                found = [event for event in _open_row(row, single_to) if wanted.matches(event)]
+                events += reversed(found) if is_newest_first else found
+            if len(events) >= limit:
+                del events[limit:]
+                return events
+            if (events and rows.is_cut) or (len(rows) < limit and not rows.is_cut):
+                events.is_cut = rows.is_cut
+                return events
+            # All that was read is wanted by the statement's rough words only: go on behind it.
+            if is_newest_first:
+                high = rows[-1][0] - 1
+            else:
+                low = rows[-1][0] + 1
+
+    def find_id_at(self, at: Instant) -> int:
+        low, high = 0, self._find_latest_row()
+        while low < high:
+            middle = (low + high) // 2
+            found = self._session.one("core.first_event_after", after=middle)
+            if found is None or found[1] >= at:
+                high = middle
+            else:
+                low = int(found[0])
+        return self._last_id_of(low)
+
+    def latest_id(self) -> int:
+        return self._last_id_of(self._find_latest_row())
+
+    def settled_id(self, since: Instant) -> int:
+        latest, window = self._find_latest_row(), _GAP_WINDOW
+        while True:
+            after = max(0, latest - window)
+            first = self._session.one("core.first_event_after", after=after)
+            if first is None:
+                return self._last_id_of(latest)
+            if not after or first[1] <= since:
+                break
+            window *= 4
+        gap = self._session.one("core.find_gap", after=after, since=since)
+        return self._last_id_of(latest if gap is None else int(gap[0]))
+
+    def find_settled(self, events: Sequence[Event], after: int, since: Instant) -> int:
+        single_to = self._find_single_to()
+        last, last_row = after, _row_of(after, single_to)
+        for event in events:
+            row = _row_of(event.id, single_to)
+            if row > last_row + 1 and event.ts > since:
+                break
+            last, last_row = event.id, row
+        return last
+
+    def purge(self, before: Instant, limit: int) -> int:
+        # Rows come in the order of time, so the oldest stand at one end. Rows stamped by a clock
+        # that ran ahead may stand there too: look past some of them, or they would stop the purge
+        # for ever.
+        after = 0
+        for _ in range(_PURGE_WINDOWS):
+            rows = self._session.all("core.list_oldest_events", after=after, limit=limit)
+            old = [row[0] for row in rows if row[1] < before]
+            if old:
+                return self._session.run(
+                    "core.delete_events_to", first=old[0], last=old[-1], before=before
+                )
+            if len(rows) < limit:
+                return 0
+            after = rows[-1][0]
+        return 0
+
+    def forget(self) -> None:
+        """Drop what was gathered."""
+        self._sets = []
+
+    def flush(self, types: frozenset[str] = frozenset()) -> list[EventRow]:
+        """Write what was gathered; answer the events of these types."""
+        sets, self._sets = self._sets, []
+        if not sets:
+            return []
+        now = self._now
+        rows: list[EventRow] = []
+        for entity_type, entity_id, events in sets:
+            if len(events) == 1 and events[0][0] == entity_type:
+                rows.append((now, *events[0]))
+            elif len(events) <= PLACES and len(text := _pack(entity_id, events)) <= _MAX_PACK:
+                rows.append((now, entity_type, entity_id, "", text))
+            else:
+                rows += _divide(now, entity_type, entity_id, events)
+        self._session.run_rows_later("core.append_events", _COLUMNS, rows)
+        if not types:
+            return []
+        return [(now, *event) for _, _, events in sets for event in events if event[2] in types]
+
+    def _find_single_to(self) -> int:
+        """Up to which row an event's id is the number of its row."""
+        known = self._session.facts.get(_SINGLE_TO)
+        if known is None:
+            row = self._session.one("core.get_fact", name=_SINGLE_TO)
+            known = self._session.facts[_SINGLE_TO] = "0" if row is None else str(row[0])
+        return int(known)
+
+    def _find_latest_row(self) -> int:
+        row = self._session.one("core.latest_event_row")
+        return int(row[0]) if row else 0
+
+    def _last_id_of(self, number: int) -> int:
+        """The id of a row's last event, or the greatest it could have if it is not there."""
+        single_to = self._find_single_to()
+        if number <= single_to:
+            return number
+        row = self._session.one("core.get_event_row", id=number)
+        return number * PLACES + PLACES - 1 if row is None else _open_row(row, single_to)[-1].id
+
+
+class _Wanted(msgspec.Struct, frozen=True):
+    """Which events are wanted, by what each of them is."""
+
+    entity_type: str | None
+    entity_id: str | None
+    event_type: str | None
+    after: int
+    before: int | None
+    with_parts: bool
+
+    def row_filters(self, entity: tuple[str, str] | None) -> dict[str, Any]:
+        """The filters of rows that may have such events. A pack is let through where its text has
+        the name: what is inside is looked at when it was read."""
+        if entity is not None:
+            return {"event_type": self.event_type}
+        names = {"event_type": self.event_type, "entity_id": self.entity_id}
+        return names if self.entity_id is not None else {**names, "entity_type": self.entity_type}
+
+    def matches(self, event: Event) -> bool:
+        """Whether an event of a row that was read is one of these."""
+        if event.id <= self.after or (self.before is not None and event.id >= self.before):
+            return False
+        if self.event_type is not None and event.type != self.event_type:
+            return False
+        return self.with_parts or (
+            (self.entity_type is None or event.entity_type == self.entity_type)
+            and (self.entity_id is None or event.entity_id == self.entity_id)
+        )
+
+
+def _row_of(event_id: int, single_to: int) -> int:
+    """The number of the row that has an event, or would have."""
+    return event_id if event_id <= single_to else max(event_id // PLACES, single_to + 1)
+
+
+def _open_row(row: Row, single_to: int) -> list[Event]:
+    """The events of a row, in order."""
+    number, ts, entity_type, entity_id, event_type, text = row
+    first = number * PLACES if number > single_to else number
+    if event_type:
+        return [Event(first, ts, entity_type, entity_id, event_type, msgspec.Raw(text.encode()))]
+    return [
+        Event(
+            place,
+            ts,
+            one.entity_type or entity_type,
+            entity_id if one.entity_id is None else one.entity_id,
+            one.type,
+            one.data.copy(),
+        )
+        for place, one in enumerate(_decode_pack(text), first)
+    ]
+
+
+def _pack(entity_id: str, events: Sequence[EventText]) -> str:
+    """Events of one entity and of its parts as text."""
+    texts = [
+        f'["{name}",{data}]'
+        if id_ == entity_id
+        else f'["{name}",{data},"{kind}",{_encode(id_).decode()}]'
+        for kind, id_, name, data in events
+    ]
+    return f"[{','.join(texts)}]"
+
+
+def _divide(
+    now: Instant, entity_type: str, entity_id: str, events: Sequence[EventText]
+) -> list[EventRow]:
+    """Rows for more events than one can have: a new one where the last is full."""
+    pieces: list[list[EventText]] = [[]]
+    size = 0
+    for event in events:
+        size += len(event[3])
+        if pieces[-1] and (len(pieces[-1]) == PLACES or size > _MAX_PACK):
+            pieces.append([])
+            size = len(event[3])
+        pieces[-1].append(event)
+    return [(now, entity_type, entity_id, "", _pack(entity_id, piece)) for piece in pieces]
+
+
+def _merge(pages: Sequence[PageRows[Event]], limit: int, is_newest_first: bool) -> PageRows[Event]:
+    """One page of several: as far as all of them were read."""
+    sign = -1 if is_newest_first else 1
+    ends = [sign * page[-1].id for page in pages if page and (page.is_cut or len(page) == limit)]
+    events = sorted((event for page in pages for event in page), key=lambda one: sign * one.id)
+    merged = PageRows(one for one in events if not ends or sign * one.id <= min(ends))
+    merged.is_cut = any(page.is_cut for page in pages) or len(merged) > limit
+    del merged[limit:]
+    return merged
