@@ -8,6 +8,7 @@ each counts: noise only ever slows.
 """
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 import tempfile
@@ -195,22 +196,15 @@ async def measure_network(kind: str, url: str) -> list[Figure]:
 
 def run() -> list[Figure]:
     """All figures of the commit queue."""
-    from tests.ground.mariadb import MariaDB
-    from tests.ground.postgres import Postgres
     from tests.ground.server import MissingServerError
+
+    from bench.ground import databases
 
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         figures = uvloop.run(measure_sqlite(Path(folder)))
-    for make in (MariaDB, Postgres):
-        try:
-            server = make()
-        except MissingServerError:
-            continue
-        try:
-            server.start()
+    for start in (databases.mariadb, databases.postgres):
+        with contextlib.suppress(MissingServerError), start() as server:
             figures += uvloop.run(
                 measure_network(server.name, server.url(server.create_database()))
             )
-        finally:
-            server.close()
     return figures

@@ -155,19 +155,15 @@ def served(kind: str, folder: Path, jobs: int) -> Iterator[tuple[str, int, int]]
             yield url, server.port, server.program.pid
         disk.check_synced(folder / "ksana.db")
         return
-    from tests.ground.postgres import Postgres
+    from bench.ground import databases
 
-    server_of = Postgres()
-    server_of.start()
-    try:
-        url = server_of.url(server_of.create_database())
+    with databases.postgres() as database:
+        url = database.url(database.create_database())
         asyncio.run(_fill_url(url, jobs))
         with Program(folder, store=url) as program:
             program.start(within_s=120)
             yield url, program.port, program.pid
             program.terminate()
-    finally:
-        server_of.close()
 
 
 async def _fill_url(url: str, jobs: int) -> None:

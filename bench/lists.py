@@ -227,15 +227,10 @@ def database_of(kind: Kind) -> Iterator[str]:
         with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
             yield f"sqlite:///{Path(folder, 'lists.db')}"
         return
-    from tests.ground.mariadb import MariaDB
-    from tests.ground.postgres import Postgres
+    from bench.ground import databases
 
-    server = Postgres() if kind == "postgres" else MariaDB()
-    server.start()
-    try:
+    with databases.postgres() if kind == "postgres" else databases.mariadb() as server:
         yield server.url(server.create_database())
-    finally:
-        server.close()
 
 
 def measure(kind: Kind, rows: int, rounds: int) -> list[Figure]:

@@ -151,20 +151,18 @@ async def store_cycles(url: str, seconds: float) -> Spent:
 @contextlib.contextmanager
 def servers() -> Iterator[dict[str, str]]:
     """Addresses of the databases that can be started here."""
-    from tests.ground.mariadb import MariaDB
-    from tests.ground.postgres import Postgres
     from tests.ground.server import MissingServerError
+
+    from bench.ground import databases
 
     with contextlib.ExitStack() as stack:
         urls = {}
-        for make in (Postgres, MariaDB):
+        for start in (databases.postgres, databases.mariadb):
             try:
-                server = make()
+                server = stack.enter_context(start())
             except MissingServerError as error:
-                print(f"{make.__name__}: passed over, {error}", file=sys.stderr, flush=True)
+                print(f"passed over, {error}", file=sys.stderr, flush=True)
                 continue
-            stack.callback(server.close)
-            server.start()
             urls[server.name] = server.url(server.create_database())
         yield urls
 

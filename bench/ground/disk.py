@@ -19,11 +19,16 @@ FULL = 2
 @contextmanager
 def folder() -> Iterator[Path]:
     """A folder that is gone afterwards. One in memory would make every sync free: it is refused."""
+    refuse_memory()
+    with tempfile.TemporaryDirectory(prefix="ksana-bench-", dir=PLACE) as name:
+        yield Path(name)
+
+
+def refuse_memory() -> None:
+    """Fail if the place of the stores is no disk."""
     kind = file_system_of(PLACE)
     if kind in IN_MEMORY:
         raise BenchError(f"{PLACE} is a {kind}: nothing is synced there")
-    with tempfile.TemporaryDirectory(prefix="ksana-bench-", dir=PLACE) as name:
-        yield Path(name)
 
 
 def file_system_of(path: Path) -> str:

@@ -42,13 +42,16 @@ def _own_folders(root: str | Path) -> list[Path]:
     return list(Path(root).glob(f"{PREFIX}*"))
 
 
-def make_folder() -> Path:
-    """A folder for a server's files: in memory where there is room, since a schema of fifty tables
-    and indexes made for each test is mostly waiting for the disk. What a server does about the disk
-    is not ours to test; a killed one finds its files again all the same."""
+def make_folder(root: Path | None = None) -> Path:
+    """A folder for a server's files, in `root` if given: else in memory where there is room, since
+    a schema of fifty tables and indexes made for each test is mostly waiting for the disk. What a
+    server does about the disk is not ours to test; a killed one finds its files again all the
+    same."""
+    if root is not None:
+        return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
     has_room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > NEEDED_BYTES
-    root = str(MEMORY) if has_room else None
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
+    place = MEMORY if has_room else None
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
 
 
 def _exists(pid: int) -> bool:
@@ -121,12 +124,14 @@ class Server(ABC):
 
     name: ClassVar[str]
     stop_signal: ClassVar[int] = signal.SIGTERM
+    root: ClassVar[Path | None] = None
+    """Where its folder is made, if that matters."""
 
     def __init__(self, port: int | None = None) -> None:
         self.host = "127.0.0.1"
         self.port = port or free_port()
         # Short, because a Unix socket's path has room for 107 bytes only.
-        self.folder = make_folder()
+        self.folder = make_folder(self.root)
         self.log = self.folder / "log"
         self._child: Child | None = None
         self._is_paused = False
