@@ -1,15 +1,14 @@
 """Run the benchmarks: `python -m bench [name …]`. Each figure as a ratio to its floor; all of it as
 JSON in bench/results.
 
-`tasks` and `queue` mean all whose names begin so, those of peers too if KSANA_BENCH_PEERS is set. A
-module that defines `run() -> list[Figure]` is called. Any other is a script that prints JSON lines:
-it is started as a process and each line with a `ratio` (and perhaps a `goal`) counts as a figure.
-Misses are told, they fail nothing: the machines are noisy.
+`tasks` and `queue` mean all whose names begin so. Without a name all are run but `scale`, which
+wants other products installed. A module that defines `run() -> list[Figure]` is called. Any other
+is a script that prints JSON lines: it is started as a process and each line with a `ratio` (and
+perhaps a `goal`) counts as a figure. Misses are told, they fail nothing: the machines are noisy.
 """
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 NO_BENCH = {"__init__", "__main__", "figure"}
 GROUPS = ("tasks", "queue")
+NEEDS_PEERS = {"scale"}
 LIMIT_S = 900
 
 
@@ -32,11 +32,12 @@ def list_all() -> list[str]:
 
 
 def list_names(group: str = "") -> list[str]:
-    """Those of a group, or all. Those of peers need other products installed: only with a folder
-    for them, or by name."""
-    has_peers = bool(group and os.environ.get("KSANA_BENCH_PEERS"))
-    names = [name for name in list_all() if not group or name.partition("_")[0] == group]
-    return [name for name in names if has_peers or not name.endswith("_peers")]
+    """Those of a group, or all that need no other product installed."""
+    return [
+        name
+        for name in list_all()
+        if name not in NEEDS_PEERS and (not group or name.partition("_")[0] == group)
+    ]
 
 
 def choose(words: list[str]) -> list[str]:

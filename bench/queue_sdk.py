@@ -5,7 +5,7 @@ one worker process.
 
 Prints one JSON line per measurement. `sdk` runs the worker against a server that only recites
 answers: what the SDK itself costs. The others start the real server on an empty SQLite store, and
-count in it afterwards what was done. See queue_peers.py for other queues beside it.
+count in it afterwards what was done. See scale.py for other queues beside it.
 """
 
 import argparse

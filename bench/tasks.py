@@ -5,7 +5,7 @@ disk. SQLite FULL.
 
 The real server on one core, nginx on the other. Floors of the same run: the bare libcurl loop at
 the same number of calls in flight, and for making the jobs a bare ASGI echo. The best round counts
-for speed, the worst for what was answered and for earliness. See tasks_peers for others beside it.
+for speed, the worst for what was answered and for earliness. See scale for others beside it.
 """
 
 import argparse
