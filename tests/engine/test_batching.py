@@ -9,7 +9,7 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import ConflictError, StoreDownError
-from ksana.service.core.batching import MAX_ITEMS, Batcher
+from ksana.service.core.batching import MAX_ITEMS, MAX_WEIGHT, Batcher
 from ksana.store.sql import open_store
 
 
@@ -21,7 +21,7 @@ class FakeStore:
 
     async def transact(self, fn: Any, *args: Any) -> Any:
         future = asyncio.get_running_loop().create_future()
-        await self.waiting.put((fn, future))
+        await self.waiting.put((lambda tx: fn(tx, *args), future))
         return await future
 
     async def run_next(self, times: int = 1, error: Exception | None = None) -> Any:
@@ -58,9 +58,10 @@ class Ledger:
         self.told += items
 
 
-def make() -> tuple[FakeStore, Ledger, Batcher[int, str]]:
+def make(**how: Any) -> tuple[FakeStore, Ledger, Batcher[int, str]]:
     store, ledger = FakeStore(), Ledger()
-    return store, ledger, Batcher(store, ledger.enter, ledger.entered)  # type: ignore[arg-type]
+    batcher: Batcher[int, str] = Batcher(store, ledger.enter, ledger.entered, **how)  # type: ignore[arg-type]
+    return store, ledger, batcher
 
 
 async def test_what_comes_in_the_same_moment_is_one_transaction_and_each_gets_its_own() -> None:
@@ -134,6 +135,64 @@ async def test_a_caller_who_has_gone_does_not_keep_the_others_from_their_answers
     await store.run_next()
     assert [await answers[0], await answers[2]] == ["made 0", "made 2"]
     assert ledger.told == [0, 1, 2], "what was entered stays entered"
+
+
+async def test_so_many_batches_are_under_way_and_what_comes_meanwhile_is_the_next() -> None:
+    store, ledger, batcher = make(at_once=1)
+    first = batcher.add(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    fn, answer = await store.waiting.get()
+    made = fn(None)  # begun, and its end not told yet
+    later = []
+    for number in range(1, 6):
+        later.append(batcher.add(number))
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert store.waiting.empty(), "one is under way"
+    answer.set_result(made)
+    await store.run_next()
+    assert await asyncio.gather(first, *later) == [f"made {number}" for number in range(6)]
+    assert ledger.sets == [[0], [1, 2, 3, 4, 5]]
+
+
+async def test_a_turn_is_given_on_when_a_batch_fails() -> None:
+    store, ledger, batcher = make(at_once=1)
+    first = batcher.add(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    second = batcher.add(1)
+    fn, answer = await store.waiting.get()
+    fn(None)
+    third = batcher.add(2)
+    answer.set_exception(StoreDownError("away"))
+    done = await asyncio.gather(first, second, return_exceptions=True)
+    assert all(isinstance(one, StoreDownError) for one in done)
+    await store.run_next()
+    assert await third == "made 2"
+    assert ledger.sets == [[0, 1], [2]]
+
+
+async def test_who_has_gone_before_a_batch_is_begun_is_left_out_where_that_is_asked_for() -> None:
+    store, ledger, batcher = make(drops_gone=True)
+    answers = [batcher.add(number) for number in range(3)]
+    answers[1].cancel()
+    await store.run_next(times=2)
+    assert [await answers[0], await answers[2]] == ["made 0", "made 2"]
+    assert ledger.sets == [[0, 2], [0, 2]]
+    batcher.add(3).cancel()
+    assert await store.run_next() == []
+    assert ledger.told == [0, 2]
+
+
+async def test_a_batch_is_bounded_by_weight_and_one_that_is_too_heavy_goes_alone() -> None:
+    store, ledger, batcher = make()
+    weights = [MAX_WEIGHT // 2, MAX_WEIGHT // 2, 1, MAX_WEIGHT + 1]
+    answers = [batcher.add(number, weight) for number, weight in enumerate(weights)]
+    for _ in range(3):
+        await store.run_next()
+    await asyncio.gather(*answers)
+    assert ledger.sets == [[0, 1], [2], [3]]
 
 
 async def test_a_batch_is_bounded() -> None:

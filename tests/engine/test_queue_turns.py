@@ -1,4 +1,4 @@
-"""Claims that wait for their turn at a shared store."""
+"""Claims that wait together at a store: one set under way, the next one growing behind it."""
 
 import asyncio
 from typing import Any
@@ -9,45 +9,56 @@ from ksana.base.clock import SystemClock
 from ksana.base.instant import SECOND
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import Wants
-from ksana.engine.core.turns import WaitTurns
 from ksana.service.queue.claims import Claim, Claimed
 from ksana.service.queue.service import QueueService
 
 
 class HeldStore:
-    """A shared store whose transactions end when they are let go."""
+    """A shared store whose transactions begin when they are let go, and give each claim a job."""
 
     sole = False
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
+        self.begun = 0
 
-    async def transact(self, *_: Any) -> Claimed:
+    async def transact(self, fn: Any, *args: Any) -> list[Claimed]:
+        self.begun += 1
         await self.gate.wait()
-        taken: Any = ["a job"]
-        return Claimed(taken=taken)
+        made: list[Claimed] = fn(None, *args)
+        return made
 
 
+@pytest.mark.spec("Q2", "Q3")
 @pytest.mark.parametrize("is_let_go_first", [False, True])
-async def test_a_claim_that_is_cancelled_in_line_takes_no_turn_with_it(
-    is_let_go_first: bool,
+async def test_a_claim_that_is_cancelled_in_line_takes_no_job_and_no_turn_with_it(
+    monkeypatch: pytest.MonkeyPatch, is_let_go_first: bool
 ) -> None:
+    served: list[str] = []
+
+    def hand_out(_: Any, claims: list[Claim], *__: Any) -> list[Claimed]:
+        served.extend(claim.worker_id for claim in claims)
+        taken: Any = ["a job"]
+        return [Claimed(taken=taken) for _ in claims]
+
+    monkeypatch.setattr("ksana.service.queue.service.claim_together", hand_out)
     held: Any = HeldStore()
     service = QueueService(held, SystemClock(), Limits(10))
-    service._turns = WaitTurns(SystemClock(), 1)
-    claim = Claim("w", Wants())
-    first = asyncio.create_task(service.claim(claim, 5 * SECOND))
-    await asyncio.sleep(0)
-    second = asyncio.create_task(service.claim(claim, 5 * SECOND))
+    first = asyncio.create_task(service.claim(Claim("first", Wants()), 5 * SECOND))
+    while not held.begun:
+        await asyncio.sleep(0)
+    second = asyncio.create_task(service.claim(Claim("second", Wants()), 5 * SECOND))
     for _ in range(3):
         await asyncio.sleep(0)
     if is_let_go_first:
         held.gate.set()
         await first
     second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
     held.gate.set()
-    await asyncio.gather(first, second, return_exceptions=True)
-    assert second.cancelled() or second.result().taken
+    assert (await first).taken
     async with asyncio.timeout(5):
-        assert (await service.claim(claim, 5 * SECOND)).taken
-    assert service._turns.free == 1
+        assert (await service.claim(Claim("third", Wants()), 5 * SECOND)).taken
+    if not is_let_go_first:
+        assert served == ["first", "third"]
+    assert set(served) - {"second"} == {"first", "third"}

@@ -1,9 +1,6 @@
-"""The one row of capacity, on every SQL store: who holds it, who does not wait for it, and that no
-unit goes astray."""
+"""The one row of capacity, on every SQL store: who is refused, and that no unit goes astray."""
 
 import asyncio
-import threading
-from typing import Any
 
 import pytest
 
@@ -52,32 +49,6 @@ async def test_who_asks_again_too_soon_is_told_the_same_without_a_write(store: S
     assert await store.read(find_standing_denial, ask, LIMITS) is None, (
         "there is room now: decide anew"
     )
-
-
-@pytest.mark.spec("Q3", "Q9")
-async def test_a_claim_that_is_not_patient_leaves_when_another_holds_the_capacity(
-    store: SqlStore, store_url: str
-) -> None:
-    if store.sole:
-        pytest.skip("an embedded store has one writer: nobody else can hold anything")
-    await submit(store, *(new_job() for _ in range(3)), is_batch=True)
-    other = await open_store(store_url, SystemClock())
-    is_held, may_end = threading.Event(), threading.Event()
-
-    def hold(tx: Any) -> None:
-        tx.capacity.lock(LIMITS.total)
-        is_held.set()
-        assert may_end.wait(20)
-
-    holding = asyncio.create_task(other.transact(hold))
-    await asyncio.to_thread(is_held.wait, 20)
-    order = Claim("w", Wants(), 2, has_lease=True)
-    refused = await store.transact(claim_jobs, order, JobClassCache(), LIMITS, False)
-    assert (refused.is_busy, refused.jobs) == (True, [])
-    may_end.set()
-    await holding
-    assert len((await store.transact(claim_jobs, order, JobClassCache(), LIMITS, False)).jobs) == 2
-    await other.close()
 
 
 @pytest.mark.spec("Q9", "Q11")

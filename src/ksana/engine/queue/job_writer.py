@@ -51,17 +51,25 @@ def write_changes(tx: QueueTx, changes: Sequence[JobChange]) -> bool:
     """Write changes of jobs, no two of the same. Raise ILLEGAL_TRANSITION for a move that is in no
     table. False: a guard said no for one of them; the caller must raise, so that nothing of this
     stays."""
-    if not changes:
-        return True
+    return _write(tx, changes, is_held=False) if changes else True
+
+
+def write_held(tx: QueueTx, changes: Sequence[JobChange]) -> None:
+    """Write changes of jobs that this transaction holds: no guard can say no."""
+    if changes and not _write(tx, changes, is_held=True):
+        raise AssertionError("a job or a lease that was held is no longer as it was found")
+
+
+def _write(tx: QueueTx, changes: Sequence[JobChange], *, is_held: bool) -> bool:
     groups = group_changes(changes)
     for (move, old, new, lease_end), alike in groups.items():
         JOB.require_change(old, new)
         if lease_end is not None:
             LEASE.require("ACTIVE", lease_end)
             end = tx.leases.release if lease_end == "RELEASED" else tx.leases.expire
-            if end(alike) != len(alike):
+            if end(alike, is_held) != len(alike):
                 return False
-        if getattr(tx.job_changes, move)(alike) != len(alike):
+        if getattr(tx.job_changes, move)(alike, is_held) != len(alike):
             return False
         if new == "RUNNING":
             tx.leases.insert(alike)
@@ -75,12 +83,6 @@ def write_changes(tx: QueueTx, changes: Sequence[JobChange]) -> bool:
     tx.events.append_sets([("JOB", change.job_id, change.events) for change in changes])
     _count(tx, count_changes(groups, tx.now))
     return True
-
-
-def write_held(tx: QueueTx, changes: Sequence[JobChange]) -> None:
-    """Write changes of jobs that this transaction holds: no guard can say no."""
-    if not write_changes(tx, changes):
-        raise AssertionError("a job or a lease that was held is no longer as it was found")
 
 
 def _bury(tx: QueueTx, changes: Sequence[JobChange]) -> None:

@@ -151,6 +151,14 @@ class JobOrderTable(TurnNumbers, Protocol):
         """What a claim asks before it takes anything. Unlocked."""
         ...
 
+    def open_claim(
+        self, class_id: int | None, limit: int, total: int | None
+    ) -> tuple[ClaimOutlook, Capacity | None, list[ReadyJob]]:
+        """The outlook, the capacity, held (only with a total), and the next ready jobs of a class
+        or of any, held like `take_ready`: in this order, and in one answer. For a claim that
+        expects to find some."""
+        ...
+
     def list_due(self, limit: int) -> list[DueJob]:
         """Scheduled jobs whose time has come by the store's clock, held, passing over those that
         others hold."""
@@ -192,49 +200,53 @@ class JobOrderTable(TurnNumbers, Protocol):
 class JobChangeTable(Protocol):
     """The guarded writes of jobs, one for each move (`domain.queue.changes.Move`). Each takes the
     changes of its move and answers how many happened: those whose job is still where the guard
-    says. `engine.queue.job_writer` is the only caller."""
+    says. `engine.queue.job_writer` is the only caller.
 
-    def promote(self, changes: Sequence[JobChange]) -> int:
+    `is_held`: this transaction has locked the jobs and seen that every guard holds. It is then
+    answered without a wait, as if all had happened; should a guard say no all the same, the
+    transaction fails."""
+
+    def promote(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Scheduled becomes ready, with its turn. Guard: still scheduled."""
         ...
 
-    def claim(self, changes: Sequence[JobChange]) -> int:
+    def claim(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Ready becomes claimed, with a new token. Guard: still ready."""
         ...
 
-    def start(self, changes: Sequence[JobChange]) -> int:
+    def start(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Ready becomes running under a lease. Guard: still ready, and so many attempts were
         made."""
         ...
 
-    def grant(self, changes: Sequence[JobChange]) -> int:
+    def grant(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Claimed becomes running under a lease. Guard: claimed under this token, the claim lasts
         by the store's clock, and so many attempts were made."""
         ...
 
-    def deny(self, changes: Sequence[JobChange]) -> int:
+    def deny(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Claimed waits for capacity; the claim is extended. Guard: claimed under this token, and
         the claim lasts by the store's clock."""
         ...
 
-    def report(self, changes: Sequence[JobChange]) -> int:
+    def report(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Claimed gets another state of the claimed ones, and its note; the claim is extended.
         Guard: that state, this token, and the claim lasts by the store's clock."""
         ...
 
-    def cancel(self, changes: Sequence[JobChange]) -> int:
+    def cancel(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Ends as CANCELED. Guard: that state; no running job is ended so."""
         ...
 
-    def finish(self, changes: Sequence[JobChange]) -> int:
+    def finish(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Running ends. Guard: running under this very lease."""
         ...
 
-    def requeue(self, changes: Sequence[JobChange]) -> int:
+    def requeue(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Running is queued again. Guard: running under this very lease."""
         ...
 
-    def take_back(self, changes: Sequence[JobChange]) -> int:
+    def take_back(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Claimed is queued again. Guard: claimed under this token. That the claim ran out was
         found when it was locked."""
         ...
@@ -291,14 +303,14 @@ class LeaseTable(Protocol):
         when they were locked."""
         ...
 
-    def release(self, changes: Sequence[JobChange]) -> int:
+    def release(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Leases become RELEASED with these changes. Guard: active, and this token. That they
-        lasted was found when they were locked."""
+        lasted was found when they were locked. `is_held`: as for the moves of jobs."""
         ...
 
-    def expire(self, changes: Sequence[JobChange]) -> int:
+    def expire(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Leases become EXPIRED with these changes. Guard: active, and this token. That they ran
-        out was found when they were locked."""
+        out was found when they were locked. `is_held`: as for the moves of jobs."""
         ...
 
 
@@ -307,10 +319,6 @@ class CapacityTable(Protocol):
 
     def lock(self, total: int) -> Capacity:
         """The capacity, held until the end of the transaction."""
-        ...
-
-    def try_lock(self, total: int) -> Capacity | None:
-        """The same; None, at once, if another transaction holds it."""
         ...
 
     def read(self, total: int) -> Capacity:

@@ -1,6 +1,8 @@
-"""Claims on queue jobs, with or without leases: one transaction each."""
+"""Claims on queue jobs, with or without leases. Those that wait together are one transaction: what
+they ask is asked once for all who want the same, and the jobs are handed out in the order in which
+the claims came."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -45,8 +47,6 @@ class Claimed(msgspec.Struct, frozen=True):
     until: Instant = 0
     """When the claim, or the leases, run out."""
     has_leases: bool = False
-    is_busy: bool = False
-    """Nothing was looked at: another transaction holds the capacity. Come again in a moment."""
 
     @property
     def jobs(self) -> list[Job]:
@@ -63,19 +63,19 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 NOTHING: Final = Claimed()
-BUSY: Final = Claimed(is_busy=True)
 
 
 class _Filter:
-    """The classes that a filter accepts, of which state of the classes, and when it was last asked
-    with."""
+    """The classes that a filter accepts, of which state of the classes, when it was last asked
+    with, and whether it found jobs then."""
 
-    __slots__ = ("class_ids", "mark", "seen_at")
+    __slots__ = ("class_ids", "has_found", "mark", "seen_at")
 
     def __init__(self, class_ids: tuple[int, ...], mark: tuple[int, int]) -> None:
         self.class_ids = class_ids
         self.mark = mark
         self.seen_at: Instant = 0
+        self.has_found = False
 
 
 class JobClassCache:
@@ -107,34 +107,100 @@ class JobClassCache:
         found.seen_at = tx.now
         return found.class_ids
 
+    def expect(self, wants: Wants) -> tuple[int, ...] | None:
+        """The classes a worker takes jobs from, as last known, if there were jobs the last time:
+        it is worth asking for some at once. None: look first."""
+        found = self._filters.get(wants)
+        if found is None or not found.has_found or found.mark != self._mark:
+            return None
+        return found.class_ids
 
-def claim_jobs(
-    tx: QueueTx, claim: Claim, cache: JobClassCache, limits: Limits, is_patient: bool = True
-) -> Claimed:
-    """Hand out the next jobs, in order of priority, turn and age. One that is not patient does not
-    wait for the capacity: those who give units back wait for it too, and should not stand behind
-    all who want some."""
+    def note_found(self, wants: Wants, has_found: bool) -> None:
+        """Whether there were jobs this time."""
+        found = self._filters.get(wants)
+        if found is not None:
+            found.has_found = has_found
+
+
+def claim_jobs(tx: QueueTx, claim: Claim, cache: JobClassCache, limits: Limits) -> Claimed:
+    """Hand out the next jobs, in order of priority, turn and age."""
+    return claim_together(tx, [claim], cache, limits)[0]
+
+
+def claim_together(
+    tx: QueueTx, claims: Sequence[Claim], cache: JobClassCache, limits: Limits
+) -> list[Claimed]:
+    """The same for claims that wait together; those who want the same are served as one, in their
+    order."""
+    claimed: list[Claimed] = [NOTHING] * len(claims)
+    groups: dict[tuple[Wants, bool], list[int]] = {}
+    for place, claim in enumerate(claims):
+        groups.setdefault((claim.wants, claim.has_lease), []).append(place)
+    for (wants, has_lease), places in groups.items():
+        alike = [claims[place] for place in places]
+        take = _lease if has_lease else _claim
+        for place, one in zip(places, take(tx, wants, alike, cache, limits), strict=False):
+            claimed[place] = one
+    return claimed
+
+
+def _claim(
+    tx: QueueTx, wants: Wants, claims: Sequence[Claim], cache: JobClassCache, limits: Limits
+) -> list[Claimed]:
+    limit = sum([claim.limit for claim in claims])
+    _, _, jobs = _open(tx, wants, limit, cache, None)
+    cache.note_found(wants, bool(jobs))
+    if not jobs:
+        return []
+    until = tx.now + limits.claim_ttl_us
+    handed_out: list[Claimed] = []
+    for claim, share in _share_out(claims, jobs):
+        claimed = changes.claim_jobs(share, new_tokens(len(share)), claim.worker_id, until)
+        handed_out.append(Claimed(taken=share, changes=claimed, at=tx.now, until=until))
+    write_held(tx, [change for one in handed_out for change in one.changes])
+    return handed_out
+
+
+def _share_out(
+    claims: Sequence[Claim], jobs: Sequence[ReadyJob]
+) -> Iterator[tuple[Claim, Sequence[ReadyJob]]]:
+    """Who gets which of the jobs, as far as they go."""
+    start = 0
+    for claim in claims:
+        if start >= len(jobs):
+            return
+        yield claim, jobs[start : start + claim.limit]
+        start += claim.limit
+
+
+def _open(
+    tx: QueueTx, wants: Wants, limit: int, cache: JobClassCache, total: int | None
+) -> tuple[tuple[int, int], Capacity | None, list[ReadyJob]]:
+    """The mark of the classes, the capacity (held, if a total is given), and the next jobs. Asked
+    at once where jobs are to be expected, else only if there is something to be had."""
+    expected = cache.expect(wants)
+    if expected is not None and (len(expected) == 1 or len(expected) == len(cache.classes)):
+        is_any = len(expected) == len(cache.classes)
+        outlook, capacity, jobs = tx.job_order.open_claim(
+            None if is_any else expected[0], limit, total
+        )
+        class_ids = cache.choose(tx, wants, outlook.classes)
+        if outlook.has_due or class_ids != expected:
+            # What has come due, or is of a new class, may be before what was taken.
+            promote_due(tx, PROMOTE)
+            jobs = _take(tx, class_ids, limit, cache)
+        return outlook.classes, capacity, jobs
     outlook = tx.job_order.outlook()
     if outlook.has_due:
         promote_due(tx, PROMOTE)
-    class_ids = cache.choose(tx, claim.wants, outlook.classes)
-    if claim.has_lease:
-        # Everybody who leases or releases waits for the capacity's lock: do not take it to learn
-        # that there is nothing to do.
-        if outlook.used >= limits.total or not tx.job_order.has_ready(class_ids):
-            return NOTHING
-        lock = tx.capacity.lock if is_patient else tx.capacity.try_lock
-        capacity = lock(limits.total)
-        if capacity is None:
-            return BUSY
-        return _claim_with_leases(tx, claim, cache, outlook.classes, limits, capacity)
-    jobs = _take(tx, class_ids, claim.limit, cache)
-    if not jobs:
-        return NOTHING
-    until = tx.now + limits.claim_ttl_us
-    claimed = changes.claim_jobs(jobs, new_tokens(len(jobs)), claim.worker_id, until)
-    write_held(tx, claimed)
-    return Claimed(taken=jobs, changes=claimed, at=tx.now, until=until)
+    class_ids = cache.choose(tx, wants, outlook.classes)
+    if total is None:
+        return outlook.classes, None, _take(tx, class_ids, limit, cache)
+    # Everybody who leases or releases waits for the capacity's lock: do not take it to learn that
+    # there is nothing to do.
+    if outlook.used >= total or not tx.job_order.has_ready(class_ids):
+        return outlook.classes, None, []
+    return outlook.classes, tx.capacity.lock(total), _take(tx, class_ids, limit, cache)
 
 
 def _take(
@@ -148,54 +214,51 @@ def _take(
     return [job for job in jobs if job.class_id in known]
 
 
-def _claim_with_leases(
-    tx: QueueTx,
-    claim: Claim,
-    cache: JobClassCache,
-    mark: tuple[int, int],
-    limits: Limits,
-    capacity: Capacity,
-) -> Claimed:
+def _lease(
+    tx: QueueTx, wants: Wants, claims: Sequence[Claim], cache: JobClassCache, limits: Limits
+) -> list[Claimed]:
     """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED."""
+    limit = sum([claim.limit for claim in claims])
+    mark, capacity, ready = _open(tx, wants, limit, cache, limits.total)
+    if capacity is None:
+        cache.note_found(wants, False)
+        return []
     taken: list[ReadyJob] = []
-    started: list[JobChange] = []
-    until = tx.now + round(claim.ttl_sec * SECOND)
-    wants = claim.wants
     has_reserved = False
     for is_last in (False, True):
-        if capacity.used >= capacity.total:
-            break
-        class_ids = cache.choose(tx, wants, mark)
-        ready = _take(tx, class_ids, claim.limit - len(taken), cache)
         admission = admit_ready(capacity, ready, tx.now, limits, tx.capacity.sum_of_addon)
-        capacity, admitted = admission.capacity, admission.admitted
+        capacity = admission.capacity
         has_reserved = has_reserved or admission.has_reserved
-        if admitted:
-            begun = _start(tx, claim, admitted, until)
-            taken += admitted
-            started += begun
-        if is_last or not admission.has_refused or len(taken) >= claim.limit:
+        taken += admission.admitted
+        free = capacity.total - capacity.used
+        if is_last or not admission.has_refused or len(taken) >= limit or free <= 0:
             break
         # Behind jobs that are too large smaller ones may wait: once more, for those that fit.
-        free = capacity.total - capacity.used
         most = free if wants.max_cost_units is None else min(free, wants.max_cost_units)
-        wants = msgspec.structs.replace(wants, max_cost_units=most)
+        smaller = msgspec.structs.replace(wants, max_cost_units=most)
+        held = {job.seq for job in taken}
+        ready = _take(tx, cache.choose(tx, smaller, mark), limit, cache)
+        ready = [job for job in ready if job.seq not in held][: limit - len(taken)]
+    cache.note_found(wants, bool(taken))
     if taken or has_reserved:
         tx.capacity.write(capacity)
-    if not taken:
-        return NOTHING
-    return Claimed(taken=taken, changes=started, at=tx.now, until=until, has_leases=True)
+    return _start(tx, claims, taken)
 
 
-def _start(tx: QueueTx, claim: Claim, jobs: Sequence[ReadyJob], until: Instant) -> list[JobChange]:
-    count = len(jobs)
-    started = changes.start_jobs(
-        jobs,
-        new_ordered_uuids(tx.now, count),
-        new_tokens(count),
-        claim.worker_id,
-        claim.ttl_sec,
-        until,
-    )
-    write_held(tx, started)
-    return started
+def _start(tx: QueueTx, claims: Sequence[Claim], taken: Sequence[ReadyJob]) -> list[Claimed]:
+    handed_out: list[Claimed] = []
+    for claim, share in _share_out(claims, taken):
+        until, count = tx.now + round(claim.ttl_sec * SECOND), len(share)
+        started = changes.start_jobs(
+            share,
+            new_ordered_uuids(tx.now, count),
+            new_tokens(count),
+            claim.worker_id,
+            claim.ttl_sec,
+            until,
+        )
+        handed_out.append(
+            Claimed(taken=share, changes=started, at=tx.now, until=until, has_leases=True)
+        )
+    write_held(tx, [change for one in handed_out for change in one.changes])
+    return handed_out

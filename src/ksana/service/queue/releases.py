@@ -1,6 +1,7 @@
 """How leases are released: one transaction for a set of them, each item answered on its own."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Generic, TypeVar
 
 import msgspec
@@ -46,6 +47,20 @@ def release_compactly(tx: QueueTx, items: Sequence[Release]) -> ReleasedSet[Rele
     written down with it."""
     held = tx.leases.lock_with_jobs(list(dict.fromkeys([item.lease_id for item in items])))
     return _release(tx, items, held)
+
+
+def release_together(tx: QueueTx, sets: Sequence[Sequence[Release]]) -> list[ReleasedSet[Released]]:
+    """The same for sets of several callers that wait together: one set, its answers handed out. All
+    changes are named with the first."""
+    if len(sets) == 1:
+        return [release_compactly(tx, sets[0])]
+    released = release_compactly(tx, [item for items in sets for item in items])
+    answers: list[ReleasedSet[Released]] = []
+    left = iter(released.answers)
+    for items in sets:
+        own = list(islice(left, len(items)))
+        answers.append(ReleasedSet(own, () if answers else released.changes))
+    return answers
 
 
 def release_leases(tx: QueueTx, items: Sequence[Release]) -> ReleasedSet[LeasedJob]:

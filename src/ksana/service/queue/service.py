@@ -1,6 +1,5 @@
 """The queue as callers use it: check, one transaction, wake who waits. Knows no HTTP and no SQL."""
 
-import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -9,7 +8,7 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
 from ksana.base.ids import new_ordered_uuid, new_ordered_uuids
-from ksana.base.instant import MILLISECOND, Instant, Micros
+from ksana.base.instant import Micros
 from ksana.domain.handover import pick_handed_over
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
@@ -19,7 +18,6 @@ from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.effects import wake_after
 from ksana.domain.queue.jobs import Job, Lease, LeasedJob, NewJob
 from ksana.engine.core.long_poll import LongPoll
-from ksana.engine.core.turns import WaitTurns
 from ksana.engine.queue.claims import ClaimPoll, notify_of, wait_for_jobs
 from ksana.engine.queue.leasing import Leasing
 from ksana.ports.events import Event
@@ -31,18 +29,19 @@ from ksana.service.core.idempotency import IdempotentRequest, once_only
 from ksana.service.queue import jobs as job_transactions
 from ksana.service.queue import leases as lease_transactions
 from ksana.service.queue import releases as release_transactions
-from ksana.service.queue.claims import NOTHING, Claim, Claimed, JobClassCache, claim_jobs
+from ksana.service.queue.claims import Claim, Claimed, JobClassCache, claim_together
 from ksana.service.queue.jobs import Report, not_found
 from ksana.service.queue.leases import Heartbeat, LeaseAnswer, LeaseDenied, LeaseRequest
-from ksana.service.queue.releases import Released
+from ksana.service.queue.releases import Released, ReleasedSet
 
 MAX_BATCH: Final = 1000
 MAX_ITEMS: Final = 500
 MAX_EVENTS: Final = 10_000
-AT_ONCE: Final = 4
-"""Claims of those who wait that try at the same time, on a shared store."""
-BUSY_PAUSE: Final = (4 * MILLISECOND, 16 * MILLISECOND)
-"""How long a claim that waits anyway stands back when another has the capacity; from … to."""
+CLAIMS_AT_ONCE: Final = 1
+RELEASES_AT_ONCE: Final = 2
+"""Sets of claims and of releases under way at the same time. Whatever comes meanwhile waits and is
+the next set: ten claims that each wait for the others' units cost ten times as much as one for
+all."""
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -63,7 +62,19 @@ class QueueService:
         self.leasing = Leasing(store, clock, limits.total, self.poll, self._notify_handed_over)
         self.classes = JobClassCache()
         self._intake: Batcher[NewJob, Job] = Batcher(store, self._enter, self.notify_submitted)
-        self._turns = WaitTurns(clock, AT_ONCE)
+        self._claims: Batcher[Claim, Claimed] = Batcher(
+            store,
+            self._claim_together,
+            self._notify_claimed,
+            CLAIMS_AT_ONCE,
+            drops_gone=True,
+        )
+        self._releases: Batcher[Sequence[Release], ReleasedSet[Released]] = Batcher(
+            store,
+            release_transactions.release_together,
+            self._notify_released,
+            RELEASES_AT_ONCE,
+        )
         self.on_handed_over: Callable[[], None] = lambda: None
         """A job that a run waits for may have ended."""
 
@@ -154,36 +165,21 @@ class QueueService:
         """Hand out the next jobs; if there are none, wait for some. A caller that has gone by then
         gets none: they would be lost until their leases ran out."""
         if wait_us <= 0:
-            return await self._claim(claim)
+            return await self._claims.add(claim, claim.limit)
         until = self._clock.now() + wait_us
         with wait_for_jobs(self.poll, claim.wants, claim.has_lease) as waiter:
             while True:
-                claimed = await self._try(claim, until)
-                if claimed.is_busy and self._clock.now() < until:
-                    await self._clock.sleep_until(self._clock.now() + random.randrange(*BUSY_PAUSE))
-                elif claimed.taken or not await self.poll.wait(waiter, until) or is_gone():
+                claimed = await self._claims.add(claim, claim.limit)
+                if claimed.taken or not await self.poll.wait(waiter, until) or is_gone():
                     return claimed
 
-    async def _try(self, claim: Claim, until: Instant) -> Claimed:
-        """A claim of one who waits anyway. On a store that is shared they try a few at a time: a
-        release wakes all of them, and all at once they would keep the next release from the
-        capacity."""
-        if self._store.sole:
-            return await self._claim(claim, is_patient=False)
-        if not await self._turns.take(until):
-            return NOTHING
-        try:
-            return await self._claim(claim, is_patient=False)
-        finally:
-            self._turns.give_back()
+    def _claim_together(self, tx: QueueTx, claims: Sequence[Claim]) -> list[Claimed]:
+        return claim_together(tx, claims, self.classes, self.limits)
 
-    async def _claim(self, claim: Claim, *, is_patient: bool = True) -> Claimed:
-        claimed = await self._store.transact(
-            claim_jobs, claim, self.classes, self.limits, is_patient
-        )
-        if claimed.taken:
-            self.leasing.note_due(claimed.until)
-        return claimed
+    def _notify_claimed(self, _: Sequence[Claim], claimed: Sequence[Claimed]) -> None:
+        ends = [one.until for one in claimed if one.taken]
+        if ends:
+            self.leasing.note_due(min(ends))
 
     async def get_job(self, job_id: str) -> Job:
         """One job."""
@@ -257,9 +253,12 @@ class QueueService:
     ) -> Sequence[Released | KsanaError]:
         """The same for callers that only want to know what became of each job: cheaper, for no job
         is read or shown whole."""
-        released = await self._store.transact(release_transactions.release_compactly, items)
-        self._notify_changed(released.changes)
-        return released.answers
+        return (await self._releases.add(items, len(items))).answers
+
+    def _notify_released(
+        self, _: Sequence[Sequence[Release]], released: Sequence[ReleasedSet[Released]]
+    ) -> None:
+        self._notify_changed([change for one in released for change in one.changes])
 
     def _notify_changed(self, changes: Sequence[JobChange]) -> None:
         wake = wake_after(changes)

@@ -15,6 +15,8 @@ from ksana.store.sql.core.statements import Statement
 Row = tuple[Any, ...]
 Sent = tuple[str, Any]
 """A statement and its values, in the form the driver takes."""
+Question = tuple[str, Mapping[str, Any]]
+"""The name of a statement that reads, and its values."""
 _KEYS_AT_ONCE = 16
 """Rows that SQLite sorts at once: each may have a megabyte."""
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
@@ -56,6 +58,7 @@ class Session:
         "_statements",
         "facts",
         "raw_later",
+        "require_rows",
         "round_trips",
         "run_later",
         "run_rows_later",
@@ -76,7 +79,11 @@ class Session:
         self.run_later: Callable[..., object] = self.run
         self.run_rows_later: Callable[..., object] = self.run_rows
         self.raw_later: Callable[[str], object] = self.raw
+        # Run a guarded change for rows whose guards are known to hold. In our own process they are
+        # counted; over a network the database counts, and fails the transaction if one said no.
+        self.require_rows: Callable[[str, tuple[str, ...], Sequence[Row]], int] = self.run_rows
         if dialect.is_network:
+            self.require_rows = self._require_rows
             self._execute = self._send_one
             self.run_later, self.run_rows_later = self._run_later, self._run_rows_later
             self.raw_later = self._raw_later
@@ -131,6 +138,14 @@ class Session:
         statement = self._statements[name]
         bound = self._bind_rows(statement, columns, rows)
         return sum(self._send(self._dialect.widen(self._cursor, statement.sql, bound)))
+
+    def _require_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
+        if rows:
+            self.wrote = True
+            statement = self._statements[name]
+            bound = self._bind_rows(statement, columns, rows)
+            self._later += self._dialect.require(self._cursor, statement.sql, bound)
+        return len(rows)
 
     def _run_rows_later(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         if rows:
@@ -224,6 +239,18 @@ class Session:
                 rows.append(row)
         return rows
 
+    def ask(self, questions: Sequence[Question]) -> list[list[Row]]:
+        """Read the rows of several questions, one after the other; over a network in one round
+        trip."""
+        bound = [
+            (statement.sql, statement.bind(params))
+            for statement, params in ((self._statements[name], given) for name, given in questions)
+        ]
+        waiting, self._later = self._later, []
+        answers = self._dialect.ask(self._cursor, waiting, bound)
+        self.round_trips += self._is_network
+        return answers
+
     def raw(self, sql: str) -> Row | None:
         """Run transaction control or a clock question; never a statement of a surface."""
         self._execute(sql)
@@ -269,6 +296,9 @@ class ReadSession(Session):
         raise _writes(name)
 
     def run_each(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> list[bool]:
+        raise _writes(name)
+
+    def _require_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
         raise _writes(name)
 
     def _run_later(self, name: str, /, **params: Any) -> None:

@@ -17,15 +17,10 @@ class SqlCapacity:
 
     def lock(self, total: int) -> Capacity:
         self.flush()
-        return _capacity(total, self._session.one("queue.lock_capacity"))
-
-    def try_lock(self, total: int) -> Capacity | None:
-        self.flush()
-        row = self._session.one("queue.try_lock_capacity")
-        return None if row is None else _capacity(total, row)
+        return capacity_of(total, self._session.one("queue.lock_capacity"))
 
     def read(self, total: int) -> Capacity:
-        return _capacity(total, self._session.one("queue.get_capacity"))
+        return capacity_of(total, self._session.one("queue.get_capacity"))
 
     def write(self, capacity: Capacity) -> None:
         self._session.run_later(
@@ -66,6 +61,7 @@ class SqlCapacity:
         return int(row[0]), int(row[1])
 
 
-def _capacity(total: int, row: Row | None) -> Capacity:
+def capacity_of(total: int, row: Row | None) -> Capacity:
+    """The capacity by its row."""
     assert row is not None, "the capacity row is missing: the migration writes it"
     return Capacity(total, *row)

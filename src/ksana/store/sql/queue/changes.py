@@ -7,7 +7,7 @@ from typing import Any
 from ksana.base.instant import Instant
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.jobs import FINAL_OF
-from ksana.store.sql.core.session import Session
+from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.queue.jobs import SqlJobs
 
 
@@ -18,12 +18,16 @@ class SqlJobChanges:
         self._jobs: SqlJobs = tx.jobs
         self._now: Instant = tx.now
 
-    def promote(self, changes: Sequence[JobChange]) -> int:
+    def _run(self, is_held: bool, name: str, columns: tuple[str, ...], rows: list[Row]) -> int:
+        session = self._jobs.session
+        return (session.require_rows if is_held else session.run_rows)(name, columns, rows)
+
+    def promote(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = ("turn", "seq")
         rows = [(one.turn, one.seq) for one in changes]
-        return self._jobs.session.run_rows("queue.promote_job", columns, rows)
+        return self._run(is_held, "queue.promote_job", columns, rows)
 
-    def claim(self, changes: Sequence[JobChange]) -> int:
+    def claim(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = (
             "worker_id",
             "claim_token",
@@ -44,9 +48,9 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._jobs.session.run_rows("queue.claim_job", columns, rows)
+        return self._run(is_held, "queue.claim_job", columns, rows)
 
-    def start(self, changes: Sequence[JobChange]) -> int:
+    def start(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = (
             "worker_id",
             "claim_token",
@@ -71,9 +75,9 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._jobs.session.run_rows("queue.start_job", columns, rows)
+        return self._run(is_held, "queue.start_job", columns, rows)
 
-    def grant(self, changes: Sequence[JobChange]) -> int:
+    def grant(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = (
             "lease_id",
             "attempts",
@@ -93,9 +97,9 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._jobs.session.run_rows("queue.grant_job", columns, rows)
+        return self._run(is_held, "queue.grant_job", columns, rows)
 
-    def deny(self, changes: Sequence[JobChange]) -> int:
+    def deny(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = (
             "next_retry_at",
             "until",
@@ -113,9 +117,9 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._jobs.session.run_rows("queue.deny_job", columns, rows)
+        return self._run(is_held, "queue.deny_job", columns, rows)
 
-    def report(self, changes: Sequence[JobChange]) -> int:
+    def report(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = (
             "position",
             "new_state",
@@ -141,14 +145,14 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._jobs.session.run_rows("queue.report_job", columns, rows)
+        return self._run(is_held, "queue.report_job", columns, rows)
 
-    def cancel(self, changes: Sequence[JobChange]) -> int:
+    def cancel(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = ("reason", "now_at", "seq", "old_state")
         rows = [(one.reason, self._now, one.seq, one.old) for one in changes]
-        return self._jobs.session.run_rows("queue.cancel_job", columns, rows)
+        return self._run(is_held, "queue.cancel_job", columns, rows)
 
-    def finish(self, changes: Sequence[JobChange]) -> int:
+    def finish(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = (
             "new_state",
             "final_status",
@@ -173,9 +177,9 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._jobs.session.run_rows("queue.finish_job", columns, rows)
+        return self._run(is_held, "queue.finish_job", columns, rows)
 
-    def requeue(self, changes: Sequence[JobChange]) -> int:
+    def requeue(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = (
             "position",
             "turn",
@@ -201,12 +205,12 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._jobs.session.run_rows("queue.requeue_job", columns, rows)
+        return self._run(is_held, "queue.requeue_job", columns, rows)
 
-    def take_back(self, changes: Sequence[JobChange]) -> int:
+    def take_back(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = ("turn", "now_at", "seq", "claim_token")
         rows = [(one.turn, self._now, one.seq, one.claim_token) for one in changes]
-        return self._jobs.session.run_rows("queue.take_back_job", columns, rows)
+        return self._run(is_held, "queue.take_back_job", columns, rows)
 
     def note_running(
         self, job_id: str, lease_id: str, progress: float | None, note: str | None

@@ -1,19 +1,22 @@
 """Queue jobs in SQL: entered and read, who of them is next, and how many there are."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
 from ksana.base.ids import new_token
 from ksana.base.instant import Instant
+from ksana.domain.queue.admission import Capacity
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, ReadyJob
 from ksana.ports.queue.tables import ClaimOutlook, QueueDue, QueueGauges
 from ksana.ports.retention import OldRows, WalkPlace
-from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.core.session import Question, Row, Session
 from ksana.store.sql.core.walks import walk_ended
+from ksana.store.sql.queue.capacity import SqlCapacity, capacity_of
 
 _COLUMNS: Final = (
     "job_id",
@@ -183,6 +186,7 @@ class SqlJobOrder:
 
     def __init__(self, _: Session, tx: Any) -> None:
         self._jobs: SqlJobs = tx.jobs
+        self._capacity: SqlCapacity = tx.capacity
         self._now: Instant = tx.now
 
     def head_turn(self, urgency: int) -> int | None:
@@ -195,9 +199,29 @@ class SqlJobOrder:
         return self._number("queue.key_turn", urgency=urgency, fairness_key=fairness_key)
 
     def outlook(self) -> ClaimOutlook:
-        row = self._jobs.session.one("queue.claim_outlook", now_at=self._now)
-        assert row is not None
-        return ClaimOutlook(bool(row[0]), int(row[1]), (int(row[2]), int(row[3])))
+        return _outlook_of(self._jobs.session.one("queue.claim_outlook", now_at=self._now))
+
+    def open_claim(
+        self, class_id: int | None, limit: int, total: int | None
+    ) -> tuple[ClaimOutlook, Capacity | None, list[ReadyJob]]:
+        session = self._jobs.session
+        if session.is_embedded:
+            capacity = None if total is None else self._capacity.lock(total)
+            classes = None if class_id is None else (class_id,)
+            return self.outlook(), capacity, self.take_ready(classes, limit)
+        self._capacity.flush()
+        take: Question = ("queue.take_ready", {"limit": limit})
+        if class_id is not None:
+            take = ("queue.take_class", {"class_id": class_id, "limit": limit})
+        lock: list[Question] = [] if total is None else [("queue.lock_capacity", {})]
+        outlook, *locked, taken = session.ask(
+            [("queue.claim_outlook", {"now_at": self._now}), *lock, take]
+        )
+        return (
+            _outlook_of(outlook[0]),
+            None if total is None else capacity_of(total, locked[0][0]),
+            [ReadyJob(*row) for row in taken],
+        )
 
     def list_due(self, limit: int) -> list[DueJob]:
         rows = self._jobs.session.all("queue.list_due", now_at=self._now, limit=limit)
@@ -216,11 +240,14 @@ class SqlJobOrder:
         if len(class_ids) == 1:
             return self._take_class(class_ids[0], limit)
         counts = Counter(row[0] for row in self._look(class_ids, limit))
-        jobs = [
-            job
-            for class_id, count in sorted(counts.items())
-            for job in self._take_class(class_id, count)
-        ]
+        if self._jobs.session.is_embedded:
+            jobs = [
+                job
+                for class_id, count in sorted(counts.items())
+                for job in self._take_class(class_id, count)
+            ]
+        else:
+            jobs = [ReadyJob(*row) for row in self._of_classes("queue.take_class", counts)]
         return sorted(jobs, key=lambda job: (job.urgency, job.turn, job.seq))
 
     def _take_class(self, class_id: int, limit: int) -> list[ReadyJob]:
@@ -237,11 +264,17 @@ class SqlJobOrder:
             found = [row for row in rows if row[0] in wanted]
             if len(found) >= limit or len(rows) < width:
                 return found[:limit]
-        heads: list[Row] = []
-        for class_id in class_ids:
-            heads += self._jobs.session.all("queue.peek_class", class_id=class_id, limit=limit)
+        heads = self._of_classes("queue.peek_class", dict.fromkeys(class_ids, limit))
         heads.sort(key=lambda row: row[1:])
         return heads[:limit]
+
+    def _of_classes(self, name: str, limits: Mapping[int, int]) -> list[Row]:
+        """The rows of classes, up to so many of each, in one round trip."""
+        questions = [
+            (name, {"class_id": class_id, "limit": limit})
+            for class_id, limit in sorted(limits.items())
+        ]
+        return list(chain.from_iterable(self._jobs.session.ask(questions))) if questions else []
 
     def list_expired_claims(self, limit: int) -> list[ExpiredClaim]:
         rows = self._jobs.session.all("queue.list_expired_claims", now_at=self._now, limit=limit)
@@ -281,6 +314,11 @@ class SqlJobOrder:
     def _number(self, name: str, **params: Any) -> int | None:
         row = self._jobs.session.one(name, **params)
         return None if row is None or row[0] is None else int(row[0])
+
+
+def _outlook_of(row: Row | None) -> ClaimOutlook:
+    assert row is not None
+    return ClaimOutlook(bool(row[0]), int(row[1]), (int(row[2]), int(row[3])))
 
 
 _PROCESS: Final = new_token() >> 8 << 4

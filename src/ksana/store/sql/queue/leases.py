@@ -86,16 +86,18 @@ class SqlLeases:
         ]
         return self._session.run_rows("queue.extend_lease", columns, rows)
 
-    def release(self, changes: Sequence[JobChange]) -> int:
+    def release(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = ("now_at", "status", "digest", "lease_id", "lease_token")
         now = self._now
         rows = [
             (now, one.release_status, one.release_digest, one.lease_id, one.lease_token)
             for one in changes
         ]
-        return self._session.run_rows("queue.release_lease", columns, rows)
+        run = self._session.require_rows if is_held else self._session.run_rows
+        return run("queue.release_lease", columns, rows)
 
-    def expire(self, changes: Sequence[JobChange]) -> int:
+    def expire(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = ("now_at", "lease_id", "lease_token")
         rows = [(self._now, one.lease_id, one.lease_token) for one in changes]
-        return self._session.run_rows("queue.expire_lease", columns, rows)
+        run = self._session.require_rows if is_held else self._session.run_rows
+        return run("queue.expire_lease", columns, rows)

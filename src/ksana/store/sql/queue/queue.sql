@@ -349,11 +349,6 @@ SELECT COALESCE(SUM(cost_units), 0) FROM scheduler_lease_runs WHERE state = 'ACT
 SELECT used, active, reserved_units, reserved_for, reserved_urgency, reserved_until FROM queue_capacity
 WHERE id = 1 {for_update}
 
--- name: try_lock_capacity
--- The same, but nothing if another holds it.
-SELECT used, active, reserved_units, reserved_for, reserved_urgency, reserved_until FROM queue_capacity
-WHERE id = 1 {skip_locked}
-
 -- name: get_capacity
 -- The capacity as last committed.
 SELECT used, active, reserved_units, reserved_for, reserved_urgency, reserved_until FROM queue_capacity WHERE id = 1

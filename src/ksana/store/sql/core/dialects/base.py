@@ -64,6 +64,20 @@ class Dialect(Protocol):
         matched. The cursor has the answer of the last one. After an error the rest is not run."""
         ...
 
+    def require(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+        """The same, and statements that fail unless every row matched: for a guard whose answer is
+        known, so that nobody waits for it."""
+        ...
+
+    def ask(
+        self,
+        cursor: Any,
+        before: Sequence[tuple[str, Any]],
+        questions: Sequence[tuple[str, Any]],
+    ) -> list[list[Any]]:
+        """Run statements in this order like `send`; answer the rows of each question."""
+        ...
+
     def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
         """Run a guarded change for each row and answer for each whether its guard held."""
         ...

@@ -21,6 +21,10 @@ _DENIED = frozenset({1045, 1698, 1130})
 """Access denied; denied for lack of a password; this host is not allowed."""
 
 
+_COUNT = "SELECT IF(ROW_COUNT() = %s, 1, (SELECT 1 UNION SELECT 2))"
+"""Fails (a subquery of two rows) unless the statement before it matched so many rows."""
+
+
 class MysqlDialect:
     """MariaDB 10.6+ and MySQL 8, through PyMySQL."""
 
@@ -232,6 +236,35 @@ class MysqlDialect:
                     given = [row[name] for row in piece for name in wide[1]]
                     statements.append((wide[0], given))
         return statements
+
+    def require(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+        statements: list[tuple[str, Any]] = []
+        for chunk in _chunks(rows, self._WIDE_BYTES):
+            for width, piece in bulk.split_for(sql, chunk):
+                wide = bulk.widen_named(sql, width) if width > 1 else None
+                if wide is None:
+                    for row in piece:
+                        statements += [(sql, row), (_COUNT, (1,))]
+                else:
+                    given = [row[name] for row in piece for name in wide[1]]
+                    statements += [(wide[0], given), (_COUNT, (width,))]
+        return statements
+
+    def ask(
+        self,
+        cursor: Any,
+        before: Sequence[tuple[str, Any]],
+        questions: Sequence[tuple[str, Any]],
+    ) -> list[list[Any]]:
+        texts = [cursor.mogrify(sql, values) for sql, values in (*before, *questions)]
+        if before and sum(map(len, texts)) > self._CHUNK_BYTES:
+            self.send(cursor, before)
+            texts, before = texts[len(before) :], ()
+        cursor.execute(";\n".join(texts))
+        answers = [list(cursor.fetchall())]
+        while cursor.nextset():
+            answers.append(list(cursor.fetchall()))
+        return answers[len(before) :]
 
     def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
         counts: list[int] = []

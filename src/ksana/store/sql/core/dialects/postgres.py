@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from ksana.store.sql.core import bulk
@@ -48,6 +49,21 @@ def _execute(cursor: Any, sql: str, values: Any) -> None:
     """BEGIN and COMMIT, which have no values, are not prepared: it saves nothing, and on the wire
     and in the server's log they are to be seen as what they are."""
     cursor.execute(sql, values, prepare=False if values is None else None)
+
+
+@lru_cache(maxsize=256)
+def _count_all(sql: str) -> str:
+    """The change as a statement that fails (by zero) unless it matched so many rows."""
+    return (
+        f"WITH changed AS ({sql} RETURNING 1) SELECT 1 / CASE WHEN COUNT(*) = %(ksana_rows)s"
+        " THEN 1 ELSE 0 END FROM changed"
+    )
+
+
+@lru_cache(maxsize=256)
+def _count_one(sql: str) -> str:
+    """The same for one row."""
+    return _count_all(sql).replace("%(ksana_rows)s", "1")
 
 
 _ASKED: Final = "ksana_asked"
@@ -219,6 +235,27 @@ class PostgresDialect:
             for one, (sql, values) in zip(cursors, statements, strict=True):
                 _execute(one, sql, values)
         return [one.rowcount for one in cursors]
+
+    def require(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+        wide = self._widen(cursor, sql, rows)
+        if wide is None:
+            return [(_count_one(sql), row) for row in rows]
+        return [(_count_all(wide[0]), {**wide[1], "ksana_rows": len(rows)})]
+
+    def ask(
+        self,
+        cursor: Any,
+        before: Sequence[tuple[str, Any]],
+        questions: Sequence[tuple[str, Any]],
+    ) -> list[list[Any]]:
+        connection = cursor.connection
+        cursors = [connection.cursor() for _ in questions]
+        with connection.pipeline():
+            for sql, values in before:
+                _execute(cursor, sql, values)
+            for one, (sql, values) in zip(cursors, questions, strict=True):
+                _execute(one, sql, values)
+        return [one.fetchall() for one in cursors]
 
     def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
         wide = self._widen(cursor, sql, rows)

@@ -157,6 +157,18 @@ class SqliteDialect:
     def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
         return [cursor.execute(sql, values or ()).rowcount for sql, values in statements]
 
+    def require(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+        return self.widen(cursor, sql, rows)  # the session counts, it costs nothing here
+
+    def ask(
+        self,
+        cursor: Any,
+        before: Sequence[tuple[str, Any]],
+        questions: Sequence[tuple[str, Any]],
+    ) -> list[list[Any]]:
+        self.send(cursor, before)
+        return [cursor.execute(sql, values or ()).fetchall() for sql, values in questions]
+
     def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
         if all_match(self, send, cursor, sql, rows):
             return [True] * len(rows)
