@@ -18,6 +18,7 @@ import { SettingsPage } from "./pages/settings";
 import { SignIn } from "./pages/sign_in";
 import { TaskPage } from "./pages/task";
 import { TasksPage } from "./pages/tasks";
+import { WhatIfPage } from "./pages/what_if";
 import { Empty } from "./parts/basics";
 import { Confirm, Toast } from "./parts/dialog";
 import { Help, PLACES, openHelp } from "./parts/keyboard";
@@ -35,6 +36,7 @@ function pageOf(parts: string[]): ComponentChild {
   if (first === "tasks") return <TasksPage />;
   if (first === "runs" && id) return <RunPage id={id} key={id} />;
   if (first === "runs") return <RunsPage />;
+  if (first === "what-if") return <WhatIfPage />;
   if (first === "ledger") return <LedgerPage />;
   if (first === "queue" && id) return <JobPage id={id} key={id} />;
   if (first === "queue") return <QueuePage />;

@@ -250,3 +250,25 @@ export interface Ledger {
   tasks: LedgerRow[];
   next_cursor: string | null;
 }
+
+export interface TriedRun {
+  task: number;
+  slot: string;
+  decided_at: string;
+  trigger: string;
+  reason: string;
+  status: string;
+  attempts: { started_at: string; ended_at: string | null; end: string | null }[];
+  ended_at: string | null;
+}
+
+export interface Simulated {
+  from: string;
+  to: string;
+  cut: boolean;
+  most_calls: number;
+  most_ready: number;
+  tasks: { name: string; fired: number; skipped: Record<string, number>; by_status: Record<string, number>; attempts: number; most_active: number; most_waiting: number; longest_wait_sec: number }[];
+  runs: TriedRun[];
+  runs_left_out: number;
+}

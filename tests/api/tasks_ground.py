@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from ksana.api.core.routing import AnyRoute
-from ksana.api.tasks import callbacks, definitions, runs, schedules, timers
+from ksana.api.tasks import callbacks, definitions, runs, schedules, simulate, timers
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import Clock, VirtualClock
 from ksana.base.instant import HOUR, SECOND, Instant
@@ -161,6 +161,6 @@ def task_routes(
     )
     return [
         route
-        for module in (timers, definitions, runs, callbacks, schedules)
+        for module in (timers, definitions, runs, callbacks, schedules, simulate)
         for route in module.routes(surface)
     ]

@@ -16,6 +16,7 @@ PAGES = (
     "tasks/new",
     "runs",
     "ledger",
+    "what-if",
     "queue",
     "governance",
     "nodes",

@@ -35,3 +35,28 @@ def test_the_ledger_shows_what_became_of_every_slot(
     section = tab.page.locator("section", has=tab.page.get_by_role("heading", name="Ledger"))
     expect(section.locator(".figures")).to_contain_text(f"{counted['expected']}Expected")
     expect(section).to_contain_text("still running")
+
+
+@pytest.mark.spec("B3")
+def test_a_schedule_and_an_outage_are_tried_out(
+    browser_thread: BrowserThread, tab: Tab, server: Program, target: Target
+) -> None:
+    task = make_task(server, target.url("/tried"), cron_expr="*/5 * * * *", schedule=None)
+    tab.go(f"tasks/{task['id']}")
+    tab.page.get_by_role("link", name="What if").last.click()
+    expect(tab.page.get_by_role("heading", level=1)).to_have_text("What if")
+    schedule = tab.page.get_by_label("Schedule")
+    expect(schedule).to_have_value("0 */5 * * * *")
+    drawn = tab.page.locator(".lanes .bar")
+    expect(tab.page.locator("tbody tr", has_text=task["name"]).first).to_be_visible()
+    before = drawn.count()
+    assert before > 10
+    schedule.fill("10m")
+    tab.page.get_by_label("When a slot was missed").select_option("SKIP")
+    sums = tab.page.locator("section", has=tab.page.get_by_role("heading", name="Tasks"))
+    expect(sums).to_contain_text("2 nobody ran: skipped")
+    assert drawn.count() < before
+    assert "try=" in tab.page.url, "what is tried is in the address"
+    tab.expected = ("status of 400",)
+    schedule.fill("61 * * * *")
+    expect(tab.page.get_by_role("alert")).to_contain_text("61")

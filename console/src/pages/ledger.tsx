@@ -13,7 +13,7 @@ export function LedgerPage() {
   return (
     <>
       <Head title={t("nav.ledger")} />
-      <p class="muted">{t("ledger.what")}</p>
+      <p class="lead">{t("ledger.what")}</p>
       <div class="filters"><WindowTabs /></div>
       <Load from={ledger}>
         {(page) => page.tasks.length === 0 && !values["cursor"] ? (

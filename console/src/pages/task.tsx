@@ -111,6 +111,7 @@ function Actions({ task, reload }: { task: Task; reload: () => void }) {
       <Act does={pause}>{t(isOn ? "tasks.disable" : "tasks.enable")}</Act>
       <a class="button" href={link(["tasks", task.id, "edit"])}>{t("task.edit")}</a>
       <a class="button" href={link(["tasks", "new"], { from: task.id })}>{t("task.clone")}</a>
+      {task.schedule.kind !== "once" && <a class="button" href={link(["what-if"], { task: task.id })}>{t("task.whatif")}</a>}
       <Act does={drop} kind="danger">{t("tasks.delete")}</Act>
     </>
   );

@@ -12,7 +12,7 @@ type Tone = "ok" | "bad" | "warn" | "busy" | "idle";
 
 const TONES: Record<string, Tone> = {
   SUCCESS: "ok", CALLBACK_SUCCESS: "ok", SUCCEEDED: "ok", DONE: "ok", ENABLED: "ok", open: "ok", ready: "ok", ran: "ok", succeeded: "ok", success: "ok", will_run: "ok", live: "ok",
-  FAILED: "bad", TIMEOUT: "bad", FAILED_TIMEOUT: "bad", dead: "bad", failed: "bad", missed: "bad", closed: "bad", "not ready": "bad", off: "bad", dead_letter: "bad",
+  FAILED: "bad", LOST: "bad", TIMEOUT: "bad", FAILED_TIMEOUT: "bad", dead: "bad", failed: "bad", missed: "bad", closed: "bad", "not ready": "bad", off: "bad", dead_letter: "bad",
   RETRYING: "warn", SKIPPED: "warn", CALLBACK_PENDING: "warn", skipped: "warn", draining: "warn", review: "warn", will_not_run: "warn", polling: "warn",
   RUNNING: "busy", LEASED: "busy", CLAIMED: "busy", running: "busy", leased: "busy",
 };

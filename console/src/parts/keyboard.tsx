@@ -10,6 +10,7 @@ export const PLACES: [letter: string, page: string, word: Word][] = [
   ["t", "tasks", "nav.tasks"],
   ["r", "runs", "nav.runs"],
   ["l", "ledger", "nav.ledger"],
+  ["w", "what-if", "nav.whatif"],
   ["q", "queue", "nav.queue"],
   ["v", "governance", "nav.governance"],
   ["n", "nodes", "nav.nodes"],

@@ -1,8 +1,12 @@
-"""What the API's description says of the members of the ledger."""
+"""What the API's description says of the members of the ledger, and of what is
+to come."""
 
 from typing import Final
 
 from ksana.api.core.words import SHAPE, Word, Words, at
+
+_EVERY: Final = {"kind": "every", "every": "5m"}
+_SPAN: Final = {"from": "2026-02-21T00:00:00Z", "to": "2026-02-21T01:00:00Z"}
 
 _LEDGER: Final[Words] = {
     "LedgerQuery.task_id": Word("Only this task, a deleted one too.", 7),
@@ -22,4 +26,37 @@ _LEDGER: Final[Words] = {
     "known_from": at("What the task was before is not known any more, and not counted."),
 }
 
-OUTLOOK: Final[Words] = {**_LEDGER}
+_SIMULATE: Final[Words] = {
+    "SimulateBody.tasks": Word("The tasks to try.", [{"task": {"schedule": _EVERY}}]),
+    "SimulateBody.from": at("When it begins; now if absent."),
+    "lasts": Word("How long it goes on.", "24h"),
+    "outages": Word("Spans in which no instance runs.", [_SPAN]),
+    "capacity": Word("Calls that may be under way together; no bound if absent.", 10),
+    "TriedTask.task": Word("The task, as one is made.", SHAPE),
+    "takes": Word("How long one call takes.", "30s"),
+    "fails": Word("Spans in which its target fails.", [_SPAN]),
+    "SpanBody.from": at("Its first instant."),
+    "SpanBody.to": at("Its end, not included.", "2026-02-21T01:00:00Z"),
+    "Simulated.from": at("When it began."),
+    "Simulated.to": at("How far it came.", "2026-02-22T00:00:00Z"),
+    "cut": Word("Whether it ended early, after as many steps as it may make.", False),
+    "most_calls": Word("Calls that were under way together, at most.", 3),
+    "most_ready": Word("Runs that waited for capacity, at most.", 0),
+    "Simulated.tasks": Word("What became of each task's slots.", []),
+    "runs": Word("The runs, in the order they were decided.", []),
+    "runs_left_out": Word("Runs that are counted but not listed.", 0),
+    "TriedSums.name": Word("The task's name.", "nightly"),
+    "TriedSums.fired": Word("Slots that became a run.", 21),
+    "TriedSums.attempts": Word("Calls that were begun.", 24),
+    "most_active": Word("Its runs that were active together, at most.", 1),
+    "most_waiting": Word("Its runs that waited for their turn, at most.", 2),
+    "longest_wait_sec": Word("The longest time from a slot to its first call.", 30.0),
+    "TriedRun.task": Word("Which of the tasks, from 0.", 0),
+    "TriedRun.status": Word("Where it stood at the end.", "SUCCESS"),
+    "TriedRun.attempts": Word("Its calls.", []),
+    "decided_at": at("When the slot was decided."),
+    "TriedRun.ended_at": at("When it ended; null if it had not."),
+    "end": Word("How the call ended.", "SUCCESS"),
+}
+
+OUTLOOK: Final[Words] = {**_LEDGER, **_SIMULATE}

@@ -15,6 +15,7 @@ from ksana.api.tasks import explain as explain_api
 from ksana.api.tasks import ledger as ledger_api
 from ksana.api.tasks import runs as runs_api
 from ksana.api.tasks import schedules as schedules_api
+from ksana.api.tasks import simulate as simulate_api
 from ksana.api.tasks import timers as timers_api
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.api.tasks.words import WORDS
@@ -334,7 +335,7 @@ def _call_families(delivery: Delivery, workers: int) -> Iterable[Any]:
 
 
 def _list_routes(surface: TaskSurface) -> list[AnyRoute]:
-    modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api)
+    modules = (timers_api, tasks_api, runs_api, callbacks_api, schedules_api, simulate_api)
     return [route for module in modules for route in module.routes(surface)]
 
 

@@ -5,7 +5,7 @@ import msgspec
 
 from ksana.base.instant import Instant, format_instant
 from ksana.domain.tasks.changes import MAX_ERROR, RunChange, append_attempt, facts, move
-from ksana.domain.tasks.records import NODE_PLACE, Run, Task
+from ksana.domain.tasks.records import NODE_PLACE, Definition, Run, Task
 
 _encode = msgspec.json.Encoder().encode
 
@@ -99,12 +99,17 @@ def _rescue_sent(run: Run, task: Task | None, what: str, now: Instant, new_token
 def _judge_orphan(task: Task | None, run: Run, now: Instant) -> tuple[Instant | None, str]:
     if task is None or task.is_deleted:
         return None, "ORPHANED_TASK_DELETED"
-    options = task.definition.options
+    return judge_orphan(task.definition, run.attempt, now)
+
+
+def judge_orphan(definition: Definition, attempt: int, now: Instant) -> tuple[Instant | None, str]:
+    """Whether a run whose call was under way when its holder died is tried again, when, and why."""
+    options = definition.options
     if options.delivery == "at_most_once":
         return None, "OUTCOME_UNKNOWN_AT_MOST_ONCE"
     if options.on_orphan == "fail":
         return None, "ORPHANED_ON_ORPHAN_FAIL"
-    if run.attempt > task.definition.retry.max_retries:
+    if attempt > definition.retry.max_retries:
         return None, "ORPHANED_NO_RETRY_LEFT"
     return now, "ORPHANED_RETRY_LEFT"
 
