@@ -343,7 +343,7 @@ async def test_a_run_is_found_by_an_index_however_it_is_named(world: World) -> N
         ("runs.list_runs", {"task_id": 1}, "task_id=?"),
         ("runs.list_runs", {"open_task": 1}, "open_task=?"),
         ("runs.find_id", {"uid": "u"}, "uid=?"),
-        ("runs.find_id_by_token", {"callback_token": "t"}, "callback_token=?"),
+        ("runs.find_by_token", {"callback_token": "t"}, "callback_token=?"),
         ("tasks.find_id", {"job_id": "j"}, "job_id=?"),
         ("tasks.find_id", {"name": "n"}, "living_name=?"),
     ]

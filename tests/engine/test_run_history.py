@@ -143,7 +143,7 @@ async def test_a_task_keeps_its_newest_successes_and_all_that_failed(world: Worl
     newest = await add_runs(world.store, task, 5)
     few = await add_runs(world.store, other, 5)
     history = RunHistory(world.store, world.clock)
-    history.note(task.id, 5)
+    history.note([(task.id, 5)])
     await history.step()
     assert history.removed == 20
     assert await kept(world.store, task) == sorted([*failed, *skipped, *newest])
@@ -156,10 +156,10 @@ async def test_a_task_is_looked_at_once_it_grew_by_a_tenth(world: World) -> None
     await history.step()  # the first sweep
     await add_runs(world.store, task, 60)
     for _ in range(4):
-        history.note(task.id, 50)
+        history.note([(task.id, 50)])
     await history.step()
     assert history.removed == 0
-    history.note(task.id, 50)
+    history.note([(task.id, 50)])
     await history.step()
     assert history.removed == 10
 
@@ -192,7 +192,7 @@ async def test_a_lowered_limit_is_followed_in_batches(world: World) -> None:
 async def test_what_is_remembered_is_bounded(world: World) -> None:
     history = RunHistory(world.store, world.clock)
     for task_id in range(MAX_NOTED + 100):
-        history.note(task_id, 1000)
+        history.note([(task_id, 1000)])
     assert len(history._grown) == MAX_NOTED
 
 
@@ -220,7 +220,7 @@ async def test_a_task_keeps_as_many_dead_letters_as_successes_and_their_runs_go_
     runs = [await failing.fail_run(task_id) for _ in range(8)]
     apart = await failing.fail_run(other)
     history = RunHistory(world.store, world.clock)
-    history.note(task_id, 3)
+    history.note([(task_id, 3)])
     await history.step()
     letters = (await failing.letters.list_letters(["tasks"], LetterFilter(), None, 10)).letters
     assert {letter.entity_id for letter in letters} == {str(run) for run in (*runs[-3:], apart)}

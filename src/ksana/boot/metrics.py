@@ -80,8 +80,8 @@ class Capped(Generic[Child]):
 
     def child(self, *labels: str | int) -> Child:
         """The series of these labels, or `other` once there are too many."""
-        child = self._known.get(labels)
-        return child if child is not None else self._look_up(labels)
+        # Once it is full, who is not known yet never will be.
+        return self._known.get(labels) or self._folded or self._look_up(labels)
 
     def begin(self, *labels: str | int) -> None:
         """Show the series of these labels at 0, so that its first step is one to whoever computes
@@ -90,8 +90,6 @@ class Capped(Generic[Child]):
             self.child(*labels)
 
     def _look_up(self, labels: tuple[str | int, ...]) -> Child:
-        if self._folded is not None:  # full: who is not known yet never will be
-            return self._folded
         key = tuple(map(str, labels))
         child = self.children.get(key)
         if child is None:

@@ -31,7 +31,7 @@ def end_by_callback(
             error=None,
             data=facts(run, "CALLBACK_SAID_SUCCESS"),
             callback_data=data,
-            frees_slot=run.is_counted,
+            frees_slot=run.is_counted and task.definition.concurrency_policy == "QUEUE",
         )
     error = (error_message or "the callback said FAILED")[:MAX_ERROR]
     retry_at = _callback_retry(run, task, now)
@@ -58,7 +58,7 @@ def end_by_callback(
         error=error,
         data=facts(run, reason, error=error, alert=True),
         callback_data=data,
-        frees_slot=run.is_counted,
+        frees_slot=run.is_counted and task.definition.concurrency_policy == "QUEUE",
     )
 
 

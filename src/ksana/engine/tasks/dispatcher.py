@@ -9,9 +9,13 @@ hold our lease again. Both are asked twice: here, and by the caller when it has 
 writes the request to it, for looking up a name and connecting take time as well.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from operator import attrgetter
+from typing import Final, Protocol
+
+import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.instant import Instant, Micros
@@ -23,6 +27,8 @@ from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.caller import NOT_OURS, Call, Caller, Reply, Timing
 from ksana.ports.store import Store
 
+_RUN_ID: Final = attrgetter("run_id")
+
 
 class Watermark:
     """The stored watermark, and the hosts whose next run lies above it."""
@@ -33,20 +39,13 @@ class Watermark:
         self.blocked: dict[HostQueue, None] = {}
         """Hosts that wait for it to move."""
 
-    def watch(self, queue: HostQueue) -> None:
-        """Runs wait at this host."""
-        self._queues[queue] = None
+    def watch(self, queues: Iterable[HostQueue]) -> None:
+        """Runs came to these hosts."""
+        self._queues.update((queue, None) for queue in queues if queue.waiting)
 
     def count_waiting(self) -> int:
         """How many runs wait here, at all hosts."""
         return sum(len(queue.waiting) for queue in self._queues)
-
-    def allows_next(self, queue: HostQueue) -> bool:
-        """Whether the next run of a host may be sent. If not, the host is remembered."""
-        if queue.waiting[0].run_id <= self.stored:
-            return True
-        self.blocked[queue] = None
-        return False
 
     def find_next(self, now_mono: Micros) -> int:
         """How far the watermark should be for what is sent soon; 0 if it is far enough."""
@@ -56,7 +55,7 @@ class Watermark:
                 del self._queues[queue]
                 continue
             soon = islice(queue.waiting, queue.soon(now_mono))
-            wanted = max(wanted, max(run.run_id for run in soon))
+            wanted = max(wanted, max(map(_RUN_ID, soon)))
         return wanted if wanted > self.stored else 0
 
     def move(self, stored: int) -> list[HostQueue]:
@@ -90,7 +89,7 @@ class InstanceLease(Protocol):
         ...
 
 
-class CallInFlight(NamedTuple):
+class CallInFlight(msgspec.Struct, frozen=True):
     """A call under way."""
 
     call: Call
@@ -176,12 +175,13 @@ class Dispatcher:
     def take(self, runs: list[ClaimedRun], watermark: int = 0) -> None:
         """Send runs that are ours as soon as there are slots. `watermark` was stored with them."""
         self.move_watermark(watermark)
+        queues = {host: self.queue_of(host) for host in {run.host for run in runs}}
         for run in runs:
-            queue = self.queue_of(run.host)
+            queue = queues[run.host]
             queue.waiting.append(run)
-            self._fill(queue)
-            if queue.waiting:
-                self.watermark.watch(queue)
+            if queue.in_flight < queue.limit:
+                self._fill(queue)
+        self.watermark.watch(queues.values())
 
     def move_watermark(self, stored: int) -> None:
         """The watermark is on disk: go on where it was waited for."""
@@ -192,8 +192,8 @@ class Dispatcher:
         """Hand out the slots that are free, one call at a time."""
         while (queue := self._slots.next_queue(self._clock.monotonic())) is not None:
             if queue.waiting and queue.in_flight < queue.limit:
-                if not self.watermark.allows_next(queue):
-                    self.on_blocked()
+                if queue.waiting[0].run_id > self.watermark.stored:
+                    self._wait_for_watermark(queue)
                     continue
                 self._send(queue, queue.waiting.popleft())
                 if queue.waiting:
@@ -242,20 +242,24 @@ class Dispatcher:
     def _fill(self, queue: HostQueue) -> None:
         """Send what waits at a host while there are slots."""
         while queue.waiting and queue.in_flight < queue.limit:
-            if not self._slots.has_slot(queue, self._clock.monotonic()):
+            if len(self.in_flight) >= self._workers and not self._slots.has_slot(
+                queue, self._clock.monotonic()
+            ):
                 self._slots.wait_for_turn(queue)
                 return
-            if not self.watermark.allows_next(queue):
-                self.on_blocked()
+            if queue.waiting[0].run_id > self.watermark.stored:
+                self._wait_for_watermark(queue)
                 return
             self._send(queue, queue.waiting.popleft())
 
+    def _wait_for_watermark(self, queue: HostQueue) -> None:
+        """The next run of a host lies above the watermark."""
+        self.watermark.blocked[queue] = None
+        self.on_blocked()
+
     def _send(self, queue: HostQueue, run: ClaimedRun) -> None:
-        now, lease = self._clock.now(), self._lease
-
-        def may_send() -> bool:
-            return lease.covers(run.lease)
-
+        now = self._clock.now()
+        may_send = partial(self._lease.covers, run.lease)
         if not may_send():
             self._end(run, None, Reply("aborted", Timing(), error=NOT_OURS, sends=0), now)
             return
@@ -276,8 +280,12 @@ class Dispatcher:
             queue.ended(since_mono, self._clock.monotonic())
             is_held_back = reply.kind == "aborted" and not reply.sends and not may_send()
             self._end(run, None if is_held_back else built, reply, now)
-            if queue.waiting or self._slots.waiting:
-                self._refill(queue)
+            if self._slots.waiting:  # the slot goes to whoever waits longest, be it the same host
+                if queue.waiting:
+                    self._slots.wait_for_turn(queue)
+                self.give_turns()
+            else:
+                self._fill(queue)
             if self.on_free is not None and not queue.waiting:
                 self.on_free()
 
@@ -288,17 +296,8 @@ class Dispatcher:
         self.in_flight[run.run_id] = CallInFlight(call, run.token, now, queue, since_mono)
 
     def _end(self, run: ClaimedRun, built: Built | None, reply: Reply, started_at: Instant) -> None:
-        request, shown = built or (None, None)
+        request, shown = (None, None) if built is None else (built.request, built.shown_headers)
         if request is not None and request.secrets is not None:
             reply = shown_reply(reply, request.secrets)
         ended_at = max(started_at, self._clock.now())
         self._on_over(AttemptOver(run, request, shown, reply, started_at, ended_at))
-
-    def _refill(self, queue: HostQueue) -> None:
-        """A call ended: its slot goes to whoever waits longest, be it the same host."""
-        if not self._slots.waiting:
-            self._fill(queue)
-        else:
-            if queue.waiting:
-                self._slots.wait_for_turn(queue)
-            self.give_turns()

@@ -251,7 +251,7 @@ def expire_job(
 def _find_waiting(tx: TasksTx, job: HandedJob) -> tuple[Run, Task] | None:
     """The run that waits for a job, and its task."""
     owner = find_owner(job)
-    run_id = None if owner is None else tx.runs.find_id(uid=owner[0])
+    run_id = None if owner is None else tx.runs.find_id(owner[0])
     run = None if run_id is None else tx.runs.find(run_id)
     if owner is None or run is None or run.attempt != owner[1] or not is_waiting_for_job(run):
         return None

@@ -102,28 +102,23 @@ def _record_of(over: AttemptOver) -> AttemptRecord:
     body: str | None = None
     encoding = None
     if reply.body:
-        body, encoding = _text(reply.body)
+        try:
+            body = reply.body.decode()
+        except UnicodeDecodeError:
+            encoding = "base64"
+        if body is None or "\x00" in body:  # PostgreSQL cannot keep a NUL as text
+            body, encoding = base64.b64encode(reply.body).decode(), "base64"
     elif reply.kind == "answered":
         body = ""
     # By position, in the order of the fields: there is one for every call.
     return AttemptRecord(
         over.shown_headers,
-        None if request is None else shown_body(request),
+        None if request is None or request.body is None else shown_body(request),
         reply.status,
         body,
         reply.truncated,
         encoding,
     )
-
-
-def _text(body: bytes) -> tuple[str, str | None]:
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(body).decode(), "base64"
-    if "\x00" in text:  # PostgreSQL cannot keep it as text
-        return base64.b64encode(body).decode(), "base64"
-    return text, None
 
 
 class _AttemptEntry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -2,7 +2,7 @@
 task has a secret."""
 
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ _show_slot = lru_cache(maxsize=1024)(format_instant)
 """Tasks that are due together have one slot."""
 
 
-class Built(NamedTuple):
+class Built(msgspec.Struct, frozen=True, gc=False):
     """A request and its headers as they are stored: secrets read `***`."""
 
     request: Request
@@ -108,7 +108,8 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
             ("Content-Type", "application/json" if is_json else "text/plain; charset=utf-8")
         )
     uid, job_id, attempt = held.uid, task.job_id, str(held.attempt)
-    parent = f"00-{held.trace_id}-{span_id_of(uid, held.attempt)}-01"
+    span_id = uid[-16:] if held.attempt <= 1 else span_id_of(uid, held.attempt)
+    parent = f"00-{held.trace_id}-{span_id}-01"
     headers += (
         ("User-Agent", version),
         ("X-Ksana-Run-Id", uid),

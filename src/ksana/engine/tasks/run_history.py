@@ -9,7 +9,7 @@ sweep goes over all tasks as the net. Looking is done on reading connections; th
 deletes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ksana.base.clock import Clock
@@ -60,19 +60,19 @@ class RunHistory:
     def recorded(self, ended: Sequence[tuple[AttemptOver, str]]) -> None:
         """Attempts are on disk. What a target accepted mostly succeeds by its callback, which may
         come to another instance: it is counted here."""
-        for over, status in ended:
-            if status in _ENDS:
-                task = over.held.task
-                self.note(task.id, task.definition.options.history_limit)
+        tasks = [over.held.task for over, status in ended if status in _ENDS]
+        self.note([(task.id, task.definition.options.history_limit) for task in tasks])
 
-    def note(self, task_id: int, keep: int) -> None:
-        """A run of the task ended. Called for every one, so it is one look into a dict."""
-        grown = self._grown.get(task_id, 0) + 1
-        if grown * 10 >= keep:
-            self._long[task_id] = keep
-            self._grown.pop(task_id, None)
-        elif grown > 1 or len(self._grown) < MAX_NOTED:
-            self._grown[task_id] = grown
+    def note(self, ended: Iterable[tuple[int, int]]) -> None:
+        """Runs ended: of which task each, and how many it keeps."""
+        grown = self._grown
+        for task_id, keep in ended:
+            count = grown.get(task_id, 0) + 1
+            if count * 10 >= keep:
+                self._long[task_id] = keep
+                grown.pop(task_id, None)
+            elif count > 1 or len(grown) < MAX_NOTED:
+                grown[task_id] = count
 
     async def step(self) -> Instant | None:
         """Remove one batch of what is too much; tell when to come back."""

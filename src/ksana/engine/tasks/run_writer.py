@@ -145,8 +145,8 @@ def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
 def _update(tx: TasksTx, changes: Sequence[RunChange]) -> list[bool]:
     """Check the moves and run the guarded UPDATEs. The end of an attempt writes its record too;
     mostly all changes are of one kind."""
-    for change in changes:
-        RUN.require_change(change.old, change.new)
+    for old, new in {(change.old, change.new) for change in changes}:
+        RUN.require_change(old, new)
     ends = [change for change in changes if change.record is not None]
     if len(ends) == len(changes):
         return tx.run_changes.finish(changes)

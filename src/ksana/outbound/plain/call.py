@@ -74,7 +74,7 @@ class PlainRoute:
         return start
 
 
-@cache_short(maxsize=4096, longest=512)
+@cache_short(maxsize=16_384, longest=512)
 def find_route(url: str) -> PlainRoute | None:
     """Find where a URL leads, or None if it is not for this client. Raise ValueError if it cannot
     be called at all."""

@@ -22,6 +22,15 @@ class Callback(NamedTuple):
     status: str
 
 
+class TokenRun(msgspec.Struct, frozen=True, gc=False):
+    """What a callback token leads to."""
+
+    run_id: int
+    task_id: int
+    callback_hash: str
+    end_time: Instant | None
+
+
 class Runs(Protocol):
     """One record for each firing."""
 
@@ -29,8 +38,12 @@ class Runs(Protocol):
         """Read a run. With `lock` its row is locked until the transaction ends."""
         ...
 
-    def find_id(self, *, uid: str | None = None, callback_hash: str | None = None) -> int | None:
-        """The run with this uid, or with this callback token."""
+    def find_id(self, uid: str) -> int | None:
+        """The run with this uid."""
+        ...
+
+    def find_by_token(self, callback_hash: str) -> TokenRun | None:
+        """The run whose callback token has this hash."""
         ...
 
     def measure_callbacks(self, run_id: int) -> tuple[int, int, bool]:

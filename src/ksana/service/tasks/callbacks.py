@@ -119,12 +119,11 @@ def _by_token(
     has the token itself, which is shorter, so that a hash is never taken for one."""
     stored = [hash_token(token), token] if len(token) == TOKEN_DIGITS else [hash_token(token)]
     for text in stored:
-        run_id = tx.runs.find_id(callback_hash=text)
-        run = None if run_id is None else tx.runs.find(run_id)
-        if run is not None and hmac.compare_digest((run.callback_hash or "").rstrip(), text):
-            if run.end_time is not None and tx.now > run.end_time + ttl_us:
+        found = tx.runs.find_by_token(text)
+        if found is not None and hmac.compare_digest(found.callback_hash, text):
+            if found.end_time is not None and tx.now > found.end_time + ttl_us:
                 break
-            return _take(tx, run.id, run.task_id, received, secrets, token)
+            return _take(tx, found.run_id, found.task_id, received, secrets, token)
     raise NotFoundError("no run waits for this callback token")
 
 
@@ -156,7 +155,7 @@ def _take(
     method = task.definition.callback_method
     if received.method != method:
         raise MethodError(f"this task takes its callback by {method}")
-    received = _mask(received, _secrets_of(task, run, task_secrets, token))
+    received = _mask(received, task, run, task_secrets, token)
     status = received.body.status
     if status not in ("SUCCESS", "FAILED", "RUNNING"):
         raise InvalidError("status must be SUCCESS, FAILED or RUNNING", field="status")
@@ -175,26 +174,24 @@ def _take(
     return _end(tx, task, run, received.body)
 
 
-def _secrets_of(
-    task: Task, run: Run, task_secrets: TaskSecrets, token: str | None
-) -> Secrets | None:
-    """What the target knows and may repeat. What cannot be opened here was not sent from here. The
-    token is derived anew only where it did not come with the callback."""
-    found: Secrets | None = None
+def _mask(
+    received: Received, task: Task, run: Run, task_secrets: TaskSecrets, token: str | None
+) -> Received:
+    """The callback as it is kept: what it repeats of the run's secrets reads `***`. What cannot be
+    opened here was not sent from here. The token is derived anew only where it did not come with
+    the callback."""
+    secrets: Secrets | None = None
     with contextlib.suppress(SealError):
         definition = task_secrets.open(task.definition, task.job_id)
         options = definition.options
-        found = find_secrets(
+        secrets = find_secrets(
             definition.headers.items(), options.secret_headers, options.signing_secret
         )
     with contextlib.suppress(SealError):
         if token is None and run.callback_hash is not None:
             token = task_secrets.find_token(run.uid, run.callback_hash)
-    return found if token is None else add_token(found, token)
-
-
-def _mask(received: Received, secrets: Secrets | None) -> Received:
-    """The callback as it is kept: what it repeats of the run's secrets reads `***`."""
+    if token is not None:
+        secrets = add_token(secrets, token)
     raw = received.raw_body.encode()
     is_clean = b"\\" not in raw and not (secrets and secrets.are_in(raw))
     if secrets is None or (is_clean and not secrets.are_in(received.headers_json.encode())):

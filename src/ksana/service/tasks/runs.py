@@ -76,7 +76,7 @@ class RunService:
 
 def find_run(tx: TasksTx, ref: RunRef, *, lock: bool = False) -> Run:
     """Find a run by either id, or raise NOT_FOUND."""
-    run_id = ref if isinstance(ref, int) else tx.runs.find_id(uid=ref)
+    run_id = ref if isinstance(ref, int) else tx.runs.find_id(ref)
     run = None if run_id is None else tx.runs.find(run_id, lock=lock)
     if run is None:
         raise NotFoundError(f"no run has the id {ref}")

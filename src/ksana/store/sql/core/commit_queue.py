@@ -60,6 +60,8 @@ FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two attempts to connect: so late at most it is noticed that the store is back."""
 CLOCK_REFRESH_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
+"""How often a writer looks whether its file is still in its place; a look costs 2 µs."""
 ENTER_SECONDS: Final = 600.0
 """How often a writer makes sure that its row of marks is there; far below their retention."""
 
@@ -106,10 +108,12 @@ class Writer:
         check: Callable[[], None] | None = None,
     ) -> None:
         """`seal` commits in the place of a bare COMMIT, for a store that must write more than the
-        database. `check` is asked before each batch, and raises while nothing may be written."""
+        database. `check` is asked before a batch, once a second, and raises while nothing may be
+        written."""
         self._dialect = dialect
         self._seal = seal
         self._check = check
+        self._check_at = 0.0
         self._statements = statements
         self._clock = clock
         self._tally = tally
@@ -129,8 +133,9 @@ class Writer:
         try:
             if self._tally.down_reason is not None or self._tally.broken_reason is not None:
                 self._refuse_if_away()
-            if self._check is not None:
+            if self._check is not None and time.monotonic() >= self._check_at:
                 self._check()
+                self._check_at = time.monotonic() + CHECK_SECONDS
             self._commit_until_settled(batch)
         except StoreDownError as error:
             self._tally.down_reason = self._tally.down_reason or error.message

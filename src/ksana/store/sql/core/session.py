@@ -19,6 +19,8 @@ Question = tuple[str, Mapping[str, Any]]
 """The name of a statement that reads, and its values."""
 _KEYS_AT_ONCE = 16
 """Rows that SQLite sorts at once: each may have a megabyte."""
+_ONE_BY_ONE = 2
+"""So few rows need no wider statement in our own process: no way there and back is saved."""
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 
@@ -57,6 +59,7 @@ class Session:
         "_later",
         "_statements",
         "facts",
+        "is_embedded",
         "raw_later",
         "require_rows",
         "round_trips",
@@ -70,6 +73,8 @@ class Session:
     ) -> None:
         self._dialect = dialect
         self._is_network = dialect.is_network
+        self.is_embedded = not dialect.is_network
+        """Whether the database is in our process."""
         self._connection = connection
         self._statements = statements
         self._cursor = connection.cursor()
@@ -132,8 +137,8 @@ class Session:
 
     def run_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
         """Run a statement for each row; answer how many matched in all."""
-        if len(rows) <= 1:
-            return self.run(name, **dict(zip(columns, rows[0], strict=True))) if rows else 0
+        if len(rows) <= (_ONE_BY_ONE if self.is_embedded else 1):
+            return sum([self.run(name, **dict(zip(columns, row, strict=True))) for row in rows])
         self.wrote = True
         statement = self._statements[name]
         bound = self._bind_rows(statement, columns, rows)
@@ -192,11 +197,6 @@ class Session:
         statement = self._statements[name]
         self._cursor.execute(bulk.fold(statement.sql), statement.bind(params))
         return _decoder_of(kind)(self._cursor.fetchone()[0])  # type: ignore[no-any-return]
-
-    @property
-    def is_embedded(self) -> bool:
-        """Whether the database is in our process."""
-        return not self._is_network
 
     def filtered(self, name: str, filters: Mapping[str, Any], /, **params: Any) -> list[Row]:
         """Read all rows that meet the declared conditions whose value is not None."""

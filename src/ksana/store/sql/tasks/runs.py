@@ -8,7 +8,7 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import Run
-from ksana.ports.tasks.runs import Callback
+from ksana.ports.tasks.runs import Callback, TokenRun
 from ksana.store.sql.core.session import Row, Session
 
 RunRow: Final = msgspec.defstruct(
@@ -27,12 +27,14 @@ class SqlRuns:
         row = self._session.one("runs.lock_run" if lock else "runs.get_run", id=run_id)
         return None if row is None else read_run(row)
 
-    def find_id(self, *, uid: str | None = None, callback_hash: str | None = None) -> int | None:
-        if uid is not None:
-            row = self._session.one("runs.find_id", uid=uid)
-        else:
-            row = self._session.one("runs.find_id_by_token", callback_token=callback_hash)
+    def find_id(self, uid: str) -> int | None:
+        row = self._session.one("runs.find_id", uid=uid)
         return None if row is None else int(row[0])
+
+    def find_by_token(self, callback_hash: str) -> TokenRun | None:
+        row = self._session.one("runs.find_by_token", callback_token=callback_hash)
+        # PostgreSQL fills the column up.
+        return None if row is None else TokenRun(row[0], row[1], row[2].rstrip(), row[3])
 
     def measure_callbacks(self, run_id: int) -> tuple[int, int, bool]:
         row = self._session.one("runs.measure_callbacks", run_id=run_id)

@@ -95,9 +95,9 @@ WHERE open_task IS NOT NULL AND status = 'SCHEDULED' AND ready_host IS NULL AND 
 -- A run by its uid.
 SELECT id FROM task_runs WHERE uid = :uid
 
--- name: find_id_by_token
+-- name: find_by_token
 -- A run by the hash of its callback token.
-SELECT id FROM task_runs WHERE callback_token = :callback_token
+SELECT id, task_id, callback_token, end_time FROM task_runs WHERE callback_token = :callback_token
 
 -- name: list_waiting
 -- Runs of a task that wait for their turn, in order.

@@ -5,7 +5,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -17,8 +17,6 @@ from ksana.store.sql.core.statements import Macros
 
 _PASSING = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM})
 """Out of descriptors or memory, the folder gone or mounted read-only: later perhaps."""
-
-LOOK_EVERY_S: Final = 1.0
 
 _STEPS = 50_000
 """Steps of SQLite's machine between two looks at the clock: some milliseconds."""
@@ -181,14 +179,10 @@ class FilePlace:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file = self._identify()
-        self._looked_s = time.monotonic()
 
     def check(self) -> None:
         """Raise StoreDownError while another file, or none, is in the place of ours: what would be
-        written now could not be found again. Once a second; a look costs 2 µs."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s < LOOK_EVERY_S:
-            return
+        written now could not be found again."""
         file = self._identify()
         if file != self._file:
             what = "removed" if file is None else "replaced by another"
@@ -197,7 +191,6 @@ class FilePlace:
                 f"stop the server and restore a backup ({sqlite_place.WAY_BACK})",
                 retry_after_sec=30,
             )
-        self._looked_s = now_s
 
     def _identify(self) -> tuple[int, int] | None:
         try:
