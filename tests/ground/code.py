@@ -35,7 +35,7 @@ import pytest
 
 from tests.ground import leash
 from tests.ground.explained_faults import EXPLAINED
-from tests.ground.mutants import FOLDER, ROOT, WITHOUT_SERVERS, load, save, say
+from tests.ground.mutants import ELSEWHERE, FOLDER, ROOT, WITHOUT_SERVERS, load, save, say
 from tests.ground.python_faults import Fault, list_faults, list_modules, put_in_place
 
 ROOMS: dict[str, tuple[str, ...]] = {
@@ -286,6 +286,7 @@ def judge(floor: str, rooms: tuple[str, ...], faults: list[Fault], seconds: floa
     os.environ["HYPOTHESIS_PROFILE"] = "mutants"
     quiet = ["-q", "-s", "--timeout", "60", "-p", "no:xdist", "-p", "no:cacheprovider"]
     chosen = ["-k", WITHOUT_SERVERS, "-m", "not slow", "--no-header"]
+    chosen += [f"--ignore={file}" for file in sorted(ELSEWHERE)]
     pytest.main([*rooms, *quiet, *chosen], plugins=[Judge(floor, rooms, faults, seconds)])
 
 
