@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { key, refused, signOut } from "./api";
 import { t } from "./i18n";
 import { connection, paused } from "./live";
+import { CalendarPage } from "./pages/calendar";
 import { Editor } from "./pages/editor";
 import { GovernancePage } from "./pages/governance";
 import { JobPage } from "./pages/job";
@@ -37,6 +38,7 @@ function pageOf(parts: string[]): ComponentChild {
   if (first === "runs" && id) return <RunPage id={id} key={id} />;
   if (first === "runs") return <RunsPage />;
   if (first === "what-if") return <WhatIfPage />;
+  if (first === "calendar") return <CalendarPage />;
   if (first === "ledger") return <LedgerPage />;
   if (first === "queue" && id) return <JobPage id={id} key={id} />;
   if (first === "queue") return <QueuePage />;

@@ -272,3 +272,24 @@ export interface Simulated {
   runs: TriedRun[];
   runs_left_out: number;
 }
+
+export interface HostAhead {
+  host: string;
+  firings: number;
+  counts: number[];
+  mean_sec: number | null;
+  busy_sec: number | null;
+}
+
+export interface Forecast {
+  from: string;
+  to: string;
+  bucket_sec: number;
+  firings: number;
+  counts: number[];
+  hosts: HostAhead[];
+  elsewhere: number;
+  busiest: { task_id: number; job_id: string; name: string; host: string; firings: number; mean_sec: number | null }[];
+  tasks_counted: number;
+  complete: boolean;
+}

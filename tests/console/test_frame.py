@@ -15,6 +15,7 @@ PAGES = (
     "tasks",
     "tasks/new",
     "runs",
+    "calendar",
     "ledger",
     "what-if",
     "queue",

@@ -28,7 +28,8 @@ def test_the_ledger_shows_what_became_of_every_slot(
     assert counted["expected"] == counted["fired"] + sum(counted["skipped"].values()) > 2
     tab.go("ledger", "tbody tr")
     row = tab.page.locator("tbody tr", has_text=task["name"])
-    expect(row.locator("td").nth(1)).to_have_text(str(counted["expected"]))
+    # The page asks anew every ten seconds.
+    expect(row.locator("td").nth(1)).to_have_text(str(counted["expected"]), timeout=30_000)
     expect(row).to_contain_text("still running")
     expect(tab.page.get_by_text("Every slot is accounted for")).to_be_visible()
     row.get_by_role("link").click()
@@ -60,3 +61,27 @@ def test_a_schedule_and_an_outage_are_tried_out(
     tab.expected = ("status of 400",)
     schedule.fill("61 * * * *")
     expect(tab.page.get_by_role("alert")).to_contain_text("61")
+
+
+@pytest.mark.spec("B8")
+def test_the_calendar_shows_what_falls_together(
+    browser_thread: BrowserThread, tab: Tab, server: Program
+) -> None:
+    for at in range(2):
+        make_task(
+            server,
+            "http://forecast.test/",
+            name=f"ahead {at}",
+            schedule={"kind": "every", "every": "10m"},
+        )
+    tab.go("calendar", ".heat")
+    row = tab.page.locator(".heat tr", has_text="forecast.test")
+    total = int(row.locator("td").last.inner_text())
+    assert 2 * 23 * 6 <= total <= 2 * 24 * 6, "24 hours begin with this one"
+    row.get_by_role("button").nth(2).click()
+    hour = tab.page.locator("section", has=tab.page.get_by_role("heading", name="forecast.test"))
+    expect(hour.locator("tbody tr", has_text="ahead")).to_have_count(2)
+    expect(hour.locator("tbody tr", has_text="ahead 0").locator("td").nth(2)).to_have_text("6")
+    tab.page.get_by_role("button", name="7 days").click()
+    expect(tab.page.locator(".heat thead th").first).to_have_text("Day")
+    expect(tab.page.locator(".heat tbody tr").nth(6)).to_be_visible()

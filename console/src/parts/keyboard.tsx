@@ -9,6 +9,7 @@ export const PLACES: [letter: string, page: string, word: Word][] = [
   ["o", "overview", "nav.overview"],
   ["t", "tasks", "nav.tasks"],
   ["r", "runs", "nav.runs"],
+  ["c", "calendar", "nav.calendar"],
   ["l", "ledger", "nav.ledger"],
   ["w", "what-if", "nav.whatif"],
   ["q", "queue", "nav.queue"],

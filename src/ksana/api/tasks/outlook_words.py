@@ -59,4 +59,26 @@ _SIMULATE: Final[Words] = {
     "end": Word("How the call ended.", "SUCCESS"),
 }
 
-OUTLOOK: Final[Words] = {**_LEDGER, **_SIMULATE}
+_FORECAST: Final[Words] = {
+    "hours": Word("How many hours to look ahead.", 24),
+    "bucket": Word("The width of a span: 1m, 15m or 1h.", "1h"),
+    "ForecastQuery.from": at("From when on; now if absent. Spans begin at whole minutes or hours."),
+    "ForecastQuery.host": Word("Only firings at this host.", "example.com"),
+    "ForecastShown.from": at("The start of the first span."),
+    "ForecastShown.to": at("The end of the last one.", "2026-02-22T00:00:00Z"),
+    "bucket_sec": Word("The width of a span in seconds.", 3600),
+    "firings": Word("Firings in all.", 288),
+    "counts": Word("Firings in each span.", [12, 12]),
+    "hosts": Word("The hosts with the most firings.", []),
+    "elsewhere": Word("Firings at hosts that are not listed.", 0),
+    "HostShown.host": Word("The host; `@queue` and `@node` for jobs.", "example.com"),
+    "mean_sec": Word("How long runs took lately, in seconds; null if not known.", 0.4),
+    "busy_sec": Word("How long all the firings take together.", 115.2),
+    "busiest": Word("The tasks with the most firings.", []),
+    "TaskAhead.name": Word("The task's name.", "nightly"),
+    "TaskAhead.host": Word("The host that it calls.", "example.com"),
+    "tasks_counted": Word("Armed tasks that were counted.", 120),
+    "complete": Word("Whether those are all; else the first ones by id.", True),
+}
+
+OUTLOOK: Final[Words] = {**_LEDGER, **_SIMULATE, **_FORECAST}

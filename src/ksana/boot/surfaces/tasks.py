@@ -12,6 +12,7 @@ from ksana.api.core.routing import AnyRoute
 from ksana.api.tasks import callbacks as callbacks_api
 from ksana.api.tasks import definitions as tasks_api
 from ksana.api.tasks import explain as explain_api
+from ksana.api.tasks import forecast as forecast_api
 from ksana.api.tasks import ledger as ledger_api
 from ksana.api.tasks import runs as runs_api
 from ksana.api.tasks import schedules as schedules_api
@@ -52,6 +53,7 @@ from ksana.service.tasks.callbacks import CallbackService
 from ksana.service.tasks.dead_letters import make_section as make_letter_section
 from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.explain import ExplainService
+from ksana.service.tasks.forecast import ForecastService
 from ksana.service.tasks.ledger import LedgerService
 from ksana.service.tasks.runs import RunService
 
@@ -250,6 +252,7 @@ def make_surface(core: CoreServices) -> Surface:
             *_list_routes(surface),
             *explain_api.routes(ExplainService(store, queue_runs.jobs)),
             *ledger_api.routes(_make_ledger(core), clock),
+            *forecast_api.routes(ForecastService(store, clock), clock),
         ),
         loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,

@@ -1,6 +1,7 @@
 """Tasks, runs and their history in SQL."""
 
 from ksana.store.sql.tasks.definitions import SqlTaskDue, SqlTasks
+from ksana.store.sql.tasks.forecast import SqlArmedTasks
 from ksana.store.sql.tasks.history import SqlHistory
 from ksana.store.sql.tasks.ledger import SqlSlotLedger
 from ksana.store.sql.tasks.run_changes import SqlRunChanges
@@ -21,4 +22,5 @@ TABLES = {
     "history": SqlHistory,
     "task_seals": SqlTaskSeals,
     "slot_ledger": SqlSlotLedger,
+    "armed_tasks": SqlArmedTasks,
 }
