@@ -15,6 +15,11 @@ EventText = tuple[str, str, str, str]
 """(entity type, entity id, event type, a JSON object as text)."""
 
 
+EventPack = tuple[str, str, tuple[str, ...], str]
+"""(entity type, entity id, event types, the events as JSON): a few facts of one entity, as
+`[[type, data], …]`. One of a part of it is `[type, data, entity type, entity id]`."""
+
+
 class Event(msgspec.Struct, frozen=True):
     """One row of `scheduler_events`: a state change, or a decision not to act with its reason."""
 
@@ -45,9 +50,9 @@ class Events(Protocol):
         """Record facts made ready by the caller: for many at once."""
         ...
 
-    def append_sets(self, sets: Iterable[tuple[str, str, Sequence[EventText]]]) -> None:
-        """Record facts of many entities: each entity's type and id, and with its own facts those of
-        its parts, which are found by it. No part has the id of its entity."""
+    def append_packs(self, packs: Sequence[EventPack]) -> None:
+        """Record facts of many entities, and with them those of the entities' parts, which are
+        found by the entity too."""
         ...
 
     def list_after(

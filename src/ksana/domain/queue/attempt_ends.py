@@ -98,11 +98,11 @@ def end_attempt(
     release_status: str | None = said.status
     if digest is None:
         lease_end, release_status = "EXPIRED", None
-        lease_event = events.lease_expired(
+        of_lease = events.lease_expired(
             lease_id, job_id, held.worker_id, held.cost_units, held.ttl_sec
         )
     else:
-        lease_event = events.released(lease_id, job_id, said.status)
+        of_lease = events.released(lease_id, job_id, said.status)
     if delay_us is None:
         return JobChange(  # by place, see there
             "finish",
@@ -110,7 +110,7 @@ def end_attempt(
             job_id,
             held.job_state,
             state,
-            (lease_event, events.ended(job_id, state, lease_id, held.attempts, lease_end, error)),
+            events.ended(of_lease, state, lease_id, held.attempts, lease_end, error),
             None,
             held.cost_units,
             lease_id,
@@ -131,9 +131,8 @@ def end_attempt(
         job_id=job_id,
         old=held.job_state,
         new=state,
-        events=(
-            lease_event,
-            events.requeued(job_id, why, held.attempts, held.max_attempts, delay_us, error),
+        events=events.requeued(
+            of_lease, lease_end, why, held.attempts, held.max_attempts, delay_us, error
         ),
         position=SCHEDULED if delay_us else READY,
         cost_units=held.cost_units,

@@ -12,7 +12,7 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain import lifecycle
 from ksana.domain.queue import events
-from ksana.domain.queue.events import EventText
+from ksana.domain.queue.events import Facts
 from ksana.domain.queue.jobs import (
     CLAIM_HELD,
     URGENCY,
@@ -59,7 +59,7 @@ class JobChange(msgspec.Struct, frozen=True, gc=False):
     job_id: str
     old: str
     new: str
-    events: tuple[EventText, ...] = ()
+    events: Facts = ()
     position: int | None = None
     cost_units: int = 0
     lease_id: str = ""
@@ -141,7 +141,7 @@ def claim_jobs(
     jobs: Sequence[ReadyJob], tokens: Sequence[int], worker_id: str, until: Instant
 ) -> list[JobChange]:
     """Ready jobs become a worker's."""
-    data = events.claim_data(worker_id)
+    facts = events.claimed(worker_id)
     return [
         JobChange(
             move="claim",
@@ -149,7 +149,7 @@ def claim_jobs(
             job_id=job.job_id,
             old="QUEUED",
             new="CLAIMED",
-            events=(("JOB", job.job_id, "JOB_CLAIMED", data),),
+            events=facts,
             position=CLAIMED,
             claim_token=token,
             claims=job.claims + 1,
@@ -170,18 +170,10 @@ def start_jobs(
 ) -> list[JobChange]:
     """Ready jobs are claimed and leased in one. Claim and lease have one token: they have one
     holder, and begin together."""
-    data, worker_json, granted = (
-        events.claim_data(worker_id),
-        events.encode(worker_id),
-        events.granted,
-    )
+    worker_json, recorded = events.encode(worker_id), events.started
     changes: list[JobChange] = []
     for job, lease_id, token in zip(jobs, lease_ids, tokens, strict=True):
         job_id, cost_units, attempts = job.job_id, job.cost_units, job.attempts
-        recorded = (
-            ("JOB", job_id, "JOB_CLAIMED", data),
-            *granted(lease_id, job_id, worker_json, cost_units, attempts + 1),
-        )
         changes.append(
             JobChange(  # by place, see there
                 "start",
@@ -189,7 +181,7 @@ def start_jobs(
                 job_id,
                 "QUEUED",
                 "RUNNING",
-                recorded,
+                recorded(lease_id, job_id, worker_json, cost_units, attempts + 1),
                 RUNNING,
                 cost_units,
                 lease_id,
@@ -247,19 +239,14 @@ def deny_lease(
     job: Job, next_retry_at: Instant, until: Instant, denial: dict[str, object]
 ) -> JobChange:
     """A claimed job waits for capacity; its claim is kept."""
-    recorded: tuple[EventText, ...] = (events.denied(job.job_id, denial),)
-    if job.state != "LEASE_PENDING":
-        recorded = (
-            events.reported(job.job_id, "LEASE_PENDING", job.claimed_by, None),
-            *recorded,
-        )
+    is_new = job.state != "LEASE_PENDING"
     return JobChange(
         move="deny",
         seq=job.seq,
         job_id=job.job_id,
         old=job.state,
         new="LEASE_PENDING",
-        events=recorded,
+        events=events.pending(job.claimed_by, denial) if is_new else events.denied(denial),
         position=PENDING,
         next_retry_at=next_retry_at,
         claim_token=job.claim_token,
@@ -289,7 +276,7 @@ def report_state(
         job_id=job.job_id,
         old=job.state,
         new=to,
-        events=(events.reported(job.job_id, to, job.claimed_by, note),) if is_move else (),
+        events=events.reported(to, job.claimed_by, note) if is_move else (),
         position=PENDING if job.position == PENDING else CLAIMED,
         claim_token=job.claim_token,
         until=until,
@@ -307,7 +294,7 @@ def cancel_job(job: Job, reason: str | None) -> JobChange:
         job_id=job.job_id,
         old=job.state,
         new="CANCELED",
-        events=(events.canceled(job.job_id, reason, job.state),),
+        events=events.canceled(reason, job.state),
         reason=reason,
     )
 
@@ -320,10 +307,7 @@ def take_back(claim: ExpiredClaim, turns: Turns) -> JobChange:
         job_id=claim.job_id,
         old=claim.state,
         new="QUEUED",
-        events=(
-            events.claim_expired(claim.job_id, claim.claimed_by, claim.state),
-            events.claim_requeued(claim.job_id, claim.attempts),
-        ),
+        events=events.claim_expired(claim.claimed_by, claim.state, claim.attempts),
         position=READY,
         turn=turns.front(claim.urgency),
         claim_token=claim.claim_token,

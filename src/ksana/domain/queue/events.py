@@ -1,7 +1,7 @@
 """Events of queue jobs and leases: which there are, and how each is put together.
 
-One function makes one kind of event, whatever way the job took to it. They are called for every
-job, so the text is written directly; what a caller chose goes through the JSON encoder.
+One function makes the events of one kind of change. They are called for every job, so the text is
+written directly; what a caller chose goes through the JSON encoder.
 """
 
 from typing import Any, Final
@@ -14,13 +14,24 @@ from ksana.domain.events import EventKind
 EventText = tuple[str, str, str, str]
 """(entity_type, entity_id, event_type, data as JSON)."""
 
+Facts = tuple[tuple[str, ...], str] | tuple[()]
+"""The events of one change of a job and its lease: their types, and `[[type, data], …]` as JSON,
+where a lease's event is `[type, data, "LEASE", lease_id]`. Empty: none."""
+
 _ENDED_NAMES: Final = {
     "DONE": "JOB_DONE",
     "FAILED": "JOB_FAILED",
     "CANCELED": "JOB_CANCELED",
     "TIMEOUT": "JOB_TIMEOUT",
 }
+_ENDINGS: Final = {
+    (state, reason): (f"LEASE_{reason}", name)
+    for state, name in _ENDED_NAMES.items()
+    for reason in ("RELEASED", "EXPIRED")
+}
 _ALERTING: Final = frozenset({"FAILED", "TIMEOUT"})
+_STARTED: Final = ("JOB_CLAIMED", "LEASE_GRANTED", "JOB_RUNNING")
+_GRANTED: Final = ("LEASE_GRANTED", "JOB_RUNNING")
 
 _END = ("lease_id", "attempts", "reason")
 
@@ -125,33 +136,59 @@ def submitted(job_id: str, priority: str, cost_units: int) -> EventText:
     return ("JOB", job_id, "JOB_SUBMITTED", data)
 
 
-def claim_data(worker_id: str) -> str:
-    """The data of JOB_CLAIMED: the same for all jobs of a claim."""
-    return _encode_json({"worker_id": worker_id}).decode()
+def claimed(worker_id: str) -> Facts:
+    """The same for all jobs of a claim."""
+    return ("JOB_CLAIMED",), f'[["JOB_CLAIMED",{encode({"worker_id": worker_id})}]]'
 
 
-def claim_expired(job_id: str, worker_id: str | None, state: str) -> EventText:
-    return ("JOB", job_id, "JOB_CLAIM_EXPIRED", encode({"worker_id": worker_id, "state": state}))
-
-
-def reported(job_id: str, state: str, worker_id: str | None, note: str | None) -> EventText:
-    data = {"worker_id": worker_id} if note is None else {"worker_id": worker_id, "note": note}
-    return ("JOB", job_id, _REPORTED[state], encode(data))
-
-
-def denied(job_id: str, data: dict[str, Any]) -> EventText:
-    return ("JOB", job_id, "LEASE_DENIED", encode(data))
-
-
-def granted(
-    lease_id: str, job_id: str, worker_json: str, cost_units: int, attempts: int
-) -> tuple[EventText, EventText]:
-    """A lease, and the job that runs under it. `worker_json` is the worker's name as JSON, made
+def started(lease_id: str, job_id: str, worker_json: str, cost_units: int, attempts: int) -> Facts:
+    """A job that is claimed and leased in one. `worker_json` is the worker's name as JSON, made
     once for a batch."""
-    data = f'{{"job_id":"{job_id}","worker_id":{worker_json},"cost_units":{cost_units}}}'
     return (
-        ("LEASE", lease_id, "LEASE_GRANTED", data),
-        ("JOB", job_id, "JOB_RUNNING", f'{{"lease_id":"{lease_id}","attempts":{attempts}}}'),
+        _STARTED,
+        f'[["JOB_CLAIMED",{{"worker_id":{worker_json}}}],'
+        f'["LEASE_GRANTED",{{"job_id":"{job_id}","worker_id":{worker_json},'
+        f'"cost_units":{cost_units}}},"LEASE","{lease_id}"],'
+        f'["JOB_RUNNING",{{"lease_id":"{lease_id}","attempts":{attempts}}}]]',
+    )
+
+
+def granted(lease_id: str, job_id: str, worker_json: str, cost_units: int, attempts: int) -> Facts:
+    """A lease, and the job that runs under it."""
+    return (
+        _GRANTED,
+        f'[["LEASE_GRANTED",{{"job_id":"{job_id}","worker_id":{worker_json},'
+        f'"cost_units":{cost_units}}},"LEASE","{lease_id}"],'
+        f'["JOB_RUNNING",{{"lease_id":"{lease_id}","attempts":{attempts}}}]]',
+    )
+
+
+def claim_expired(worker_id: str | None, state: str, attempts: int) -> Facts:
+    """A claim that ran out, and its job, queued again."""
+    data = encode({"worker_id": worker_id, "state": state})
+    return (
+        ("JOB_CLAIM_EXPIRED", "JOB_REQUEUED"),
+        f'[["JOB_CLAIM_EXPIRED",{data}],'
+        f'["JOB_REQUEUED",{{"reason":"CLAIM_EXPIRED","attempts":{attempts}}}]]',
+    )
+
+
+def reported(state: str, worker_id: str | None, note: str | None) -> Facts:
+    data = {"worker_id": worker_id} if note is None else {"worker_id": worker_id, "note": note}
+    name = _REPORTED[state]
+    return (name,), f'[["{name}",{encode(data)}]]'
+
+
+def denied(data: dict[str, Any]) -> Facts:
+    return ("LEASE_DENIED",), f'[["LEASE_DENIED",{encode(data)}]]'
+
+
+def pending(worker_id: str | None, data: dict[str, Any]) -> Facts:
+    """A job that begins to wait for a lease, and why."""
+    waits = encode({"worker_id": worker_id})
+    return (
+        ("JOB_LEASE_PENDING", "LEASE_DENIED"),
+        f'[["JOB_LEASE_PENDING",{waits}],["LEASE_DENIED",{encode(data)}]]',
     )
 
 
@@ -164,43 +201,56 @@ def cancel_requested(job_id: str, reason: str | None, lease_id: str | None) -> E
     )
 
 
-def canceled(job_id: str, reason: str | None, state: str) -> EventText:
+def canceled(reason: str | None, state: str) -> Facts:
     """A job that did not run."""
-    return ("JOB", job_id, "JOB_CANCELED", encode({"reason": reason, "from": state}))
+    return ("JOB_CANCELED",), f'[["JOB_CANCELED",{encode({"reason": reason, "from": state})}]]'
 
 
-def released(lease_id: str, job_id: str, status: str) -> EventText:
+def released(lease_id: str, job_id: str, status: str) -> str:
+    """The first of the two events of an attempt's end."""
     data = f'{{"job_id":"{job_id}","status":"{status}"}}'
-    return ("LEASE", lease_id, "LEASE_RELEASED", data)
+    return f'["LEASE_RELEASED",{data},"LEASE","{lease_id}"]'
 
 
 def lease_expired(
     lease_id: str, job_id: str, worker_id: str | None, cost_units: int, ttl_sec: float
-) -> EventText:
+) -> str:
+    """The same of a lease that ran out."""
     data = {
         "job_id": job_id,
         "worker_id": worker_id,
         "cost_units": cost_units,
         "ttl_sec": ttl_sec,
     }
-    return ("LEASE", lease_id, "LEASE_EXPIRED", encode(data))
+    return f'["LEASE_EXPIRED",{encode(data)},"LEASE","{lease_id}"]'
 
 
 def ended(
-    job_id: str, state: str, lease_id: str, attempts: int, reason: str, error: str | None
-) -> EventText:
+    of_lease: str, state: str, lease_id: str, attempts: int, reason: str, error: str | None
+) -> Facts:
     """A job that ended with its attempt. `reason` is how the attempt did: RELEASED or EXPIRED."""
-    common = f'"lease_id":"{lease_id}","attempts":{attempts},"reason":"{reason}"'
+    more = ""
     if error is not None:
-        common = f'{common},"error":{encode(error)}'
+        more = f',"error":{encode(error)}'
     if state in _ALERTING:
-        common = f'{common},"alert":true'
-    return ("JOB", job_id, _ENDED_NAMES[state], f"{{{common}}}")
+        more = f'{more},"alert":true'
+    names = _ENDINGS[state, reason]
+    return (
+        names,
+        f'[{of_lease},["{names[1]}",{{"lease_id":"{lease_id}","attempts":{attempts},'
+        f'"reason":"{reason}"{more}}}]]',
+    )
 
 
 def requeued(
-    job_id: str, reason: str, attempts: int, max_attempts: int, delay_us: Micros, error: str | None
-) -> EventText:
+    of_lease: str,
+    lease_end: str,
+    reason: str,
+    attempts: int,
+    max_attempts: int,
+    delay_us: Micros,
+    error: str | None,
+) -> Facts:
     data: dict[str, Any] = {
         "reason": reason,
         "attempts": attempts,
@@ -209,10 +259,7 @@ def requeued(
     }
     if error is not None:
         data["error"] = error
-    return ("JOB", job_id, "JOB_REQUEUED", encode(data))
-
-
-def claim_requeued(job_id: str, attempts: int) -> EventText:
-    """A job whose claim ran out."""
-    data = f'{{"reason":"CLAIM_EXPIRED","attempts":{attempts}}}'
-    return ("JOB", job_id, "JOB_REQUEUED", data)
+    return (
+        (f"LEASE_{lease_end}", "JOB_REQUEUED"),
+        f'[{of_lease},["JOB_REQUEUED",{encode(data)}]]',
+    )

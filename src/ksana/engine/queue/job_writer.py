@@ -80,7 +80,9 @@ def _write(tx: QueueTx, changes: Sequence[JobChange], *, is_held: bool) -> bool:
         if move == "cancel" and old in CLAIM_HELD:
             for change in alike:
                 tx.capacity.drop_reserve(change.job_id)
-    tx.events.append_sets([("JOB", change.job_id, change.events) for change in changes])
+    packs = [("JOB", change.job_id, *change.events) for change in changes if change.events]
+    if packs:
+        tx.events.append_packs(packs)
     _count(tx, count_changes(groups, tx.now))
     return True
 

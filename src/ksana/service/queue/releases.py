@@ -99,8 +99,9 @@ def release_leases(tx: QueueTx, items: Sequence[Release]) -> ReleasedSet[LeasedJ
 def _release(
     tx: QueueTx, items: Sequence[Release], held: dict[str, LeaseWithJob]
 ) -> ReleasedSet[Released]:
-    answers: list[Released | KsanaError | None] = []
-    fresh: dict[str, tuple[Release, LeaseWithJob, str]] = {}
+    now, turns = tx.now, Turns(tx.job_order)
+    answers: list[Released | KsanaError] = []
+    ended: dict[str, JobChange] = {}
     late: dict[str, LeaseWithJob] = {}
     for item in items:
         lease_id = item.lease_id
@@ -108,48 +109,29 @@ def _release(
         if one is None:
             answers.append(NotFoundError(f"there is no lease {lease_id}"))
             continue
-        answer: Released | KsanaError | None = refuse_other_lease(one, item.job_id, item.proof)
-        if answer is None:
-            digest = item.digest()
-            if not one.is_live:
-                if one.lease_state == "ACTIVE":
-                    late[lease_id] = one
-                is_same = one.lease_state == "RELEASED" and one.release_digest == digest
-                answer = (
-                    Released(lease_id, one.job_id, one.job_state)
-                    if is_same
-                    else lease_lost(one.lease_state)
-                )
-            elif lease_id not in fresh:
-                fresh[lease_id] = (item, one, digest)
-            elif fresh[lease_id][2] != digest:
-                answer = lease_lost(one.lease_state)
-        answers.append(answer)
-    ended = _end(tx, fresh) if fresh else {}
-    written = [*ended.values(), *(expire_leases(tx, list(late.values())) if late else ())]
-    return ReleasedSet(
-        [
-            Released(item.lease_id, ended[item.lease_id].job_id, ended[item.lease_id].new)
-            if answer is None
-            else answer
-            for item, answer in zip(items, answers, strict=True)
-        ],
-        written,
-    )
-
-
-def _end(tx: QueueTx, fresh: dict[str, tuple[Release, LeaseWithJob, str]]) -> dict[str, JobChange]:
-    now, turns = tx.now, Turns(tx.job_order)
-    ended = {
-        lease_id: end_attempt(
-            held,
-            after_release(held, item.status, item.may_retry),
-            item,
-            digest,
-            now,
-            turns,
+        refusal = refuse_other_lease(one, item.job_id, item.proof)
+        if refusal is not None:
+            answers.append(refusal)
+            continue
+        digest = item.digest()
+        if not one.is_live:
+            if one.lease_state == "ACTIVE":
+                late[lease_id] = one
+            is_same = one.lease_state == "RELEASED" and one.release_digest == digest
+            state = one.job_state
+        elif lease_id not in ended:
+            decision = after_release(one, item.status, item.may_retry)
+            ended[lease_id] = end_attempt(one, decision, item, digest, now, turns)
+            is_same, state = True, decision.state
+        else:
+            before = ended[lease_id]
+            is_same, state = before.release_digest == digest, before.new
+        answers.append(
+            Released(lease_id, one.job_id, state) if is_same else lease_lost(one.lease_state)
         )
-        for lease_id, (item, held, digest) in fresh.items()
-    }
-    write_held(tx, list(ended.values()))
-    return ended
+    written = list(ended.values())
+    if written:
+        write_held(tx, written)
+    if late:
+        written += expire_leases(tx, list(late.values()))
+    return ReleasedSet(answers, written)

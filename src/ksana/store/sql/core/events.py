@@ -12,12 +12,13 @@ together, so whatever is said of the order of rows holds for events.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
 from ksana.base.instant import Instant
-from ksana.ports.events import Event, EventRow, EventText
+from ksana.ports.events import Event, EventPack, EventRow, EventText
 from ksana.ports.pages import PageRows
 from ksana.store.sql.core.packages import find_event_owners
 from ksana.store.sql.core.session import Row, Session
@@ -26,7 +27,7 @@ PLACES: Final = 16
 """Events that a row can have. The view counts by it too: it never changes."""
 
 _MAX_PACK: Final = 64 * 1024
-"""Characters of a pack; longer events get rows of their own, so that a page stays bounded."""
+"""Characters of a pack; larger events get rows of their own, so that a page stays bounded."""
 
 _COLUMNS: Final = ("ts", "entity_type", "entity_id", "event_type", "data_json")
 
@@ -41,13 +42,18 @@ _PURGE_WINDOWS: Final = 20
 _encode = msgspec.json.Encoder().encode
 
 
-class _Packed(msgspec.Struct, array_like=True, gc=False):
+class _Packed(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """An event in a pack."""
 
     type: str
     data: msgspec.Raw
     entity_type: str | None = None
     entity_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """Its data."""
+        return bytes(self.data).decode()
 
 
 _decode_pack = msgspec.json.Decoder(list[_Packed]).decode
@@ -56,13 +62,14 @@ _decode_pack = msgspec.json.Decoder(list[_Packed]).decode
 class SqlEvents:
     """Gathers the events of a batch and writes them in one go."""
 
-    __slots__ = ("_now", "_session", "_sets")
+    __slots__ = ("_names", "_now", "_rows", "_session")
 
     def __init__(self, session: Session, now: Instant) -> None:
         self._session = session
         self._now = now
-        self._sets: list[tuple[str, str, Sequence[EventText]]] = []
-        """Events in their order, those of one entity that follow each other together."""
+        self._rows: list[EventRow] = []
+        self._names: list[tuple[str, ...]] = []
+        """The types of the events of each row."""
 
     def append(
         self,
@@ -76,19 +83,36 @@ class SqlEvents:
 
     def append_texts(self, events: Iterable[EventText]) -> None:
         self._session.wrote = True
-        sets = self._sets
-        last_type, last_id = sets[-1][:2] if sets else ("", "")
+        now, rows, names = self._now, self._rows, self._names
+        last_type, last_id = rows[-1][1:3] if rows else ("", "")
         for event in events:
-            entity_type, entity_id = event[0], event[1]
-            if entity_id == last_id and entity_type == last_type:
-                sets[-1] = (entity_type, entity_id, (*sets[-1][2], event))
-            else:
-                sets.append((entity_type, entity_id, (event,)))
-                last_type, last_id = entity_type, entity_id
+            entity_type, entity_id, name, data = event
+            if entity_id == last_id and entity_type == last_type and self._add_to_last(name, data):
+                continue
+            rows.append((now, entity_type, entity_id, name, data))
+            names.append((name,))
+            last_type, last_id = entity_type, entity_id
 
-    def append_sets(self, sets: Iterable[tuple[str, str, Sequence[EventText]]]) -> None:
+    def _add_to_last(self, name: str, data: str) -> bool:
+        """Put an event of the same entity into the last row, if there is room."""
+        now, entity_type, entity_id, first, text = self._rows[-1]
+        if len(self._names[-1]) >= PLACES or len(text) + len(data) > _MAX_PACK:
+            return False
+        before = f'[["{first}",{text}]' if first else text[:-1]
+        self._rows[-1] = (now, entity_type, entity_id, "", f'{before},["{name}",{data}]]')
+        self._names[-1] += (name,)
+        return True
+
+    def append_packs(self, packs: Sequence[EventPack]) -> None:
         self._session.wrote = True
-        self._sets += [one for one in sets if one[2]]
+        now = self._now
+        rows = [(now, kind, id_, "", text) for kind, id_, _, text in packs]
+        names = [names for _, _, names, _ in packs]
+        if max(map(len, [row[4] for row in rows])) > _MAX_PACK:
+            rows = [part for row in rows for part in _split_large(row)]
+            names = [tuple(one[3] for one in _split(row)) for row in rows]
+        self._rows += rows
+        self._names += names
 
     def list_after(
         self,
@@ -225,26 +249,19 @@ class SqlEvents:
 
     def forget(self) -> None:
         """Drop what was gathered."""
-        self._sets = []
+        self._rows, self._names = [], []
 
     def flush(self, types: frozenset[str] = frozenset()) -> list[EventRow]:
         """Write what was gathered; answer the events of these types."""
-        sets, self._sets = self._sets, []
-        if not sets:
+        rows, names = self._rows, self._names
+        if not rows:
             return []
-        now = self._now
-        rows: list[EventRow] = []
-        for entity_type, entity_id, events in sets:
-            if len(events) == 1 and events[0][0] == entity_type:
-                rows.append((now, *events[0]))
-            elif len(events) <= PLACES and len(text := _pack(entity_id, events)) <= _MAX_PACK:
-                rows.append((now, entity_type, entity_id, "", text))
-            else:
-                rows += _divide(now, entity_type, entity_id, events)
         self._session.run_rows_later("core.append_events", _COLUMNS, rows)
-        if not types:
+        self._rows, self._names = [], []
+        if types.isdisjoint(chain.from_iterable(names)):
             return []
-        return [(now, *event) for _, _, events in sets for event in events if event[2] in types]
+        told = [row for row, of in zip(rows, names, strict=True) if not types.isdisjoint(of)]
+        return [event for row in told for event in _split(row) if event[3] in types]
 
     def _find_single_to(self) -> int:
         """Up to which row an event's id is the number of its row."""
@@ -321,30 +338,23 @@ def _open_row(row: Row, single_to: int) -> list[Event]:
     ]
 
 
-def _pack(entity_id: str, events: Sequence[EventText]) -> str:
-    """Events of one entity and of its parts as text."""
-    texts = [
-        f'["{name}",{data}]'
-        if id_ == entity_id
-        else f'["{name}",{data},"{kind}",{_encode(id_).decode()}]'
-        for kind, id_, name, data in events
+def _split(row: EventRow) -> list[EventRow]:
+    """The events of a row that was not written yet."""
+    now, entity_type, entity_id, event_type, text = row
+    if event_type:
+        return [row]
+    return [
+        (now, one.entity_type or entity_type, one.entity_id or entity_id, one.type, one.text)
+        for one in _decode_pack(text)
     ]
-    return f"[{','.join(texts)}]"
 
 
-def _divide(
-    now: Instant, entity_type: str, entity_id: str, events: Sequence[EventText]
-) -> list[EventRow]:
-    """Rows for more events than one can have: a new one where the last is full."""
-    pieces: list[list[EventText]] = [[]]
-    size = 0
-    for event in events:
-        size += len(event[3])
-        if pieces[-1] and (len(pieces[-1]) == PLACES or size > _MAX_PACK):
-            pieces.append([])
-            size = len(event[3])
-        pieces[-1].append(event)
-    return [(now, entity_type, entity_id, "", _pack(entity_id, piece)) for piece in pieces]
+def _split_large(row: EventRow) -> list[EventRow]:
+    """A pack that is too large as several, each with one event."""
+    if len(row[4]) <= _MAX_PACK:
+        return [row]
+    own = row[:4]
+    return [(*own, f"[{_encode(one).decode()}]") for one in _decode_pack(row[4])]
 
 
 def _merge(pages: Sequence[PageRows[Event]], limit: int, is_newest_first: bool) -> PageRows[Event]:

@@ -45,6 +45,11 @@ _READER_PRAGMAS: Final = (
 that nobody reads again, once for each reader. The system's own cache serves them all."""
 
 
+# The driver looks for a way to adapt each NULL, and makes an exception because there is none: four
+# times the cost of a number. Told of this one, it finds at once that None stays None.
+sqlite3.register_adapter(type(None), {}.get)  # type: ignore[arg-type]
+
+
 def connect(path: str, clock: Clock, read_only: bool) -> sqlite3.Connection:
     """Open a connection with our pragmas and the store clock as a function of SQL."""
     connection = sqlite3.connect(
