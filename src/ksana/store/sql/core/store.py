@@ -26,6 +26,7 @@ from ksana.store.sql.core.dialects import (
 from ksana.store.sql.core.dialects.sqlite import FilePlace
 from ksana.store.sql.core.durability import list_weaknesses
 from ksana.store.sql.core.migrate import MigrationReport, apply_migrations
+from ksana.store.sql.core.packages import find_tables
 from ksana.store.sql.core.statements import load_statements
 from ksana.store.sql.core.tally import Tally, summary
 from ksana.store.sql.core.threads import (
@@ -174,7 +175,12 @@ async def open_store(
     `durability` strict also a database server that may lose acknowledged writes), StoreDownError
     when it may later.
     """
-    open_it = partial(_open, url, clock, apply=migrate, serve=serve, durability=durability)
+
+    def open_it() -> Opened:
+        opened = _open(url, clock, apply=migrate, serve=serve, durability=durability)
+        find_tables()  # imports every surface's: here, and not in the first transaction
+        return opened
+
     opened = open_it() if inline else await asyncio.to_thread(open_it)
     return SqlStore(opened, clock, inline=inline)
 
