@@ -113,10 +113,10 @@ def run_until_failure(items: list[pytest.Item]) -> str:
     return "nobody"
 
 
-def record_calls(items: list[pytest.Item], floor: str) -> str:
-    """Run tests and write down what of a floor each calls: a line for each test that passes."""
+def record_calls(items: list[pytest.Item]) -> str:
+    """Run tests and write down what of the rooms each calls: a line for each test that passes."""
     prefix = f"{ROOT}/src/"
-    within = f"{prefix}ksana/{floor}/"
+    within = tuple(f"{prefix}ksana/{floor}/" for floor in ROOMS)
     calls: set[str] = set()
     seen: set[int] = set()
 
@@ -167,13 +167,12 @@ class Judge:
     def __init__(
         self, floor: str, rooms: tuple[str, ...], faults: list[Fault], seconds: float
     ) -> None:
-        self._floor = floor
         self._seconds = seconds
         self._rooms = rooms
         self._faults = faults
         self._items: dict[str, pytest.Item] = {}
         self._chosen: dict[str, list[str]] = {}
-        self._map_path = FOLDER / f"code-{floor}-map.json"
+        self._map_path = FOLDER / "code-map.json"
         self._path = FOLDER / f"code-{floor}-noticed.json"
 
     @pytest.hookimpl(tryfirst=True)
@@ -206,7 +205,7 @@ class Judge:
             changed_at = (ROOT / file).stat().st_mtime
             if files.get(file, {}).get("changed_at") == changed_at:
                 continue
-            answer = in_a_fork(partial(record_calls, items, self._floor), 900)
+            answer = in_a_fork(partial(record_calls, items), 900)
             rows = [line.split("\t") for line in answer.splitlines() if "\t" in line]
             tests = {row[0]: [float(row[1]), row[2:]] for row in rows}
             files[file] = {"changed_at": changed_at, "tests": tests}
