@@ -42,8 +42,10 @@ class Ground(NamedTuple):
 
     stores: list[str]
     """Where each worker connects to, in turn."""
-    pids: list[int]
-    """The processes whose CPU is counted, with their children: servers and database."""
+    database_pids: list[int]
+    """The database's processes, whose CPU is counted with that of their children."""
+    instance_pids: list[int]
+    """Those of the servers between workers and database, if there are any."""
     name: str = "peer"
     database: Any = None
 
@@ -103,13 +105,13 @@ class Servers:
     def on_postgres(self) -> Iterator[Ground]:
         """For a peer that connects to PostgreSQL itself."""
         with self.empty("postgres") as (server, name, url):
-            yield Ground([url], [server.pid], name)
+            yield Ground([url], [server.pid], [], name)
 
     @contextlib.contextmanager
     def on_redis(self) -> Iterator[Ground]:
         """For a peer that connects to Redis itself."""
         server = self.get("redis")
-        yield Ground([server.url()], [server.pid], f"peer-{next(self._numbers)}")
+        yield Ground([server.url()], [server.pid], [], f"peer-{next(self._numbers)}")
 
     @contextlib.contextmanager
     def ksana(
@@ -118,6 +120,7 @@ class Servers:
         """Ours on a store of that kind."""
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(disk.folder())
+            database_pids: list[int] = []
             pids: list[int] = []
             database: Any
             if kind == "sqlite":
@@ -125,7 +128,7 @@ class Servers:
                 database = SqliteFile(folder / "ksana.db")
             else:
                 server, name, url = stack.enter_context(self.empty(kind))
-                pids.append(server.pid)
+                database_pids.append(server.pid)
                 database = Network(server, name)
             urls = []
             for number in range(instances):
@@ -139,7 +142,7 @@ class Servers:
                 urls.append(program.url())
             if kind == "sqlite":
                 disk.check_synced(folder / "ksana.db")
-            yield Ground(urls, pids, database=database)
+            yield Ground(urls, database_pids, pids, database=database)
 
 
 class SqliteFile:

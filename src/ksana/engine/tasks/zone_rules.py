@@ -84,12 +84,13 @@ class ZoneRules:
             return self._clock.now() + PAUSE
         await self._store.transact(note_edition, self._edition, self._owner)
         self._is_done = True
-        _log.info(
-            "zone rules are others than before",
-            before=self._before or "unknown",
-            now=self._edition,
-            tasks_moved=self.moved,
-        )
+        if self._before is not None or self.moved:  # else the store is new, or always was right
+            _log.info(
+                "zone rules are others than before",
+                before=self._before or "unknown",
+                now=self._edition,
+                tasks_moved=self.moved,
+            )
         return None
 
 
