@@ -11,7 +11,7 @@ from ksana.base.clock import VirtualClock
 from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.domain.tasks.records import RetryPolicy
 from ksana.engine.tasks.claimer import claim_ready
-from ksana.engine.tasks.host_limits import CallSlots, HostQueue
+from ksana.engine.tasks.host_limits import ALONE, CallSlots, HostQueue
 from tests.engine.tasks_world import World, answer, every, open_world, task_of
 
 
@@ -78,6 +78,20 @@ def test_calls_that_wait_for_names_take_no_slot_of_others(is_resolving: bool) ->
     assert slots.has_slot(new, 200 * MILLISECOND) == is_resolving
     assert all(flying.queue.is_slow == is_resolving for flying in calls.values())
     assert not slots.has_slot(calls[0].queue, 600 * MILLISECOND), "slow ones share the workers"
+
+
+@pytest.mark.spec("T14")
+def test_a_server_alone_holds_a_crowd_ahead_and_nothing_for_a_host_that_hangs() -> None:
+    held = HostQueue("h", 16, ALONE)
+    for n in range(1, 41):  # 200 answers a second, as a busy machine may let them through
+        held.began((n - 1) * 5 * MILLISECOND)
+        held.ended((n - 1) * 5 * MILLISECOND, n * 5 * MILLISECOND)
+    assert held.room(200 * MILLISECOND) > 4096, (
+        "what would be written as ready costs a second write"
+    )
+    held.began(200 * MILLISECOND)
+    held.room(300 * MILLISECOND)
+    assert held.room(3 * SECOND) <= 16, "half a second without an answer, and more: it hangs"
 
 
 @pytest.mark.spec("T14")

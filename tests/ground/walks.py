@@ -3,7 +3,9 @@
 A server of one process on a new SQLite file fires a timer, answers a claim and takes a callback.
 The functions of ours that ran meanwhile are written into the page, by file, in the order of their
 first call. Each has been done once before, so that nothing is opened or looked up for the first
-time. What repeats by itself (signs of life, watches) and constructors are left out.
+time. Each is recorded three times, and what did not run every time is left out, with constructors
+and what repeats by itself (signs of life, watches): a loop that happened to look meanwhile is no
+step of the walk.
 """
 
 import asyncio
@@ -11,7 +13,7 @@ import re
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 from typing import Any, Final
@@ -52,6 +54,7 @@ WALKS: Final = {
 }
 """The walks, each with what has nothing to do with it."""
 
+TIMES: Final = 3
 _PATIENCE_SEC: Final = 20.0
 _CORE: Final = re.compile(r"ksana\.(base|boot|[a-z.]+\.core)\b")
 
@@ -90,6 +93,16 @@ class Recorder:
                 return True
             frame, is_first = frame.f_back, False
         return False
+
+    async def record(self, name: str, once: Callable[[], Awaitable[None]]) -> Walk:
+        """Do it three times; what ran every time."""
+        walks: list[Walk] = []
+        for _ in range(TIMES):
+            with self.recording(name) as walk:
+                await once()
+            walks.append(walk)
+            await asyncio.sleep(0.2)  # what it left to do is done
+        return [step for step in walks[0] if all(step in walk for walk in walks)]
 
     @contextmanager
     def recording(self, name: str) -> Iterator[Walk]:
@@ -132,7 +145,7 @@ async def _until(is_so: Callable[[], Any]) -> None:
 
 
 async def take_walks() -> dict[str, Walk]:
-    """Do each thing twice; record the second time."""
+    """Do each thing, then record it."""
     recorder = Recorder()
     recorder.install()
     walks: dict[str, Walk] = {}
@@ -154,9 +167,13 @@ async def _fire(client: httpx.AsyncClient, target: Target, recorder: Recorder) -
     made = (await client.post("/jobs", json=timer)).raise_for_status().json()
     await _until(lambda: len(target.requests("/timer")) == 1)
     await asyncio.sleep(0.5)  # halfway to the next slot: the first firing is over
-    with recorder.recording("firing") as walk:
-        await _until(lambda: len(target.requests("/timer")) == 2)
+
+    async def wait() -> None:
+        seen = len(target.requests("/timer"))
+        await _until(lambda: len(target.requests("/timer")) == seen + 1)
         await asyncio.sleep(0.2)  # its outcome is recorded by then; a request would be seen
+
+    walk = await recorder.record("firing", wait)
     (await client.delete(f"/jobs/{made['id']}")).raise_for_status()
     return walk
 
@@ -164,13 +181,15 @@ async def _fire(client: httpx.AsyncClient, target: Target, recorder: Recorder) -
 async def _claim(client: httpx.AsyncClient, recorder: Recorder) -> Walk:
     job = {"addon_id": "tour", "job_type": "walk", "cost_units": 1}
     asked = {"worker_id": "w", "addon_id": "tour", "accept_job_types": ["walk"]}
-    for _ in range(2):
+    for _ in range(1 + TIMES):
         (await client.post("/api/scheduler/jobs/submit", json=job)).raise_for_status()
-    (await client.post("/api/scheduler/jobs/claim", json=asked)).raise_for_status()
-    await asyncio.sleep(0.2)  # what the first left to do is done
-    with recorder.recording("claim") as walk:
+
+    async def claim() -> None:
         (await client.post("/api/scheduler/jobs/claim", json=asked)).raise_for_status()
-    return walk
+
+    await claim()
+    await asyncio.sleep(0.2)  # what the first left to do is done
+    return await recorder.record("claim", claim)
 
 
 async def _call_back(client: httpx.AsyncClient, target: Target, recorder: Recorder) -> Walk:
@@ -185,17 +204,19 @@ async def _call_back(client: httpx.AsyncClient, target: Target, recorder: Record
     }
     made = (await client.post("/api/v1/tasks", json=task)).raise_for_status().json()
     tokens: list[str] = []
-    for count in (1, 2):
+    for count in range(1, 2 + TIMES):
         (await client.post(f"/api/v1/tasks/{made['id']}/trigger")).raise_for_status()
         await _until(lambda count=count: len(target.requests("/task")) == count)  # type: ignore[misc]
         tokens.append(target.requests("/task")[-1].headers["x-callback-token"])
-    await asyncio.sleep(0.2)  # both runs wait for their callback by then
-    first, second = (f"/api/v1/callbacks/{token}" for token in tokens)
-    (await client.post(first, json={"status": "SUCCESS"})).raise_for_status()
+    await asyncio.sleep(0.2)  # the runs wait for their callbacks by then
+
+    async def call_back() -> None:
+        sent = await client.post(f"/api/v1/callbacks/{tokens.pop()}", json={"status": "SUCCESS"})
+        sent.raise_for_status()
+
+    await call_back()
     await asyncio.sleep(0.2)  # what the first left to do is done
-    with recorder.recording("callback") as walk:
-        (await client.post(second, json={"status": "SUCCESS"})).raise_for_status()
-    return walk
+    return await recorder.record("callback", call_back)
 
 
 def render(walk: Walk) -> str:

@@ -47,7 +47,7 @@ def find_secrets(
     is_body_secret: bool = False,
 ) -> Secrets | None:
     """The secrets of a task's calls; None if it has none."""
-    names = list_secret_names(secret_headers)
+    names = list_secret_names(secret_headers) if secret_headers else SECRET_HEADERS
     values: list[str] = []
     for name, value in headers:
         if name.lower() in names:

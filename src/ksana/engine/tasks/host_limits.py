@@ -2,7 +2,7 @@
 
 A claimed run waits in our memory for a call slot; one that is only ready waits in the store, for
 any instance. To keep a fast host busy some runs are prefetched: as many as the host will start
-within 0.4 s by its measured rate; where no other instance could take them, within 4 s, since one
+within 0.4 s by its measured rate; where no other instance could take them, within 30 s, since one
 that is ready costs another write before it starts. A host that hangs has a rate of zero, so nothing
 is claimed for it beyond its free slots.
 
@@ -35,7 +35,7 @@ class Prefetch(msgspec.Struct, frozen=True):
 
 
 SHARED: Final = Prefetch(128, 400 * MILLISECOND, 4096)
-ALONE: Final = Prefetch(4096, 4 * SECOND, 16_384)
+ALONE: Final = Prefetch(4096, 30 * SECOND, 16_384)
 
 SOON: Final[Micros] = 100 * MILLISECOND
 """Calls that begin within this time mostly begin before the next outcomes are on disk."""

@@ -182,8 +182,10 @@ def _mask(
     the callback."""
     secrets: Secrets | None = None
     with contextlib.suppress(SealError):
-        definition = task_secrets.open(task.definition, task.job_id)
-        options = definition.options
+        definition, options = task.definition, task.definition.options
+        if options.sealed_by:
+            definition = task_secrets.open(definition, task.job_id)
+            options = definition.options
         secrets = find_secrets(
             definition.headers.items(), options.secret_headers, options.signing_secret
         )
