@@ -1,0 +1,94 @@
+"""The events of the queue as they are written, member by member."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ksana.domain.queue import events
+from ksana.domain.queue.events import Facts
+
+pytestmark = pytest.mark.spec("Q15")
+
+RELEASED = events.released("l", "j", "FAILED")
+WORKER = events.encode('w"1')
+GRANT = ["LEASE_GRANTED", {"job_id": "j", "worker_id": 'w"1', "cost_units": 3}, "LEASE", "l"]
+RUNS = ["JOB_RUNNING", {"lease_id": "l", "attempts": 2}]
+CLAIM = ["JOB_CLAIMED", {"worker_id": 'w"1'}]
+END = ["LEASE_RELEASED", {"job_id": "j", "status": "FAILED"}, "LEASE", "l"]
+ATTEMPT = {"lease_id": "l", "attempts": 2, "reason": "RELEASED"}
+AGAIN = {"reason": "FAILED", "attempts": 2, "max_attempts": 5, "delay_ms": 1500}
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        (events.claimed('w"1'), [CLAIM]),
+        (events.started("l", "j", WORKER, 3, 2), [CLAIM, GRANT, RUNS]),
+        (events.granted("l", "j", WORKER, 3, 2), [GRANT, RUNS]),
+        (
+            events.claim_expired("w", "PREPARING", 2),
+            [
+                ["JOB_CLAIM_EXPIRED", {"worker_id": "w", "state": "PREPARING"}],
+                ["JOB_REQUEUED", {"reason": "CLAIM_EXPIRED", "attempts": 2}],
+            ],
+        ),
+        (events.reported("PREPARING", "w", None), [["JOB_PREPARING", {"worker_id": "w"}]]),
+        (
+            events.reported("LEASE_PENDING", "w", "n"),
+            [["JOB_LEASE_PENDING", {"worker_id": "w", "note": "n"}]],
+        ),
+        (events.denied({"a": 1}), [["LEASE_DENIED", {"a": 1}]]),
+        (
+            events.pending("w", {"a": 1}),
+            [["JOB_LEASE_PENDING", {"worker_id": "w"}], ["LEASE_DENIED", {"a": 1}]],
+        ),
+        (
+            events.canceled("why", "QUEUED"),
+            [["JOB_CANCELED", {"reason": "why", "from": "QUEUED"}]],
+        ),
+        (events.ended(RELEASED, "DONE", "l", 2, "RELEASED", None), [END, ["JOB_DONE", ATTEMPT]]),
+        (
+            events.ended(RELEASED, "FAILED", "l", 2, "RELEASED", 'e"'),
+            [END, ["JOB_FAILED", ATTEMPT | {"error": 'e"', "alert": True}]],
+        ),
+        (
+            events.ended(RELEASED, "TIMEOUT", "l", 2, "RELEASED", None),
+            [END, ["JOB_TIMEOUT", ATTEMPT | {"alert": True}]],
+        ),
+        (
+            events.requeued(RELEASED, "RELEASED", "FAILED", 2, 5, 1_500_999, None),
+            [END, ["JOB_REQUEUED", AGAIN]],
+        ),
+        (
+            events.requeued(RELEASED, "RELEASED", "FAILED", 2, 5, 1_500_999, "e"),
+            [END, ["JOB_REQUEUED", AGAIN | {"error": "e"}]],
+        ),
+    ],
+)
+def test_an_event_says_what_it_should(facts: Facts, told: list[Any]) -> None:
+    assert facts != ()
+    names, text = facts
+    assert json.loads(text) == told
+    assert list(names) == [one[0] for one in told]
+
+
+def test_events_that_are_written_alone() -> None:
+    assert events.submitted("j", "HIGH", 3) == (
+        "JOB",
+        "j",
+        "JOB_SUBMITTED",
+        '{"priority":"HIGH","cost_units":3}',
+    )
+    assert events.cancel_requested("j", "why", "l") == (
+        "JOB",
+        "j",
+        "JOB_CANCEL_REQUESTED",
+        '{"reason":"why","lease_id":"l"}',
+    )
+    assert json.loads(events.lease_expired("l", "j", "w", 3, 1.5)) == [
+        "LEASE_EXPIRED",
+        {"job_id": "j", "worker_id": "w", "cost_units": 3, "ttl_sec": 1.5},
+        "LEASE",
+        "l",
+    ]
