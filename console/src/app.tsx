@@ -11,6 +11,7 @@ import { JobPage } from "./pages/job";
 import { LedgerPage } from "./pages/ledger";
 import { LettersPage } from "./pages/letters";
 import { NodesPage } from "./pages/nodes";
+import { ObjectPage } from "./pages/object";
 import { Overview } from "./pages/overview";
 import { QueuePage } from "./pages/queue";
 import { RunPage } from "./pages/run";
@@ -42,6 +43,7 @@ function pageOf(parts: string[]): ComponentChild {
   if (first === "ledger") return <LedgerPage />;
   if (first === "queue" && id) return <JobPage id={id} key={id} />;
   if (first === "queue") return <QueuePage />;
+  if (first === "governance" && id && then) return <ObjectPage type={id} id={then} key={`${id}/${then}`} />;
   if (first === "governance") return <GovernancePage />;
   if (first === "nodes") return <NodesPage />;
   if (first === "letters") return <LettersPage />;

@@ -74,3 +74,42 @@ def test_a_job_says_why_it_waits_and_is_cancelled(
     expect(tab.page.get_by_role("heading", level=1)).to_contain_text("canceled")
     found = server.get(f"/api/scheduler/jobs/{job['job_id']}").json()["job"]
     assert found["state"] == "CANCELED"
+
+
+@pytest.mark.spec("G6")
+def test_an_object_is_found_with_its_budget_and_what_comes_next(
+    browser_thread: BrowserThread, tab: Tab, server: Program
+) -> None:
+    body = {
+        "status": "active",
+        "auto_verify_budget": 3,
+        "next_action": "verify",
+        "next_action_at": "2099-01-01T00:00:00Z",
+        "data": {"claim": "water is wet"},
+    }
+    made = server.request("PUT", "/scheduler/objects/memory/of-the%2Fconsole", json=body)
+    assert made.status_code == 201, made.text
+    tab.go("governance")
+    tab.page.get_by_label("Object, as type/id").fill("memory/of-the/console")
+    tab.page.get_by_role("button", name="Show").click()
+    expect(tab.page.get_by_role("heading", level=1)).to_contain_text("of-the/console")
+    facts = tab.page.locator(".facts")
+    expect(facts.locator("div", has_text="Verifications left")).to_contain_text("3")
+    expect(tab.page.locator("pre")).to_contain_text("water is wet")
+    expect(tab.page.locator(".why")).to_be_visible()
+
+
+def test_dead_letters_that_cannot_be_reached_are_said_to_be_missing(
+    browser_thread: BrowserThread, tab: Tab, server: Program
+) -> None:
+    gone = {"surface": "nodes", "reason": "redis is away"}
+    tab.page.route(
+        "**/api/v1/dead-letters?*",
+        lambda route: route.fulfill(
+            json={"letters": [], "next_cursor": None, "unavailable": [gone]}
+        ),
+    )
+    tab.go("letters")
+    expect(tab.page.get_by_role("alert")).to_contain_text(
+        "Dead letters of nodes cannot be reached: redis is away"
+    )

@@ -143,3 +143,27 @@ def test_a_task_is_changed_in_the_editor_and_a_stale_change_is_refused(
     assert changed["description"] == "by another"
     assert changed["headers"] == {"X-Two": "2"}
     assert changed["schedule"]["every"] == "1h"
+
+
+def test_a_timer_without_a_name_is_called_by_its_id_and_found_by_its_last_result(
+    browser_thread: BrowserThread, tab: Tab, server: Program, target: Target
+) -> None:
+    target.on("/nameless", Answer(410))
+    timer = {
+        "id": "nameless-timer",
+        "schedule": {"kind": "every", "every": "1h"},
+        "http": {"method": "GET", "url": target.url("/nameless")},
+    }
+    made = server.post("/jobs", json=timer)
+    assert made.status_code == 201, made.text
+    server.post("/jobs/nameless-timer/run-now")
+    wait_for(
+        lambda: server.get("/jobs/nameless-timer").json()["last_status"] == "failed", "it fails"
+    )
+    tab.go("tasks")
+    tab.page.get_by_label("Last result").select_option("failed")
+    row = tab.page.locator("tbody tr", has_text="nameless-timer")
+    expect(row).to_contain_text("failed")
+    expect(tab.page.locator("tbody tr", has_text="succeeded")).to_have_count(0)
+    row.get_by_role("link", name="nameless-timer").click()
+    expect(tab.page.get_by_role("heading", level=1)).to_contain_text("nameless-timer")

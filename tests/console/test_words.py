@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+from tests.ground.pages import event_kinds
+
 SOURCES = Path(__file__).parents[2] / "console" / "src"
 EN: dict[str, str] = json.loads((SOURCES / "words" / "en.json").read_text(encoding="utf-8"))
 ZH: dict[str, str] = json.loads((SOURCES / "words" / "zh.json").read_text(encoding="utf-8"))
@@ -47,6 +49,12 @@ def test_both_languages_fill_in_the_same_values() -> None:
         if sorted(PLACEHOLDER.findall(EN[key])) != sorted(PLACEHOLDER.findall(ZH[key]))
     ]
     assert not differ
+
+
+def test_every_kind_of_event_has_words() -> None:
+    names = {kind.name for kinds in event_kinds().values() for kind in kinds}
+    assert len(names) > 60
+    assert not {name for name in names if f"event.{name}" not in EN}
 
 
 def test_every_word_is_said_somewhere() -> None:

@@ -5,7 +5,7 @@ import { useData } from "../data";
 import { say, t, type Word } from "../i18n";
 import { Choice, Clock, Empty, Figures, Head, Load, Pager, Section, State, Time } from "../parts/basics";
 import { confirm, tell } from "../parts/dialog";
-import { change, link, place } from "../route";
+import { change, go, link, place } from "../route";
 import type { GovernanceFigures } from "../shapes";
 import { span } from "../time";
 
@@ -48,6 +48,10 @@ interface AuditEntry {
 
 const GATE_STATES = ["open", "degraded", "closed"];
 const JOB_STATES = ["queued", "running", "succeeded", "failed", "dead_letter"];
+
+function ObjectLink({ type, id }: { type: string; id: string }) {
+  return <a href={link(["governance", type, id])}>{type} <span class="mono">{id}</span></a>;
+}
 
 function GateRow({ gate, reload }: { gate: Gate; reload: () => void }) {
   const [reason, setReason] = useState("");
@@ -107,7 +111,7 @@ function Jobs() {
           <>
             <table>
               <thead><tr><th>{t("gov.object")}</th><th>{t("gov.action")}</th><th>{t("queue.state")}</th><th class="wide right">{t("runs.attempts")}</th><th class="wide">{t("runs.error")}</th><th class="right">{t("gov.due")}</th></tr></thead>
-              <tbody>{page.jobs.map((job) => <tr key={job.job_id}><td class="clip">{job.object_type} <span class="mono">{job.object_id}</span></td><td>{job.action}</td><td><State of={job.status} /></td><td class="wide right num">{job.attempt} / {job.max_attempts}</td><td class="wide clip" title={job.last_error ?? ""}>{job.last_error ?? (job.deferred_by && t("gov.deferred", { by: job.deferred_by }))}</td><td class="right"><Time at={job.run_at} /></td></tr>)}</tbody>
+              <tbody>{page.jobs.map((job) => <tr key={job.job_id}><td class="clip"><ObjectLink type={job.object_type} id={job.object_id} /></td><td>{job.action}</td><td><State of={job.status} /></td><td class="wide right num">{job.attempt} / {job.max_attempts}</td><td class="wide clip" title={job.last_error ?? ""}>{job.last_error ?? (job.deferred_by && t("gov.deferred", { by: job.deferred_by }))}</td><td class="right"><Time at={job.run_at} /></td></tr>)}</tbody>
             </table>
             <Pager cursor={values["cursor"]} next={page.next_cursor} change={change} />
           </>
@@ -125,11 +129,24 @@ function Audit() {
         {(page) => page.events.length === 0 ? <p class="muted">{t("gov.no_audit")}</p> : (
           <table>
             <thead><tr><th>{t("gov.when")}</th><th>{t("gov.what")}</th><th>{t("gov.actor")}</th><th class="wide">{t("gov.object")}</th><th class="wide">{t("gov.reason")}</th><th class="wide">{t("gov.chain")}</th></tr></thead>
-            <tbody>{page.events.map((entry) => <tr key={entry.id}><td><Clock at={entry.timestamp} /></td><td>{entry.event_type}</td><td>{entry.actor}</td><td class="wide clip">{entry.object_type} <span class="mono">{entry.object_id}</span></td><td class="wide">{entry.reason}</td><td class="wide mono" title={entry.hash}>{entry.chain}.{entry.seq} {entry.hash.slice(0, 10)}</td></tr>)}</tbody>
+            <tbody>{page.events.map((entry) => <tr key={entry.id}><td><Clock at={entry.timestamp} /></td><td>{entry.event_type}</td><td>{entry.actor}</td><td class="wide clip">{entry.object_type && entry.object_id && <ObjectLink type={entry.object_type} id={entry.object_id} />}</td><td class="wide">{entry.reason}</td><td class="wide mono" title={entry.hash}>{entry.chain}.{entry.seq} {entry.hash.slice(0, 10)}</td></tr>)}</tbody>
           </table>
         )}
       </Load>
     </Section>
+  );
+}
+
+/** Objects are found by type and id: there may be millions. */
+function Find() {
+  const [text, setText] = useState("");
+  const [type, ...rest] = text.trim().split("/");
+  const id = rest.join("/");
+  return (
+    <form class="filters" onSubmit={(event) => { event.preventDefault(); if (type && id) go(link(["governance", type, id])); }}>
+      <input class="search" aria-label={t("gov.find")} placeholder={t("gov.find")} value={text} onInput={(event) => setText(event.currentTarget.value)} />
+      <button disabled={!type || !id}>{t("gov.show")}</button>
+    </form>
   );
 }
 
@@ -152,6 +169,7 @@ export function GovernancePage() {
           { name: t("overview.dead"), value: now.dead_letter_count, href: link(["letters"], { surface: "governance" }), tone: now.dead_letter_count ? "bad" : "idle" },
         ]} />
       )}
+      <Find />
       <Gates />
       <Jobs />
       <Audit />

@@ -16,6 +16,15 @@ interface Settled {
   next_cursor: string | null;
 }
 
+interface Unavailable {
+  unavailable: { surface: string; reason: string }[];
+}
+
+/** Surfaces whose letters are missing from what is shown. */
+function Missing({ of: page }: { of: Unavailable }) {
+  return <>{page.unavailable.map((one) => <p key={one.surface} class="problem" role="alert">✕ {t("letters.unavailable", { surface: say("surface", one.surface), reason: one.reason })}</p>)}</>;
+}
+
 type Filter = Record<string, string>;
 
 /** Replay or dismiss all that match, a page at a time. */
@@ -102,7 +111,7 @@ function LetterRow({ letter, reload }: { letter: Letter; reload: () => void }) {
 export function LettersPage() {
   const { values } = place.value;
   const surface = values["surface"] ?? "";
-  const letters = useData<{ letters: Letter[]; next_cursor: string | null }>(`api/v1/dead-letters${query({ surface, error: values["error"], cursor: values["cursor"], limit: 50 })}`, { follows: ["RUN", "JOB", "GOV_JOB", "NODE_JOB"], isList: true });
+  const letters = useData<{ letters: Letter[]; next_cursor: string | null } & Unavailable>(`api/v1/dead-letters${query({ surface, error: values["error"], cursor: values["cursor"], limit: 50 })}`, { follows: ["RUN", "JOB", "GOV_JOB", "NODE_JOB"], isList: true });
   return (
     <>
       <Head title={t("nav.letters")} />
@@ -110,6 +119,7 @@ export function LettersPage() {
         <Choice label={t("letters.surface")} value={surface} options={[["", t("letters.any_surface")], ...SURFACES.map((name): [string, string] => [name, say("surface", name)])]} onChange={(name) => change({ surface: name, error: null, cursor: null })} />
         {values["error"] && <button type="button" class="tag" onClick={() => change({ error: null, cursor: null })}>{values["error"]} ✕</button>}
       </div>
+      {letters.data && <Missing of={letters.data} />}
       <Groups surface={surface} chosen={values["error"] ?? ""} reload={letters.reload} />
       <Load from={letters}>
         {(page) => page.letters.length === 0 ? null : (

@@ -3,9 +3,9 @@ import { useMemo } from "preact/hooks";
 import { useData } from "../data";
 import { say, t } from "../i18n";
 import type { LiveEvent } from "../live";
-import { Clock, Empty, Facts, Figures, Head, Load, Section, State, TaskName, Time } from "../parts/basics";
+import { Clock, Empty, Facts, Figures, Head, Load, Section, State, TaskName, Time, nameOf } from "../parts/basics";
 import { Chart } from "../parts/chart";
-import { link } from "../route";
+import { change, link, place } from "../route";
 import type { Cluster, Group, Page, Ready, Run, Stats, Task } from "../shapes";
 import { instant, span } from "../time";
 
@@ -13,67 +13,80 @@ const EVENTS = "api/v1/events?entity_type=RUN&order=desc&limit=500";
 const KINDS = ["TASK", "RUN", "JOB", "LEASE", "GOV_JOB", "OBJECT", "GATE", "NODE", "SESSION", "NODE_JOB", "KEY", "STORE"];
 const MOST_BUCKETS = 30;
 const LEAST_STEP_MS = 5000;
-const ENDED: Record<string, "ok" | "bad"> = {
-  RUN_SUCCESS: "ok", RUN_CALLBACK_SUCCESS: "ok", RUN_FAILED: "bad", RUN_TIMEOUT: "bad", RUN_FAILED_TIMEOUT: "bad",
-};
-
-interface Series {
-  times: number[];
-  ok: number[];
-  bad: number[];
-  late: (number | null)[];
-  ratio: (number | null)[];
+interface RunSeries {
+  from: string;
+  bucket_sec: number;
+  succeeded: number[];
+  failed: number[];
+  skipped: number[];
+  mean_sec: (number | null)[];
 }
 
-/** The newest events in equal steps of time: ends by outcome, and the worst lateness of starts. */
-export function sumUp(events: LiveEvent[]): Series | null {
+const RANGES = ["1h", "6h", "24h", "7d"];
+
+/** The worst lateness of starts among the newest events, in equal steps of time. */
+export function sumUp(events: LiveEvent[]): { times: number[]; late: (number | null)[] } | null {
   const first = events.at(-1);
   const last = events[0];
   if (!first || !last) return null;
   const begin = instant(first.ts);
   const step = Math.max(LEAST_STEP_MS, (instant(last.ts) - begin) / MOST_BUCKETS);
   const buckets = Math.floor((instant(last.ts) - begin) / step);
-  const series: Series = { times: [], ok: [], bad: [], late: [], ratio: [] };
-  for (let at = 0; at <= buckets; at++) {
-    series.times.push((begin + at * step) / 1000);
-    series.ok.push(0);
-    series.bad.push(0);
-    series.late.push(null);
-  }
+  const times = Array.from({ length: buckets + 1 }, (_, at) => (begin + at * step) / 1000);
+  const late: (number | null)[] = times.map(() => null);
   for (const event of events) {
-    const at = Math.min(buckets, Math.floor((instant(event.ts) - begin) / step));
-    const end = ENDED[event.type];
-    if (end) series[end][at] = (series[end][at] ?? 0) + 1;
     const slot = event.type === "RUN_STARTED" ? event.data?.["slot"] : null;
-    if (typeof slot === "string") series.late[at] = Math.max(series.late[at] ?? 0, instant(event.ts) - instant(slot));
+    if (typeof slot !== "string") continue;
+    const at = Math.min(buckets, Math.floor((instant(event.ts) - begin) / step));
+    late[at] = Math.max(late[at] ?? 0, instant(event.ts) - instant(slot));
   }
-  series.ratio = series.ok.map((ok, at) => {
-    const all = ok + (series.bad[at] ?? 0);
-    return all ? (100 * ok) / all : null;
-  });
-  return series;
+  return { times, late };
+}
+
+function Lateness() {
+  const events = useData<{ events: LiveEvent[] }>(EVENTS, { follows: ["RUN"] });
+  const found = useMemo(() => (events.data ? sumUp(events.data.events) : null), [events.data]);
+  if (!found) return null;
+  return (
+    <div>
+      <h3>{t("overview.late")}</h3>
+      <Chart label={t("overview.late")} times={found.times} lines={[{ name: t("overview.late"), colour: "--accent", values: found.late }]} format={(value) => span(value)} />
+    </div>
+  );
 }
 
 function Charts() {
-  const events = useData<{ events: LiveEvent[] }>(EVENTS, { follows: ["RUN"] });
-  const series = useMemo(() => (events.data ? sumUp(events.data.events) : null), [events.data]);
-  if (!series) return null;
-  const line = (name: string, colour: string, values: (number | null)[]) => ({ name, colour, values });
+  const range = place.value.values["range"] ?? "1h";
+  const series = useData<RunSeries>(`api/v1/runs/series?range=${range}`, { follows: ["RUN"] });
+  const drawn = useMemo(() => {
+    if (!series.data) return null;
+    const { from, bucket_sec, succeeded, failed, mean_sec } = series.data;
+    const begin = instant(from) / 1000;
+    const ratio = succeeded.map((ok, at) => (ok + (failed[at] ?? 0) ? (100 * ok) / (ok + (failed[at] ?? 0)) : null));
+    return { times: succeeded.map((_, at) => begin + at * bucket_sec), succeeded, failed, ratio, mean: mean_sec.map((mean) => (mean === null ? null : 1000 * mean)) };
+  }, [series.data]);
+  if (!drawn) return null;
+  const aside = (
+    <div class="tabs" role="group" aria-label={t("overview.range")}>
+      {RANGES.map((name) => <button key={name} type="button" aria-pressed={range === name} onClick={() => change({ range: name === "1h" ? null : name })}>{name}</button>)}
+    </div>
+  );
   return (
-    <Section title={t("overview.lately")} aside={t("overview.lately_of")}>
+    <Section title={t("overview.lately")} aside={aside}>
       <div class="charts">
         <div>
           <h3>{t("overview.throughput")}</h3>
-          <Chart label={t("overview.throughput")} times={series.times} lines={[{ ...line(t("overview.ok"), "--ok", series.ok), kind: "bars", align: -1 }, { ...line(t("overview.bad"), "--bad", series.bad), kind: "bars", align: 1 }]} />
-        </div>
-        <div>
-          <h3>{t("overview.late")}</h3>
-          <Chart label={t("overview.late")} times={series.times} lines={[line(t("overview.late"), "--accent", series.late)]} format={(value) => span(value)} />
+          <Chart label={t("overview.throughput")} times={drawn.times} lines={[{ name: t("overview.ok"), colour: "--ok", values: drawn.succeeded, kind: "bars", align: -1 }, { name: t("overview.bad"), colour: "--bad", values: drawn.failed, kind: "bars", align: 1 }]} />
         </div>
         <div>
           <h3>{t("overview.ratio")}</h3>
-          <Chart label={t("overview.ratio")} times={series.times} lines={[line(t("overview.ratio"), "--accent", series.ratio)]} format={(value) => `${Math.round(value)} %`} max={100} />
+          <Chart label={t("overview.ratio")} times={drawn.times} lines={[{ name: t("overview.ratio"), colour: "--accent", values: drawn.ratio }]} format={(value) => `${Math.round(value)} %`} max={100} />
         </div>
+        <div>
+          <h3>{t("overview.mean")}</h3>
+          <Chart label={t("overview.mean")} times={drawn.times} lines={[{ name: t("overview.mean"), colour: "--accent", values: drawn.mean }]} format={(value) => span(value)} />
+        </div>
+        <Lateness />
       </div>
     </Section>
   );
@@ -138,7 +151,7 @@ function Next() {
           <tbody>
             {next.map((task) => (
               <tr key={task.id}>
-                <td><a href={link(["tasks", task.id])}>{task.name || `#${task.id}`}</a></td>
+                <td><a class="clip" href={link(["tasks", task.id])}>{nameOf(task)}</a></td>
                 <td class="right"><Clock at={task.next_run_at} /></td>
                 <td class="right"><Time at={task.next_run_at} zone={task.timezone} /></td>
               </tr>

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { get, patch, post, query, remove } from "../api";
 import { useData } from "../data";
 import { say, t } from "../i18n";
-import { Act, Clock, Empty, Facts, Head, Load, Pager, Problem, Section, State, Time } from "../parts/basics";
+import { Act, Clock, Empty, Facts, Head, Load, Pager, Problem, Section, State, Time, nameOf } from "../parts/basics";
 import { Chart } from "../parts/chart";
 import { confirm, tell } from "../parts/dialog";
 import { Why } from "../parts/explain";
@@ -95,14 +95,14 @@ function Actions({ task, reload }: { task: Task; reload: () => void }) {
   }
   async function pause() {
     await flip(!isOn);
-    tell(t(isOn ? "task.paused" : "task.resumed", { name: task.name }), () => flip(isOn));
+    tell(t(isOn ? "task.paused" : "task.resumed", { name: nameOf(task) }), () => flip(isOn));
   }
   async function drop() {
     const runs = await get<Page<Run>>(`api/v1/tasks/${task.id}/runs?page_size=1`);
     confirm({
-      text: t("task.delete_sure", { name: task.name || `#${task.id}`, runs: runs.total }),
+      text: t("task.delete_sure", { name: nameOf(task), runs: runs.total }),
       verb: t("tasks.delete"),
-      does: async () => { await remove(`api/v1/tasks/${task.id}`); tell(t("task.deleted", { name: task.name })); go(link(["tasks"])); },
+      does: async () => { await remove(`api/v1/tasks/${task.id}`); tell(t("task.deleted", { name: nameOf(task) })); go(link(["tasks"])); },
     });
   }
   return (
@@ -125,7 +125,7 @@ export function TaskPage({ id }: { id: number }) {
     <Load from={task}>
       {(one) => (
         <>
-          <Head title={<>{one.name || `#${one.id}`} <State of={one.status} /></>}><Actions task={one} reload={() => { task.reload(); runs.reload(); }} /></Head>
+          <Head title={<>{nameOf(one)} <State of={one.status} /></>}><Actions task={one} reload={() => { task.reload(); runs.reload(); }} /></Head>
           {one.description && <p>{one.description}</p>}
           <Facts rows={[
             [t("tasks.schedule"), <span class="mono">{scheduleWords(one)}</span>],

@@ -2,8 +2,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, patch, post, query, remove } from "../api";
 import { useData } from "../data";
-import { t, type Word } from "../i18n";
-import { Choice, Clock, Empty, Head, Load, Pager, Search, State, Time } from "../parts/basics";
+import { say, t, type Word } from "../i18n";
+import { Choice, Clock, Empty, Head, Load, Pager, Search, State, Time, nameOf } from "../parts/basics";
 import { confirm, tell } from "../parts/dialog";
 import { Spark } from "../parts/spark";
 import { change, link, place } from "../route";
@@ -11,6 +11,7 @@ import type { Page, Run, Task } from "../shapes";
 import { ownZone } from "../time";
 
 const SIZE = 50;
+const RESULTS = ["success", "failed", "timeout", "skipped", "paused", "missed", "never"];
 const BULK_PAGE = 200;
 const AT_ONCE = 6;
 const SPARK = 12;
@@ -93,7 +94,7 @@ export function scheduleWords(task: Task): string {
 function Row({ task }: { task: Task }) {
   return (
     <tr>
-      <td class="name"><a href={link(["tasks", task.id])}>{task.name || `#${task.id}`}</a>{task.tags.map((tag) => <a key={tag} class="tag" href={link(["tasks"], { tag })}>{tag}</a>)}</td>
+      <td class="name"><a href={link(["tasks", task.id])}>{nameOf(task)}</a>{task.tags.map((tag) => <a key={tag} class="tag" href={link(["tasks"], { tag })}>{tag}</a>)}</td>
       <td><State of={task.status} /></td>
       <td class="wide mono" title={task.timezone}>{scheduleWords(task)}</td>
       <td class="right"><Time at={task.next_run_at} zone={task.timezone} /></td>
@@ -107,15 +108,16 @@ function Row({ task }: { task: Task }) {
 
 export function TasksPage() {
   const { values } = place.value;
-  const filter = { name: values["name"], status: values["status"], tag: values["tag"] };
+  const filter = { name: values["name"], status: values["status"], tag: values["tag"], last_status: values["last"] };
   const tasks = useData<Page<Task>>(`api/v1/tasks${query({ ...filter, cursor: values["cursor"], page_size: SIZE })}`, { follows: ["TASK", "RUN"], isList: true });
-  const isFiltered = Boolean(values["name"] || values["status"] || values["tag"]);
+  const isFiltered = Boolean(values["name"] || values["status"] || values["tag"] || values["last"]);
   return (
     <>
       <Head title={t("nav.tasks")}><a class="button primary" href={link(["tasks", "new"])}>{t("tasks.new")}</a></Head>
       <div class="filters">
         <Search label={t("tasks.search")} value={values["name"] ?? ""} onInput={(name) => change({ name, cursor: null }, false)} />
         <Choice label={t("tasks.status")} value={values["status"] ?? ""} options={[["", t("tasks.any_status")], ["ENABLED", t("state.ENABLED")], ["DISABLED", t("state.DISABLED")]]} onChange={(status) => change({ status, cursor: null })} />
+        <Choice label={t("tasks.result")} value={values["last"] ?? ""} options={[["", t("tasks.any_result")], ...RESULTS.map((result): [string, string] => [result, say("state", result)])]} onChange={(last) => change({ last, cursor: null })} />
         {values["tag"] && <button type="button" class="tag" onClick={() => change({ tag: null })}>{values["tag"]} ✕</button>}
         {tasks.data && tasks.data.total > 0 && <Bulk total={tasks.data.total} filter={filter} reload={tasks.reload} />}
       </div>

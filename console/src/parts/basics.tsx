@@ -65,6 +65,11 @@ export function TaskName({ of: run }: { of: Run }) {
   return <a href={link(["tasks", run.task_id])}>{run.task_name || `#${run.task_id}`}</a>;
 }
 
+/** What a task is called: a timer without a name by its id. */
+export function nameOf(task: { name: string; job_id: string }): string {
+  return task.name || task.job_id;
+}
+
 export function Head({ title, children }: { title: ComponentChildren; children?: ComponentChildren }) {
   return (
     <header class="head">

@@ -47,3 +47,25 @@ async def test_names_and_tags_match_wildcards_as_themselves(store: SqlStore) -> 
     for tag, wanted in (("x_y", ["a_b"]), ("9%", ["50%"]), ("9!", ["50!"]), ("\\", ["c\\d"])):
         assert await found(tag=tag) == wanted, tag
     assert await found(tag="%") == []
+
+
+@pytest.mark.spec("X2", "C2")
+async def test_tasks_are_found_by_what_happened_last(store: SqlStore) -> None:
+    tasks = TaskService(store, SystemClock(), NoHints(), SECOND)
+    made = [
+        await tasks.create(NewTask("C", Definition(name, "", Every(HOUR, 0, False)), "ENABLED"))
+        for name in ("a", "b", "c", "d")
+    ]
+    facts = [(made[0].id, "failed", "x"), (made[1].id, "success", ""), (made[2].id, "failed", "y")]
+    await store.transact(lambda tx: tx.tasks.note_last(facts, tx.now))
+
+    async def found(last: str, name: str | None = None) -> list[str]:
+        wanted = TaskFilter(last_status=last, name=name)
+        page, total = await tasks.list_page(wanted, page=1, page_size=9)
+        assert (len(page), True) == (total.count, total.is_exact)
+        return [task.definition.name for task in page]
+
+    assert await found("failed") == ["a", "c"]
+    assert await found("failed", "c") == ["c"]
+    assert await found("") == ["d"]
+    assert await found("timeout") == []

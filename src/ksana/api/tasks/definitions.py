@@ -25,12 +25,16 @@ from ksana.service.tasks.triggers import Started
 _encode = msgspec.json.Encoder().encode
 
 
+LastStatus = Literal["success", "failed", "timeout", "skipped", "paused", "missed", "never"]
+
+
 class TaskQuery(msgspec.Struct, frozen=True):
-    """Filters: `name` matches a part, `tag` a whole tag."""
+    """Filters: `name` matches a part, `tag` a whole tag, `last_status` what happened last."""
 
     status: Literal["ENABLED", "DISABLED"] | None = None
     name: Annotated[str, msgspec.Meta(max_length=128)] | None = None
     tag: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    last_status: LastStatus | None = None
     page: Page = 1
     page_size: PageSize = 20
     cursor: Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)] | None = None
@@ -104,7 +108,12 @@ class _TaskEdge:
     async def list_tasks(self, call: Call) -> dict[str, Any]:
         query: TaskQuery = call.query
         found, total = await self._tasks.list_page(
-            TaskFilter(status=query.status, name=query.name, tag=query.tag),
+            TaskFilter(
+                status=query.status,
+                name=query.name,
+                tag=query.tag,
+                last_status="" if query.last_status == "never" else query.last_status,
+            ),
             page=query.page,
             page_size=query.page_size,
             after=query.cursor,

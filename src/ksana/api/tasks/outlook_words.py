@@ -81,4 +81,15 @@ _FORECAST: Final[Words] = {
     "complete": Word("Whether those are all; else the first ones by id.", True),
 }
 
-OUTLOOK: Final[Words] = {**_LEDGER, **_SIMULATE, **_FORECAST}
+_SERIES: Final[Words] = {
+    "range": Word("How far back: 1h, 6h, 24h or 7d.", "24h"),
+    "RunSeriesShown.from": at("The start of the first span."),
+    "succeeded": Word("Runs that succeeded, in each span.", [12, 11]),
+    "failed": Word("Runs that failed or timed out, in each span.", [0, 1]),
+    "RunSeriesShown.skipped": Word("Slots that were skipped, in each span.", [0, 0]),
+    "canceled": Word("Runs that were cancelled, in each span.", [0, 0]),
+    "misfired": Word("Slots that nobody was there for, in each span.", [0, 0]),
+    "RunSeriesShown.mean_sec": Word("How long successes took on average.", [0.2, None]),
+}
+
+OUTLOOK: Final[Words] = {**_LEDGER, **_SIMULATE, **_FORECAST, **_SERIES}

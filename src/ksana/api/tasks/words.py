@@ -139,6 +139,7 @@ _TASK_VIEW: Final[Words] = {
     "RunsQuery.cursor": Word("A `next_cursor`, with the same filters.", "42"),
     "TaskRunsQuery.cursor": Word("A `next_cursor`, with the same filters.", "42"),
     "TaskQuery.name": Word("A part of the name.", "night"),
+    "TaskQuery.last_status": Word("What happened last; `never`: nothing yet.", "failed"),
     "tag": Word("One of its tags.", "billing"),
     "limit": Word("How many at most.", 50),
     "override_body": Word("A body for this run alone.", '{"full": true}'),

@@ -16,6 +16,7 @@ from ksana.api.tasks import forecast as forecast_api
 from ksana.api.tasks import ledger as ledger_api
 from ksana.api.tasks import runs as runs_api
 from ksana.api.tasks import schedules as schedules_api
+from ksana.api.tasks import series as series_api
 from ksana.api.tasks import simulate as simulate_api
 from ksana.api.tasks import timers as timers_api
 from ksana.api.tasks.members import Defaults, TaskSurface
@@ -56,6 +57,7 @@ from ksana.service.tasks.explain import ExplainService
 from ksana.service.tasks.forecast import ForecastService
 from ksana.service.tasks.ledger import LedgerService
 from ksana.service.tasks.runs import RunService
+from ksana.service.tasks.series import RunSeriesService
 
 ORDER: Final = 10
 _DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -253,6 +255,7 @@ def make_surface(core: CoreServices) -> Surface:
             *explain_api.routes(ExplainService(store, queue_runs.jobs)),
             *ledger_api.routes(_make_ledger(core), clock),
             *forecast_api.routes(ForecastService(store, clock), clock),
+            *series_api.routes(RunSeriesService(store)),
         ),
         loops=tuple(Loop(pump.name, pump.run) for pump in pumps),
         found=_found,

@@ -110,18 +110,21 @@ class TaskDue(Protocol):
 
 
 class TaskFilter(msgspec.Struct, frozen=True):
-    """Which living tasks a list shows; None means any. `name` matches a part, `tag` a whole tag.
+    """Which living tasks a list shows; None means any. `name` matches a part, `tag` a whole tag,
+    `last_status` what happened last, the empty text those of which nothing has happened yet.
     `is_timer` asks for SYNC tasks that call a target."""
 
     status: str | None = None
     name: str | None = None
     tag: str | None = None
+    last_status: str | None = None
     is_timer: bool = False
 
 
 class TaskLists(Protocol):
     """Pages of living tasks, oldest first. Each costs about the same whatever the number of tasks.
-    By name, by tag and for timers a page looks through LOOK_THROUGH tasks and may be short."""
+    By name, tag, last status and for timers a page looks through LOOK_THROUGH tasks and may be
+    short."""
 
     def list_page(
         self, wanted: TaskFilter, after: int, limit: int, skip: int = 0

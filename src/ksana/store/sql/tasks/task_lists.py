@@ -83,7 +83,8 @@ class SqlTaskLists:
 
 
 def _is_sifted(wanted: TaskFilter) -> bool:
-    return wanted.name is not None or wanted.tag is not None or wanted.is_timer
+    sifted = (wanted.name, wanted.tag, wanted.last_status)
+    return wanted.is_timer or any(value is not None for value in sifted)
 
 
 def _sieve(wanted: TaskFilter) -> dict[str, str | None]:
@@ -92,6 +93,7 @@ def _sieve(wanted: TaskFilter) -> dict[str, str | None]:
         "status": wanted.status,
         "name": None if wanted.name is None else f"%{_like(wanted.name)}%",
         "tag": None if wanted.tag is None else f"%,{_like(wanted.tag)},%",
+        "last_status": wanted.last_status,
         "exec_type": "SYNC" if wanted.is_timer else None,
         "no_url": "" if wanted.is_timer else None,
     }

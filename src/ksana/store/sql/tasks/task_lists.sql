@@ -123,6 +123,7 @@ SELECT id FROM tasks {force_index tasks_status} WHERE deleted = 0 AND {above sta
 -- filter status: AND status = :status
 -- filter name: AND name LIKE :name ESCAPE '!'
 -- filter tag: AND tags LIKE :tag ESCAPE '!'
+-- filter last_status: AND last_status = :last_status
 -- filter exec_type: AND exec_type = :exec_type
 -- filter no_url: AND target_url <> :no_url
 SELECT id FROM (SELECT id, CASE WHEN deleted = 0 {filters} THEN 1 ELSE 0 END AS matches FROM tasks {by_primary}
@@ -134,6 +135,7 @@ WHERE matches = 1 ORDER BY id LIMIT :limit OFFSET :skip
 -- filter status: AND status = :status
 -- filter name: AND name LIKE :name ESCAPE '!'
 -- filter tag: AND tags LIKE :tag ESCAPE '!'
+-- filter last_status: AND last_status = :last_status
 SELECT COALESCE(SUM(matches), 0) FROM (SELECT CASE WHEN deleted = 0 {filters} THEN 1 ELSE 0 END AS matches FROM tasks {by_primary}
   WHERE id > :after ORDER BY id LIMIT :look) AS looked
 
