@@ -7,6 +7,7 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.ids import new_uuid
 from ksana.domain.leases import Proof
+from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants
 from ksana.engine.queue.leasing import recount
@@ -49,6 +50,18 @@ async def test_who_asks_again_too_soon_is_told_the_same_without_a_write(store: S
     assert await store.read(find_standing_denial, ask, LIMITS) is None, (
         "there is room now: decide anew"
     )
+
+
+@pytest.mark.spec("Q9")
+async def test_a_claim_that_looks_twice_for_jobs_that_fit_keeps_to_the_share(
+    store: SqlStore,
+) -> None:
+    await submit(store, *(new_job(cost=10) for _ in range(8)), is_batch=True)
+    shared = Limits(100, shares=(("a", 30),))
+    for count in (2, 1, 0):
+        order = Claim("w", Wants(), 2, has_lease=True)
+        claimed = await store.transact(claim_jobs, order, JobClassCache(), shared)
+        assert len(claimed.taken) == count
 
 
 @pytest.mark.spec("Q9", "Q11")

@@ -3,6 +3,7 @@ they ask is asked once for all who want the same, and the jobs are handed out in
 the claims came."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -226,7 +227,7 @@ def _lease(
     taken: list[ReadyJob] = []
     has_reserved = False
     for is_last in (False, True):
-        admission = admit_ready(capacity, ready, tx.now, limits, tx.capacity.sum_of_addon)
+        admission = admit_ready(capacity, ready, tx.now, limits, partial(_sum_of_addon, tx, taken))
         capacity = admission.capacity
         has_reserved = has_reserved or admission.has_reserved
         taken += admission.admitted
@@ -243,6 +244,12 @@ def _lease(
     if taken or has_reserved:
         tx.capacity.write(capacity)
     return _start(tx, claims, taken)
+
+
+def _sum_of_addon(tx: QueueTx, taken: Sequence[ReadyJob], addon_id: str) -> int:
+    """Units an addon's leases hold, those included that are about to be written."""
+    begun = sum([job.cost_units for job in taken if job.addon_id == addon_id])
+    return tx.capacity.sum_of_addon(addon_id) + begun
 
 
 def _start(tx: QueueTx, claims: Sequence[Claim], taken: Sequence[ReadyJob]) -> list[Claimed]:
