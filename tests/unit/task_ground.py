@@ -45,7 +45,7 @@ def a_run(**members: Any) -> Run:
     given: dict[str, Any] = dict.fromkeys(Run.__struct_fields__)
     given |= {
         "id": 60,
-        "uid": "u" * 32,
+        "uid": "f" * 32,
         "task_id": 7,
         "slot_at": NOW,
         "scheduled_time": NOW,
@@ -74,7 +74,7 @@ def a_claimed_run(task: Task | None = None, **members: Any) -> ClaimedRun:
     """The same as its holder has it."""
     given: dict[str, Any] = {
         "run_id": 60,
-        "uid": "u" * 32,
+        "uid": "f" * 32,
         "task": task or a_task(),
         "token": 5,
         "attempt": 2,
