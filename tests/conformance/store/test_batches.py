@@ -47,6 +47,7 @@ def add_runs(tx: Any, task_id: int, count: int) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.fault("F01")
 @pytest.mark.spec("X2", "C10")
 @pytest.mark.parametrize("count", [1, 7, 8, 171])
 async def test_each_slot_of_many_is_claimed_or_not_by_its_own_guard(
@@ -88,6 +89,7 @@ async def test_when_every_guard_holds_each_row_gets_its_own_values(store: SqlSto
     assert [task.last_status for task in found] == ["missed" if n % 5 else "" for n in range(171)]
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.spec("X2", "C19")
 async def test_an_outcome_under_a_void_token_is_refused_and_its_neighbours_are_written(
     store: SqlStore,

@@ -36,6 +36,7 @@ async def test_steps_are_remembered_while_they_concern_time_to_come(store: SqlSt
     assert await store.read(lambda tx: tx.clock_steps.list_beyond(0)) == []
 
 
+@pytest.mark.fault("F20")
 async def test_a_life_that_ended_later_than_now_is_a_step_back_that_nobody_saw(
     store: SqlStore, database: Database
 ) -> None:

@@ -130,6 +130,7 @@ async def test_how_far_an_instance_has_begun_only_grows(store: SqlStore) -> None
         assert await store.read(begun) == expected
 
 
+@pytest.mark.fault("F23")
 async def test_the_clock_inside_a_statement_agrees_with_the_functions(store: SqlStore) -> None:
     await store.transact(lambda tx: tx.instances.register("i", "h", "1", LEASE, False))
 
@@ -143,6 +144,7 @@ async def test_the_clock_inside_a_statement_agrees_with_the_functions(store: Sql
     assert instance.lease_until - instance.alive_at == pytest.approx(LEASE, abs=100_000)
 
 
+@pytest.mark.fault("F13")
 async def test_a_lock_has_one_owner_until_it_expires_or_is_dropped(store: SqlStore) -> None:
     async def take(owner: str, ttl_us: int = LEASE) -> bool:
         return bool(await store.transact(lambda tx: tx.locks.take("chore", owner, ttl_us)))
@@ -158,6 +160,7 @@ async def test_a_lock_has_one_owner_until_it_expires_or_is_dropped(store: SqlSto
     assert await take("three"), "it has expired"
 
 
+@pytest.mark.fault("F13")
 async def test_of_many_who_want_a_lock_one_gets_it(store: SqlStore) -> None:
     takes = (
         store.transact(lambda tx, n=n: tx.locks.take("chore", f"o{n}", LEASE)) for n in range(40)
@@ -165,6 +168,7 @@ async def test_of_many_who_want_a_lock_one_gets_it(store: SqlStore) -> None:
     assert sum(await asyncio.gather(*takes)) == 1
 
 
+@pytest.mark.fault("F06")
 async def test_an_outage_is_the_span_in_which_nobody_was_alive(store: SqlStore) -> None:
     def register(tx: Any, name: str, lease_us: int) -> Any:
         return tx.instances.register(name, "host", "1.0", lease_us, False)
@@ -269,6 +273,7 @@ async def test_touching_twice_in_one_instant_still_counts_as_a_match(store: SqlS
     assert await store.transact(renew_twice) == [True, True, True]
 
 
+@pytest.mark.fault("F34")
 @pytest.mark.spec("X13")
 async def test_old_rows_are_purged_in_small_batches_and_counted(
     store: SqlStore, database: Database
@@ -306,6 +311,7 @@ async def test_a_purge_spares_what_is_young_or_alive(store: SqlStore) -> None:
     assert await store.transact(lambda tx: tx.instances.renew_if_registered("alive", LEASE))
 
 
+@pytest.mark.fault("F20")
 @pytest.mark.spec("X13")
 async def test_events_stamped_by_a_clock_that_ran_ahead_do_not_stop_the_purge(
     store: SqlStore, database: Database

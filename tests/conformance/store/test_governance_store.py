@@ -180,6 +180,7 @@ async def test_acks_at_once_of_an_object_nobody_registered_make_it_once(
     assert queued.jobs[0].run_at == (await governing.object()).next_action_at
 
 
+@pytest.mark.fault("F14")
 @pytest.mark.spec("G4")
 async def test_failures_lead_to_a_dead_letter_that_holds_nobody_up(governing: Governing) -> None:
     job = await governing.enqueue("bad")
@@ -212,6 +213,7 @@ async def test_dead_letters_are_queued_again_one_or_all_that_match(governing: Go
         await governing.service.requeue(left.job_id, ME)
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.spec("G5")
 async def test_a_worker_that_lost_its_lease_cannot_end_the_job(governing: Governing) -> None:
     await governing.enqueue()
@@ -230,6 +232,7 @@ async def test_a_worker_that_lost_its_lease_cannot_end_the_job(governing: Govern
     assert (await governing.ack(held)).status == "succeeded"
 
 
+@pytest.mark.fault("F09")
 @pytest.mark.spec("G5")
 async def test_a_worker_killed_with_a_hundred_jobs_gives_all_back_each_counted_once(
     governing: Governing,
@@ -246,6 +249,7 @@ async def test_a_worker_killed_with_a_hundred_jobs_gives_all_back_each_counted_o
     assert {job.lease_token for job in again}.isdisjoint(job.lease_token for job in held)
 
 
+@pytest.mark.fault("F10")
 @pytest.mark.spec("G5")
 async def test_a_renewed_lease_lasts_and_needs_the_token(governing: Governing) -> None:
     await governing.enqueue()

@@ -35,6 +35,7 @@ def new_run(task_id: int, at: int, status: str, **members: Any) -> NewRun:
     return NewRun(**given)
 
 
+@pytest.mark.fault("F34")
 @pytest.mark.spec("X2", "X13")
 async def test_runs_are_removed_by_age_and_by_number_and_unfinished_ones_are_not(
     store: SqlStore,

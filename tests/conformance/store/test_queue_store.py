@@ -142,6 +142,7 @@ async def test_the_cycle_leaves_no_unit_behind(store: SqlStore) -> None:
     assert await store.transact(recount, 100) == (0, 0)
 
 
+@pytest.mark.fault("F09")
 @pytest.mark.spec("Q3", "Q12")
 async def test_what_ran_out_is_swept_by_the_stores_clock(store: SqlStore) -> None:
     limits = Limits(100, (), 1)
@@ -200,6 +201,7 @@ async def test_figures_and_gauges_agree_with_the_rows(store: SqlStore) -> None:
     assert await store.transact(recount, 100) == (0, 0)
 
 
+@pytest.mark.fault("F34")
 @pytest.mark.spec("X13")
 async def test_finished_jobs_are_purged_and_nothing_else(store: SqlStore) -> None:
     await submit(store, *(new_job() for _ in range(4)), is_batch=True)

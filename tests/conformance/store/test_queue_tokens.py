@@ -40,6 +40,7 @@ async def claimed_by_a_and_b(store: SqlStore) -> tuple[str, int, int]:
     return job_id, first.changes[0].claim_token, second.changes[0].claim_token
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.spec("Q3", "Q9", "X12")
 async def test_who_lost_its_claim_gets_no_lease_of_who_has_it(store: SqlStore) -> None:
     job_id, old, new = await claimed_by_a_and_b(store)
@@ -71,6 +72,7 @@ async def test_who_lost_its_claim_gets_no_lease_of_who_has_it(store: SqlStore) -
     assert ended.state == "DONE"
 
 
+@pytest.mark.fault("F12")
 @pytest.mark.spec("X12")
 async def test_the_statement_itself_refuses_another_token(store: SqlStore) -> None:
     """Whatever was decided before: no write of a holder happens under another's token."""

@@ -80,6 +80,7 @@ class StoppedError(BaseException):
     """The migration was killed here."""
 
 
+@pytest.mark.fault("F40")
 async def test_a_migration_that_stopped_after_any_statement_is_taken_up(
     store_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
