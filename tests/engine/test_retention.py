@@ -80,6 +80,7 @@ async def test_everything_old_is_removed_and_counted(store: SqlStore, clock: Vir
         "events": 3 * BATCH + 7,
         "instances": 4,
         "rollups": BATCH + 1,
+        "shares of counts": 0,
         "marks": 0,
         "clock steps": 0,
         "idempotency": 0,

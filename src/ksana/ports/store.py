@@ -128,8 +128,22 @@ class Rollups(Protocol):
         """(start, count, total) of the minutes in [since, until), oldest first."""
         ...
 
+    def fold(self, before: Instant, limit: int) -> int:
+        """Add up to `limit` shares of minutes before an instant to their minutes: every writer
+        counts in rows of its own. Answer how many."""
+        ...
+
     def purge(self, before: Instant, limit: int) -> int:
         """Remove up to `limit` buckets that ended before."""
+        ...
+
+
+class RowCounts(Protocol):
+    """How many rows of a kind there are, which lists show. Every connection counts in rows of its
+    own."""
+
+    def fold(self, limit: int) -> int:
+        """Put up to `limit` of these rows together; the totals stay. Answer how many."""
         ...
 
 
@@ -237,6 +251,9 @@ class Tx(Protocol):
 
     @property
     def rollups(self) -> Rollups: ...
+
+    @property
+    def row_counts(self) -> RowCounts: ...
 
     @property
     def keys(self) -> Keys: ...

@@ -296,7 +296,7 @@ async def test_totals_that_another_version_did_not_count_are_set_right(
     assert sorted(wrong) == [("runs", "FAILED", -3, 0), ("tasks", "ENABLED", 2, 0)]
     assert await store.transact(lambda tx: tx.history.correct_counts(wrong)) == 2
     assert await store.read(lambda tx: tx.history.find_miscounts()) == []
-    database.ask("UPDATE row_counts SET n = n + 1 WHERE entry = 'FAILED' AND shard < 64")
+    database.ask("UPDATE row_counts SET n = n + 1 WHERE entry = 'FAILED' AND shard <> 64")
     again = await store.read(lambda tx: tx.history.find_miscounts())
     assert [(one.by, one.seen) for one in again] == [(-1, -3)]
     assert await store.transact(lambda tx: tx.history.correct_counts(again)) == 1

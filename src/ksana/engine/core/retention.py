@@ -47,6 +47,10 @@ LOCK_US: Final[Micros] = 5 * MINUTE
 MARKS_KEPT_US: Final[Micros] = DAY
 """Commit marks are asked for within a minute or never."""
 
+SHARES_KEPT_US: Final[Micros] = 10 * MINUTE
+"""When writers' shares of a minute are folded: nobody counts in it any more, and what is packed by
+the hour has been."""
+
 Remove = Callable[[Any, Instant, int], int]
 """`remove(tx, before, limit)` removes up to `limit` rows older than `before` and answers how many,
 by the row count."""
@@ -239,6 +243,7 @@ def add_core_rows(retention: Retention, keep_us: Micros) -> None:
     retention.add("events", keep_us, _remove_events)
     retention.add("instances", keep_us, _remove_instances)
     retention.add("rollups", keep_us, _remove_rollups)
+    retention.add("shares of counts", SHARES_KEPT_US, _fold_rollups)
     retention.add("marks", MARKS_KEPT_US, _remove_marks)
     retention.add("clock steps", keep_us, _remove_clock_steps)
     retention.add("idempotency", 0, _remove_answers)
@@ -254,6 +259,10 @@ def _remove_instances(tx: Tx, before: Instant, limit: int) -> int:
 
 def _remove_rollups(tx: Tx, before: Instant, limit: int) -> int:
     return tx.rollups.purge(before, limit)
+
+
+def _fold_rollups(tx: Tx, before: Instant, limit: int) -> int:
+    return tx.rollups.fold(before, limit)
 
 
 def _remove_clock_steps(tx: ClockStepTx, before: Instant, limit: int) -> int:

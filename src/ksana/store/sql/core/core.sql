@@ -184,10 +184,15 @@ VALUES (:metric, :minutes, :bucket_at, :entry, :count, :total)
 {upsert metric, minutes, bucket_at, entry} n = rollups.n + {excluded n}, total = rollups.total + {excluded total}
 
 -- name: list_buckets
--- One metric's minutes, oldest first.
-SELECT bucket_at, n, total FROM rollups
-WHERE metric = :metric AND minutes = 1 AND bucket_at >= :since AND bucket_at < :until AND entry = :entry
+-- One metric's minutes, oldest first, each in the shares of those who counted.
+SELECT bucket_at, entry, n, total FROM rollups
+WHERE metric = :metric AND minutes = 1 AND bucket_at >= :since AND bucket_at < :until
 ORDER BY bucket_at
+
+-- name: list_bucket_shares
+-- Shares of minutes that are over, held: nobody adds to them until they are folded.
+SELECT metric, minutes, bucket_at, entry, n, total FROM rollups
+WHERE bucket_at >= :since AND bucket_at < :before AND entry LIKE :shares ORDER BY bucket_at LIMIT :limit {skip_locked}
 
 -- name: list_old_buckets
 -- The oldest buckets, ended before an instant.
@@ -251,6 +256,14 @@ SELECT value FROM store_facts WHERE name = :name
 -- Rows that came or went, in the connection's own share.
 INSERT INTO row_counts (kind, entry, shard, n) VALUES (:kind, :entry, :shard, :n)
 {upsert kind, entry, shard} n = row_counts.n + {excluded n}
+
+-- name: list_count_shares
+-- Shares of connections, held unless they are being written.
+SELECT kind, entry, shard, n FROM row_counts WHERE shard > :above LIMIT :limit {skip_locked}
+
+-- name: delete_count_share
+-- Remove a share. Guard: none, the row is held.
+DELETE FROM row_counts WHERE kind = :kind AND entry = :entry AND shard = :shard
 
 -- name: sum_row_counts
 -- How many rows of a kind there are, by entry.

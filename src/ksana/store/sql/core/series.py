@@ -6,21 +6,18 @@ chore comes, or that a late commit counts in a minute long over.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 from ksana.base.instant import HOUR, MINUTE, Instant, Micros
 from ksana.domain.histogram import BUCKET_BITS
 from ksana.store.sql.core import hours
 from ksana.store.sql.core.session import Row, Session
 
-SHARDS: Final = 4
-"""Rows a count of one minute is spread over, so that writers seldom wait for each other."""
-
 
 @lru_cache(maxsize=1024)
 def _shift_of(entry: str) -> int:
-    """Where a count stands in its metric's number: a histogram's entries are called bucket.shard,
-    all others shard."""
+    """Where a count stands in its metric's number. A histogram's entries are called bucket.0, all
+    others 0, each with the share it is; older ones have other numbers than 0."""
     bucket, is_histogram, _ = entry.partition(".")
     return int(bucket) * BUCKET_BITS if is_histogram else 0
 
@@ -32,15 +29,14 @@ class SqlSeries:
         self._session = session
         self._rollups = tx.rollups
         self._now: Instant = tx.now
-        self._shard = str((id(session) >> 6) % SHARDS)
 
     def add(self, metric: str, count: int = 1) -> None:
         if count:
-            self._rollups.add(metric, self._shard, count)
+            self._rollups.add(metric, "0", count)
 
     def observe(self, metric: str, spans: Mapping[int, int], total: float = 0.0) -> None:
         for bucket, count in spans.items():
-            self._rollups.add(metric, f"{bucket}.{self._shard}", count, total)
+            self._rollups.add(metric, f"{bucket}.0", count, total)
             total = 0.0  # the sum of all stands with the first
 
     def sum_stretches(

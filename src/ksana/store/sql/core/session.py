@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from ksana.base.ids import new_token
 from ksana.ports.pages import PageRows
 from ksana.store.sql.core import bulk
 from ksana.store.sql.core.dialects import Dialect
@@ -17,6 +18,8 @@ Sent = tuple[str, Any]
 """A statement and its values, in the form the driver takes."""
 Question = tuple[str, Mapping[str, Any]]
 """The name of a statement that reads, and its values."""
+MANY_SHARES: Final = 1024
+"""The numbers of connections are greater: the lesser ones are for shares that nobody owns."""
 _KEYS_AT_ONCE = 16
 """Rows that SQLite sorts at once: each may have a megabyte."""
 _ONE_BY_ONE = 2
@@ -65,6 +68,7 @@ class Session:
         "round_trips",
         "run_later",
         "run_rows_later",
+        "writer",
         "wrote",
     )
 
@@ -96,6 +100,9 @@ class Session:
         self.round_trips = 0
         """Since whoever counts them set this to 0."""
         self.wrote = False
+        self.writer = new_token() | MANY_SHARES if dialect.is_network else 0
+        """Whose share of a count it is that this connection adds to. Where there is one writer, the
+        shares are one."""
         self.facts: dict[str, str] = {}
         """Facts about the store that were read once and never change."""
 

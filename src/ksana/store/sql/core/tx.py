@@ -4,7 +4,7 @@ gathered for one bulk write before COMMIT."""
 from operator import attrgetter
 from typing import Any, Final
 
-from ksana.base.instant import MINUTE, Instant
+from ksana.base.instant import HOUR, MINUTE, Instant
 from ksana.ports.store import Committed
 from ksana.store.sql.core.events import SqlEvents
 from ksana.store.sql.core.packages import find_tables
@@ -13,8 +13,16 @@ from ksana.store.sql.core.session import Session
 _BUCKET_COLUMNS: Final = ("metric", "minutes", "bucket_at", "entry", "count", "total")
 
 
+_SHARE: Final = "@"
+"""Stands in a bucket's entry between what is counted and whose share it is."""
+
+_FOLD_BACK: Final = HOUR
+"""How far back shares are looked for. Older ones are read like all others, and go with age."""
+
+
 class SqlRollups:
-    """Gathers counts per minute: a busy minute costs one row write each per commit."""
+    """Gathers counts per minute: a busy minute costs one row write each per commit, in a row that
+    no other connection writes."""
 
     __slots__ = ("_gathered", "_now", "_session")
 
@@ -33,10 +41,33 @@ class SqlRollups:
     def list_buckets(
         self, metric: str, key: str, since: Instant, until: Instant
     ) -> list[tuple[Instant, int, float]]:
-        rows = self._session.all(
-            "core.list_buckets", metric=metric, entry=key, since=since, until=until
+        rows = self._session.all("core.list_buckets", metric=metric, since=since, until=until)
+        sums: dict[Instant, tuple[int, float]] = {}
+        for at, entry, count, total in rows:
+            if entry.partition(_SHARE)[0] == key:
+                before = sums.get(at, (0, 0.0))
+                sums[at] = before[0] + int(count), before[1] + float(total)
+        return [(at, *counted) for at, counted in sums.items()]
+
+    def fold(self, before: Instant, limit: int) -> int:
+        found = self._session.all(
+            "core.list_bucket_shares",
+            since=before - _FOLD_BACK,
+            before=before,
+            shares=f"%{_SHARE}%",
+            limit=limit,
         )
-        return [(row[0], int(row[1]), float(row[2])) for row in rows]
+        sums: dict[tuple[str, int, Instant, str], tuple[int, float]] = {}
+        for metric, minutes, at, entry, count, total in found:
+            key = metric, minutes, at, entry.partition(_SHARE)[0]
+            before_it = sums.get(key, (0, 0.0))
+            sums[key] = before_it[0] + count, before_it[1] + total
+        self._session.run_rows(
+            "core.delete_bucket", _BUCKET_COLUMNS[:4], [row[:4] for row in found]
+        )
+        folded = [(*key, *counted) for key, counted in sorted(sums.items())]
+        self._session.run_rows("core.add_to_bucket", _BUCKET_COLUMNS, folded)
+        return len(found)
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("core.list_old_buckets", before=before, limit=limit)
@@ -47,13 +78,15 @@ class SqlRollups:
         self._gathered = {}
 
     def flush(self) -> dict[tuple[str, str], tuple[int, float]]:
-        """Add what was gathered to the buckets, in one order everywhere so that two writers cannot
-        deadlock on them; answer it."""
+        """Add what was gathered to the buckets, each connection to its own share of them; answer
+        it."""
         gathered = self._gathered
         if gathered:
             start = self._now - self._now % MINUTE
+            writer = self._session.writer
+            share = f"{_SHARE}{writer:x}" if writer else ""
             rows = [
-                (metric, 1, start, key, count, total)
+                (metric, 1, start, key + share, count, total)
                 for (metric, key), (count, total) in sorted(gathered.items())
             ]
             self._session.run_rows_later("core.add_to_bucket", _BUCKET_COLUMNS, rows)
