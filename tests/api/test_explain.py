@@ -154,3 +154,30 @@ async def test_the_answers_are_in_the_openapi_page(ground: Ground) -> None:
     page = await ground.ask("GET", "/openapi.json", status=200)
     for path in ("/api/v1/tasks/{id}/explain", "/api/v1/runs/{id}/explain"):
         assert "200" in page["paths"][path]["get"]["responses"]
+
+
+@pytest.mark.spec("B7")
+async def test_enabling_is_told_beforehand_and_does_what_was_told(ground: Ground) -> None:
+    task = await ground.make_task(schedule={"kind": "every", "every": "1m"})
+    path = f"/api/v1/tasks/{task['id']}"
+    preview = await ground.ask("GET", f"{path}/resume-preview", status=200)
+    assert (preview["status"], preview["disabled_at"], preview["passed"]) == ("ENABLED", None, 0)
+    await ground.ask("PATCH", f"{path}/disable", status=200)
+    await ground.clock.advance(5 * MINUTE)
+    preview = await ground.ask("GET", f"{path}/resume-preview", status=200)
+    assert preview == {
+        "task_id": task["id"],
+        "status": "DISABLED",
+        "disabled_at": "2026-01-01T00:00:00Z",
+        "passed": 5,
+        "first_passed": "2026-01-01T00:01:00Z",
+        "last_passed": "2026-01-01T00:05:00Z",
+        "fires": 0,
+        "next_run_at": "2026-01-01T00:06:00Z",
+        "fires_at": "2026-01-01T00:06:00Z",
+        "misfire_policy": "FIRE_NOW",
+    }
+    await ground.ask("PATCH", f"{path}/enable", status=200)
+    shown = await ground.ask("GET", path, status=200)
+    assert shown["next_run_at"] == preview["next_run_at"]
+    await ground.ask("GET", "/api/v1/tasks/99/resume-preview", status=404)

@@ -167,3 +167,27 @@ def test_a_timer_without_a_name_is_called_by_its_id_and_found_by_its_last_result
     expect(tab.page.locator("tbody tr", has_text="succeeded")).to_have_count(0)
     row.get_by_role("link", name="nameless-timer").click()
     expect(tab.page.get_by_role("heading", level=1)).to_contain_text("nameless-timer")
+
+
+def test_what_enabling_does_is_told_before_it_is_done(
+    browser_thread: BrowserThread, tab: Tab, server: Program, target: Target
+) -> None:
+    task = make_task(
+        server, target.url("/resumed"), schedule={"kind": "every", "every": "1s"}, name="resumed"
+    )
+    server.request("PATCH", f"/api/v1/tasks/{task['id']}/disable")
+
+    def passed() -> int:
+        preview = server.get(f"/api/v1/tasks/{task['id']}/resume-preview").json()
+        return int(preview["passed"])
+
+    wait_for(lambda: passed() >= 2, "slots pass")
+    tab.go(f"tasks/{task['id']}")
+    tab.page.get_by_role("button", name="Enable").click()
+    dialog = tab.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("slots passed while it was disabled")
+    expect(dialog).to_contain_text("none of them is made up. It fires next at")
+    assert server.get(f"/api/v1/tasks/{task['id']}").json()["status"] == "DISABLED"
+    dialog.get_by_role("button", name="Enable").click()
+    expect(tab.page.get_by_role("button", name="Disable")).to_be_visible()
+    server.request("DELETE", f"/api/v1/tasks/{task['id']}")

@@ -43,37 +43,39 @@ export function ObjectPage({ type, id }: { type: string; id: string }) {
   const why = useData<{ summary: string; reasons: Reason[] }>(`${path}/explain`, { follows: ["OBJECT", "GOV_JOB", "GATE"] });
   const audit = useData<{ events: AuditRow[] }>(`scheduler/audit${query({ object_type: type, object_id: id, limit: 25 })}`, { follows: ["OBJECT", "GOV_JOB"] });
   return (
-    <Load from={object}>
-      {(one) => (
-        <>
-          <Head title={<>{one.object_type} <span class="mono">{one.object_id}</span> <State of={one.status} /></>}><a class="button" href={link(["governance"])}>{t("nav.governance")}</a></Head>
-          {why.data && <Why summary={why.data.summary} reasons={why.data.reasons} />}
-          <Facts rows={[
-            [t("gov.next_action"), one.next_action && <>{one.next_action} <Time at={one.next_action_at} /></>],
-            [t("gov.budget"), <span class="num">{one.auto_verify_budget}</span>],
-            [t("gov.verified"), <span class="num">{one.verify_count}</span>],
-            [t("gov.risk"), `${one.risk_tier} · ${one.impact_tier}`],
-            [t("gov.epistemic"), one.epistemic_state],
-            [t("gov.ttl"), one.uncertainty_ttl],
-            [t("gov.review"), one.review_due_at && <Time at={one.review_due_at} />],
-            [t("gov.expires"), one.expires_at && <Time at={one.expires_at} />],
-            [t("gov.weight"), <span class="num">{one.weight}</span>],
-            [t("gov.reinforced"), <span class="num">{one.reinforcement_count}</span>],
-            [t("gov.changed"), <Time at={one.updated_at} />],
-          ]} />
-          <Section title={t("gov.data")}><Code text={one.data === null ? null : JSON.stringify(one.data)} /></Section>
-          <Section title={t("gov.audit")}>
-            <Load from={audit}>
-              {(page) => page.events.length === 0 ? <Empty title={t("gov.no_audit")} /> : (
-                <table>
-                  <thead><tr><th>{t("gov.when")}</th><th>{t("gov.what")}</th><th>{t("gov.actor")}</th><th class="wide">{t("gov.reason")}</th></tr></thead>
-                  <tbody>{page.events.map((entry) => <tr key={entry.id}><td><Time at={entry.timestamp} /></td><td>{entry.event_type}</td><td>{entry.actor}</td><td class="wide">{entry.reason}</td></tr>)}</tbody>
-                </table>
-              )}
-            </Load>
-          </Section>
-        </>
-      )}
-    </Load>
+    <>
+      <Head title={<>{type} <span class="mono">{id}</span> {object.data && <State of={object.data.status} />}</>}><a class="button" href={link(["governance"])}>{t("nav.governance")}</a></Head>
+      <Load from={object}>
+        {(one) => (
+          <>
+            {why.data && <Why summary={why.data.summary} reasons={why.data.reasons} />}
+            <Facts rows={[
+              [t("gov.next_action"), one.next_action && <>{one.next_action} <Time at={one.next_action_at} /></>],
+              [t("gov.budget"), <span class="num">{one.auto_verify_budget}</span>],
+              [t("gov.verified"), <span class="num">{one.verify_count}</span>],
+              [t("gov.risk"), `${one.risk_tier} · ${one.impact_tier}`],
+              [t("gov.epistemic"), one.epistemic_state],
+              [t("gov.ttl"), one.uncertainty_ttl],
+              [t("gov.review"), one.review_due_at && <Time at={one.review_due_at} />],
+              [t("gov.expires"), one.expires_at && <Time at={one.expires_at} />],
+              [t("gov.weight"), <span class="num">{one.weight}</span>],
+              [t("gov.reinforced"), <span class="num">{one.reinforcement_count}</span>],
+              [t("gov.changed"), <Time at={one.updated_at} />],
+            ]} />
+            <Section title={t("gov.data")}><Code text={one.data === null ? null : JSON.stringify(one.data)} /></Section>
+          </>
+        )}
+      </Load>
+      <Section title={t("gov.audit")}>
+        <Load from={audit}>
+          {(page) => page.events.length === 0 ? <Empty title={t("gov.no_audit")} /> : (
+            <table>
+              <thead><tr><th>{t("gov.when")}</th><th>{t("gov.what")}</th><th>{t("gov.actor")}</th><th class="wide">{t("gov.reason")}</th></tr></thead>
+              <tbody>{page.events.map((entry) => <tr key={entry.id}><td><Time at={entry.timestamp} /></td><td>{entry.event_type}</td><td>{entry.actor}</td><td class="wide">{entry.reason}</td></tr>)}</tbody>
+            </table>
+          )}
+        </Load>
+      </Section>
+    </>
   );
 }

@@ -92,10 +92,16 @@ function Charts() {
   );
 }
 
-function figuresOf(stats: Stats) {
+/** How many there are on all surfaces, as far as groups tell. */
+function deadOf(page: { groups: Group[]; next_cursor?: string | null } | null): string {
+  if (!page) return "–";
+  const isMore = Boolean(page.next_cursor) || page.groups.some((group) => group.is_capped);
+  return `${page.groups.reduce((sum, group) => sum + group.count, 0).toLocaleString("en-US")}${isMore ? "+" : ""}`;
+}
+
+function figuresOf(stats: Stats, dead: string) {
   const by = stats.tasks?.by_status ?? {};
   const queue = stats.queue;
-  const dead = stats.governance?.dead_letter_count ?? 0;
   return [
     { name: t("overview.tasks"), value: String((by["ENABLED"] ?? 0) + (by["DISABLED"] ?? 0)), href: link(["tasks"]) },
     { name: t("overview.disabled"), value: String(by["DISABLED"] ?? 0), href: link(["tasks"], { status: "DISABLED" }) },
@@ -104,7 +110,7 @@ function figuresOf(stats: Stats) {
     { name: t("overview.running"), value: String(queue?.jobs["running"] ?? 0), href: link(["queue"], { state: "RUNNING" }) },
     { name: t("overview.capacity"), value: queue ? `${queue.capacity.used + queue.capacity.reserved} / ${queue.capacity.total}` : "–", href: link(["queue"]) },
     { name: t("overview.due"), value: String(stats.governance?.jobs_due_count ?? 0), href: link(["governance"]) },
-    { name: t("overview.dead"), value: String(dead), href: link(["letters"], { surface: "governance" }), tone: dead ? ("bad" as const) : ("idle" as const) },
+    { name: t("overview.dead"), value: dead, href: link(["letters"]), tone: /[1-9]/.test(dead) ? ("bad" as const) : ("idle" as const) },
     { name: t("overview.nodes"), value: String(stats.nodes?.["nodes"] ?? 0), href: link(["nodes"]) },
   ];
 }
@@ -221,7 +227,7 @@ function Happening() {
 export function Overview() {
   const stats = useData<Stats>("api/v1/stats", { follows: ["TASK", "RUN", "JOB", "GOV_JOB", "NODE", "NODE_JOB"] });
   const running = useData<Page<Run>>("api/v1/runs?status=RUNNING&page_size=5", { follows: ["RUN"] });
-  const groups = useData<{ groups: Group[] }>("api/v1/dead-letters/groups?limit=5", { follows: ["RUN", "JOB", "GOV_JOB"] });
+  const groups = useData<{ groups: Group[]; next_cursor?: string | null }>("api/v1/dead-letters/groups?limit=50", { follows: ["RUN", "JOB", "GOV_JOB"] });
   const failed = useData<Page<Run>>("api/v1/runs?status=FAILED&page_size=5", { follows: ["RUN"] });
   const by = stats.data?.tasks?.by_status;
   const isEmpty = by !== undefined && Object.keys(by).length === 0;
@@ -229,7 +235,7 @@ export function Overview() {
     <>
       <Head title={t("nav.overview")}>{stats.data && <span class="muted">{stats.data.version} · {stats.data.store.kind}</span>}</Head>
       {stats.error && stats.data === null && <p class="problem" role="alert">✕ {stats.error.message}</p>}
-      {stats.data && <Figures rows={figuresOf(stats.data)} />}
+      {stats.data && <Figures rows={figuresOf(stats.data, deadOf(groups.data))} />}
       {isEmpty && <First />}
       {!isEmpty && <Charts />}
       <div class="columns">
@@ -241,7 +247,7 @@ export function Overview() {
         <Happening />
         {groups.data && groups.data.groups.length > 0 && (
           <Section title={t("overview.alerts")} aside={<a href={link(["letters"])}>{t("all")}</a>}>
-            <Facts rows={groups.data.groups.map((group) => [`${group.count}${group.is_capped ? "+" : ""} × ${say("surface", group.surface)}`, <a key={group.group} class="clip" href={link(["letters"], { surface: group.surface, error: group.error })}>{group.error}</a>])} />
+            <Facts rows={groups.data.groups.slice(0, 5).map((group) => [`${group.count}${group.is_capped ? "+" : ""} × ${say("surface", group.surface)}`, <a key={group.group} class="clip" href={link(["letters"], { surface: group.surface, error: group.error })}>{group.error}</a>])} />
           </Section>
         )}
         <Health />

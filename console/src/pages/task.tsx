@@ -82,6 +82,13 @@ function Trend({ runs }: { runs: Run[] }) {
   );
 }
 
+interface ResumeBill {
+  passed: number;
+  first_passed: string | null;
+  last_passed: string | null;
+  next_run_at: string | null;
+}
+
 function Actions({ task, reload }: { task: Task; reload: () => void }) {
   const isOn = task.status === "ENABLED";
   async function trigger() {
@@ -94,8 +101,19 @@ function Actions({ task, reload }: { task: Task; reload: () => void }) {
     reload();
   }
   async function pause() {
+    if (!isOn) return resume();
     await flip(!isOn);
-    tell(t(isOn ? "task.paused" : "task.resumed", { name: nameOf(task) }), () => flip(isOn));
+    tell(t("task.paused", { name: nameOf(task) }), () => flip(true));
+  }
+  async function resume() {
+    const bill = await get<ResumeBill>(`api/v1/tasks/${task.id}/resume-preview`);
+    const next = bill.next_run_at ? t("task.resume_next", { at: exact(bill.next_run_at) }) : t("task.resume_never");
+    const passed = bill.passed ? t("task.resume_passed", { count: bill.passed.toLocaleString("en-US"), first: exact(bill.first_passed ?? ""), last: exact(bill.last_passed ?? "") }) : "";
+    confirm({
+      text: [t("task.resume_sure", { name: nameOf(task) }), passed, next].filter(Boolean).join(" "),
+      verb: t("tasks.enable"),
+      does: async () => { await flip(true); tell(t("task.resumed", { name: nameOf(task) }), () => flip(false)); },
+    });
   }
   async function drop() {
     const runs = await get<Page<Run>>(`api/v1/tasks/${task.id}/runs?page_size=1`);

@@ -1,4 +1,5 @@
-"""Why, over HTTP: `/api/v1/tasks/{id}/explain` and `/api/v1/runs/{id}/explain` (B1)."""
+"""Why, over HTTP: `/api/v1/tasks/{id}/explain` and `/api/v1/runs/{id}/explain` (B1); and what
+enabling a task would do (B7)."""
 
 from typing import Annotated, Any
 
@@ -35,6 +36,21 @@ class TaskExplained(msgspec.Struct, frozen=True):
     decision: Decision | None
 
 
+class ResumePreview(msgspec.Struct, frozen=True):
+    """What enabling the task now would do; slots that passed meanwhile are not made up."""
+
+    task_id: int
+    status: str
+    disabled_at: str | None
+    passed: int
+    first_passed: str | None
+    last_passed: str | None
+    fires: int
+    next_run_at: str | None
+    fires_at: str | None
+    misfire_policy: str
+
+
 class RunExplained(msgspec.Struct, frozen=True):
     """Why the run is in its state. `waits_for` is null once it is finished."""
 
@@ -51,7 +67,7 @@ class RunExplained(msgspec.Struct, frozen=True):
 
 
 def routes(explainer: ExplainService) -> list[Route]:
-    """Both questions."""
+    """The questions."""
 
     async def explain_task(call: Call) -> TaskExplained:
         query: ExplainQuery = call.query
@@ -75,6 +91,21 @@ def routes(explainer: ExplainService) -> list[Route]:
             run=shown,
             next_run_at=show_time(why.next_run_at),
             decision=why.decision,
+        )
+
+    async def preview_resume(call: Call) -> ResumePreview:
+        task, bill = await explainer.preview_resume(call.params["id"])
+        return ResumePreview(
+            task_id=task.id,
+            status=task.status,
+            disabled_at=show_time(bill.disabled_at),
+            passed=bill.passed,
+            first_passed=show_time(bill.first_passed),
+            last_passed=show_time(bill.last_passed),
+            fires=bill.fires,
+            next_run_at=show_time(bill.next_slot_at),
+            fires_at=show_time(bill.fire_at),
+            misfire_policy=task.definition.misfire_policy,
         )
 
     async def explain_run(call: Call) -> RunExplained:
@@ -104,6 +135,15 @@ def routes(explainer: ExplainService) -> list[Route]:
             query=ExplainQuery,
             summary="Say why a task did, did not, or has not yet run",
             answers={200: TaskExplained},
+        ),
+        Route(
+            "GET",
+            "/api/v1/tasks/{id:int}/resume-preview",
+            preview_resume,
+            scope="tasks:read",
+            tags=("tasks",),
+            summary="Say what enabling a task would do",
+            answers={200: ResumePreview},
         ),
         Route(
             "GET",

@@ -92,4 +92,14 @@ _SERIES: Final[Words] = {
     "RunSeriesShown.mean_sec": Word("How long successes took on average.", [0.2, None]),
 }
 
-OUTLOOK: Final[Words] = {**_LEDGER, **_SIMULATE, **_FORECAST, **_SERIES}
+_RESUME: Final[Words] = {
+    "disabled_at": at("Since when it is disabled; null if it is enabled."),
+    "passed": Word("Slots that passed since; they are not made up.", 12),
+    "first_passed": at("The first of them."),
+    "last_passed": at("The last of them."),
+    "fires": Word("Runs that enabling it starts at once.", 0),
+    "ResumePreview.next_run_at": at("The slot that it is armed for then."),
+    "fires_at": at("When that slot fires, its jitter included."),
+}
+
+OUTLOOK: Final[Words] = {**_LEDGER, **_SIMULATE, **_FORECAST, **_SERIES, **_RESUME}

@@ -5,8 +5,7 @@ that fires every second costs as many steps as there are spans, however long the
 """
 
 from collections.abc import Iterable
-from itertools import pairwise
-from operator import add
+from operator import add, sub
 from typing import Final, NamedTuple
 
 import msgspec
@@ -114,10 +113,11 @@ def _count_even(chosen: Every, after: Instant, spans: Buckets) -> list[int]:
     anchor, every, since, width = chosen.anchor_at, chosen.every_us, spans.since, spans.width
     before = schedules.next_after(chosen, after)
     assert before is not None
-    first = (before - anchor) // every - 1
-    ends = range(since + width - 1 - anchor, spans.until - anchor, width)
-    numbers = [max(end // every, first) for end in ends]
-    return [here - there for there, here in pairwise([first, *numbers])]
+    at = (before - since) // width
+    ends = range(since + (at + 1) * width - 1 - anchor, spans.until - anchor, width)
+    numbers = [end // every for end in ends]
+    first = numbers[0] - (before - anchor) // every + 1
+    return [*([0] * at), first, *map(sub, numbers[1:], numbers)]
 
 
 def _count_each(chosen: Schedule, after: Instant, spans: Buckets) -> list[int]:
@@ -153,21 +153,24 @@ def add_up(
         else:
             found = count_slots(task, spans)
         _add(load, task, found)
+    for there in load.hosts.values():
+        load.counts = list(map(add, load.counts, there.counts))
     return load
 
 
 def _add(load: Load, task: ArmedTask, found: list[int]) -> None:
+    """Add a task's firings to its host's; only those of hosts that are not told apart to all."""
     load.tasks += 1
     firings = sum(found)
     if not firings:
         return
-    load.counts = list(map(add, load.counts, found))
     load.firings += firings
     heavy = HeavyTask(firings, task)
     load.heaviest = _keep(load.heaviest, heavy, HEAVIEST)
     there = load.hosts.get(task.host)
     if there is None and len(load.hosts) >= MAX_HOSTS:
         load.elsewhere += firings
+        load.counts = list(map(add, load.counts, found))
         return
     if there is None:
         there = load.hosts[task.host] = HostLoad([0] * len(found))

@@ -13,13 +13,14 @@ from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
 from ksana.domain.handover import HandedJob, job_id_of
 from ksana.domain.schedule import Schedule
-from ksana.domain.tasks import explain_runs, explain_tasks
+from ksana.domain.tasks import explain_runs, explain_tasks, resuming
 from ksana.domain.tasks.explain_runs import RunExplanation, RunFacts
 from ksana.domain.tasks.explain_tasks import SlotRun, TaskExplanation, TaskFacts
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.job_runs import is_waiting_for_job
 from ksana.domain.tasks.past_schedule import schedule_in_force
 from ksana.domain.tasks.records import Run, Task
+from ksana.domain.tasks.resuming import ResumeBill
 from ksana.ports.handover import NO_QUEUE, QueueJobs
 from ksana.ports.store import Store
 from ksana.ports.tasks.history import HistoryTx
@@ -71,6 +72,10 @@ class ExplainService:
         integer id."""
         return await self._store.read(explain_task, ref, at)
 
+    async def preview_resume(self, ref: TaskRef) -> tuple[Task, ResumeBill]:
+        """What enabling a living task now would do."""
+        return await self._store.read(preview_resume, ref)
+
     async def explain_run(self, ref: RunRef) -> RunInsight:
         """Explain a run as of now."""
         return await self._store.read(explain_run, ref, self._jobs)
@@ -106,6 +111,13 @@ def explain_task(tx: HistoryTx, ref: TaskRef, asked_at: Instant | None) -> TaskI
     return TaskInsight(
         task, at, slot, slot_run.run if slot_run else None, explain_tasks.explain_task(facts)
     )
+
+
+def preview_resume(tx: HistoryTx, ref: TaskRef) -> tuple[Task, ResumeBill]:
+    """Find when the task was disabled, and what passed since."""
+    task = find_task(tx, ref)
+    facts = tx.history.list_events_down("TASK", task.id, _NEWEST, EVENTS_PAGE)
+    return task, resuming.preview_resume(task, resuming.disabled_since(task, facts), tx.now)
 
 
 def _find_even_deleted(tx: HistoryTx, ref: TaskRef) -> Task:
