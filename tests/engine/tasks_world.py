@@ -31,6 +31,7 @@ from ksana.engine.tasks.queue_runs import QueueRuns
 from ksana.engine.tasks.rescue import RescueEngine
 from ksana.ports.caller import NOT_OURS, MaySend, Reply, Request, Timing, always
 from ksana.ports.events import Event
+from ksana.ports.store import WHOLE, Share
 from ksana.ports.tasks.runs import RunFilter
 from ksana.service.queue.handover import QueueHandover
 from ksana.service.queue.service import QueueService
@@ -161,6 +162,7 @@ class World:
         self.metrics = Quiet()
         self.is_alive = False
         self.generation = 0
+        self.share: Share = WHOLE
         self.nodes = ScriptedNodes(clock)
         self._is_draining = False
         self._names = 0
@@ -202,6 +204,7 @@ class World:
             self.metrics,
             batch_limit=500,
             poll_us=5 * SECOND,
+            share=lambda: self.share,
         )
         self.queue = QueueService(store, clock, Limits())
         jobs = QueueHandover(self.queue)

@@ -8,6 +8,7 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
 from ksana.engine.core.membership import LEASE, RENEW_EVERY, Membership
+from ksana.ports.store import WHOLE, Share
 from ksana.store.sql import open_store
 
 
@@ -41,11 +42,14 @@ async def test_the_others_on_a_shared_store_are_counted_while_they_live(
     renewing = asyncio.create_task(one.run())
     two = Membership(store, clock, "two", "host", "0")
     await two.join()
+    assert (one.share, two.share) == (WHOLE, Share(1, 2))
     await clock.advance(RENEW_EVERY)
     assert seen[0] == 0
     assert seen[-1] == 1
+    assert one.share == Share(0, 2)
     await clock.advance(LEASE)  # the other one never renews
     assert seen[-1] == 0
+    assert one.share == WHOLE
     renewing.cancel()
     await store.close()
 

@@ -5,6 +5,8 @@ import pytest
 from ksana.base.errors import ConflictError, NotFoundError
 from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.domain.tasks.records import Options, RetryPolicy
+from ksana.engine.tasks.firing import LEFT_FOR
+from ksana.ports.store import Share
 from ksana.ports.tasks.runs import RunFilter
 from tests.engine.tasks_world import World, answer, cron, data_of, every, once, task_of
 
@@ -291,6 +293,19 @@ async def test_a_hanging_host_holds_nobody_else_up(world: World) -> None:
     assert len(fast) == 100
     assert all((sent.at - world.clock.now()) % SECOND == 0 for sent in fast)
     assert world.caller.open == 16
+
+
+@pytest.mark.spec("C19", "X4")
+async def test_a_slot_of_another_instances_share_is_fired_when_that_one_does_not(
+    world: World,
+) -> None:
+    first = await world.add(task_of(once(world.clock.now() + 10 * SECOND), name="first"))
+    await world.add(task_of(once(world.clock.now() + 10 * SECOND), name="second"))
+    slot_at = world.clock.now() + 10 * SECOND
+    world.share = Share(first.id % 2, 2)  # the other instance is gone, and nobody knows yet
+    await world.clock.advance(12 * SECOND)
+    assert [sent.at - slot_at for sent in world.caller.sent] == [0, LEFT_FOR]
+    assert not await world.events("TASK_MISFIRED")
 
 
 @pytest.mark.spec("T16")

@@ -5,6 +5,7 @@ import pytest
 
 from ksana.base.instant import SECOND
 from ksana.domain.tasks.records import Options, RetryPolicy, Run
+from ksana.ports.store import WHOLE, Share
 from tests.engine.tasks_world import World, answer, every, once, task_of
 
 CROWD = 400
@@ -117,16 +118,21 @@ async def test_a_crowd_that_answers_is_not_held_up_by_the_mark(world: World) -> 
 
 
 @pytest.mark.spec("T14")
-async def test_how_many_are_held_ahead_is_asked_of_the_store_once_it_is_open(world: World) -> None:
+async def test_how_many_are_held_ahead_depends_on_who_else_could_take_them(world: World) -> None:
     class Late:
         sole = False
 
     late = Late()
-    world.delivery.dispatcher._store = late  # type: ignore[assignment]
-    shared = world.delivery.dispatcher.slot_budget()
-    late.sole = True
-    alone = world.delivery.dispatcher.slot_budget()
-    assert sum(shared.take("h") for _ in range(5000)) == 16 + 128
+    dispatcher = world.delivery.dispatcher
+    dispatcher._store = late  # type: ignore[assignment]
+    world.share = Share(1, 3)
+    shared = dispatcher.slot_budget()
+    world.share = WHOLE
+    nobody_else = dispatcher.slot_budget()
+    world.share, late.sole = Share(1, 3), True  # known once the store is open
+    alone = dispatcher.slot_budget()
+    assert sum(shared.take("h") for _ in range(5000)) == 16 + 1024
+    assert sum(nobody_else.take("h") for _ in range(5000)) == 16 + 4096
     assert sum(alone.take("h") for _ in range(5000)) == 16 + 4096
     world.delivery.dispatcher._store = world.store
 

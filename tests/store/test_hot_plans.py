@@ -28,6 +28,8 @@ CLASSES = [class_of("a", kind, 1, ()) for kind in ("x", "y")]
 PLANS: dict[str, tuple[str, ...]] = {
     "tasks.list_due": ("tasks_due",),
     "tasks.next_fire_at": ("tasks_due",),
+    "tasks.list_due_share": ("tasks_due",),
+    "tasks.next_fire_at_share": ("tasks_due",),
     "tasks.list_of": ("tasks",),
     "runs.list_ready": ("task_runs_ready",),
     "runs.list_wakes": ("task_runs_wake",),
@@ -74,6 +76,9 @@ VALUES: dict[str, Any] = {
     "now": 900 * SECOND,
     "now_at": 900 * SECOND,
     "limit": 50,
+    "mine": 1,
+    "of": 3,
+    "left_since": 800 * SECOND,
     "ids": [3, 5, 7],
     "task_ids": [1, 2],
     "task_id": 1,

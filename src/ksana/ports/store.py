@@ -24,7 +24,7 @@ nothing took effect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -47,6 +47,17 @@ class Instance(msgspec.Struct, frozen=True):
     stopped_at: Instant | None
     outage_from: Instant | None
     """When nobody else was alive at its start: since when. The outage ends at started_at."""
+
+
+class Share(msgspec.Struct, frozen=True, gc=False):
+    """Which part of what falls due is an instance's own: ids whose remainder by `of` is `mine`."""
+
+    mine: int = 0
+    of: int = 1
+
+
+WHOLE: Final = Share()
+"""The share of an instance that is alone."""
 
 
 class Instances(Protocol):

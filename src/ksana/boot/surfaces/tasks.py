@@ -209,6 +209,7 @@ def make_surface(core: CoreServices) -> Surface:
         batch_limit=limits.batch_limit,
         poll_us=limits.poll_interval_us,
         secrets=secrets,
+        share=lambda: core.membership.share,
     )
     queue_runs, node_runs = _make_job_runs(core, delivery, (metrics, history))
     rescue = RescueEngine(

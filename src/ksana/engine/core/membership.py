@@ -14,7 +14,7 @@ import structlog
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import SECOND, Micros
-from ksana.ports.store import Instance, Store, Tx
+from ksana.ports.store import WHOLE, Instance, Share, Store, Tx
 
 LEASE: Final[Micros] = 15 * SECOND
 RENEW_EVERY: Final[Micros] = 5 * SECOND
@@ -55,6 +55,9 @@ class Membership:
         self.generation = 0
         """Rises whenever the lease was lost and is held again: what was claimed before may be
         another's now."""
+        self.share: Share = WHOLE
+        """Which part of what falls due is ours, as of the last sign of life. Others may see it
+        otherwise for some seconds, so it says who does something first, never who alone may."""
 
     def is_held(self) -> bool:
         """Whether our lease is certain. False means: start nothing that another instance might take
@@ -76,7 +79,7 @@ class Membership:
     async def join(self) -> Instance:
         """Enter ourselves, or enter again after our row was removed."""
         asked_at = self._clock.boottime()
-        instance, peers = await self._store.transact(
+        instance, others = await self._store.transact(
             _register,
             self.instance_id,
             self._host,
@@ -86,7 +89,7 @@ class Membership:
             self._is_dead,
         )
         self._hold_until(asked_at + LEASE)
-        self._on_peers(peers)
+        self._see(others)
         return instance
 
     async def begin_drain(self) -> None:
@@ -114,7 +117,7 @@ class Membership:
         asked_at = self._clock.boottime()
         was_held = self.is_held()
         try:
-            is_known, peers = await self._store.transact(
+            is_known, others = await self._store.transact(
                 _renew, self.instance_id, LEASE, self._store.sole, self._is_draining
             )
         except UnavailableError as error:
@@ -123,13 +126,18 @@ class Membership:
             return False
         if is_known:
             self._hold_until(asked_at + LEASE)
-            self._on_peers(peers)
+            self._see(others)
             if not was_held:
                 _log.info("lease held again")
         else:
             _log.warning("this instance was forgotten by the store; entering again")
             await self.join()
         return True
+
+    def _see(self, others: list[str]) -> None:
+        """Take note of who else lives."""
+        self.share = divide_shares([*others, self.instance_id])[self.instance_id]
+        self._on_peers(len(others))
 
     def _hold_until(self, until: Micros) -> None:
         # Judged after the answer came: the old lease may have run out while the store was asked.
@@ -148,19 +156,25 @@ def _register(
     lease_us: Micros,
     sole: bool,
     is_dead: Callable[[Instance], bool],
-) -> tuple[Instance, int]:
+) -> tuple[Instance, list[str]]:
     others = _list_living_others(tx, instance_id)
     dead = tuple(one.id for one in others if is_dead(one))
-    return tx.instances.register(
-        instance_id, host, version, lease_us, sole, dead
-    ), 0 if sole else len(others) - len(dead)
+    living = [] if sole else [one.id for one in others if one.id not in dead]
+    return tx.instances.register(instance_id, host, version, lease_us, sole, dead), living
 
 
 def _renew(
     tx: Tx, instance_id: str, lease_us: Micros, sole: bool, is_draining: bool
-) -> tuple[bool, int]:
+) -> tuple[bool, list[str]]:
     is_known = tx.instances.renew_if_registered(instance_id, lease_us, is_draining)
-    return is_known, 0 if sole else len(_list_living_others(tx, instance_id))
+    others = [] if sole else _list_living_others(tx, instance_id)
+    return is_known, [one.id for one in others]
+
+
+def divide_shares(instance_ids: list[str]) -> dict[str, Share]:
+    """Disjoint shares that cover everything, the same for whoever sees the same instances."""
+    ids = sorted(set(instance_ids))
+    return {each: Share(place, len(ids)) for place, each in enumerate(ids)}
 
 
 def _list_living_others(tx: Tx, instance_id: str) -> list[Instance]:

@@ -21,11 +21,18 @@ from ksana.base.clock import Clock
 from ksana.base.instant import Instant, Micros
 from ksana.domain.tasks.records import NODE_PLACE, QUEUE_PLACE, ClaimedRun
 from ksana.engine.tasks.claimed_run import AttemptOver
-from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue, SlotBudget
+from ksana.engine.tasks.host_limits import (
+    ALONE,
+    SHARED,
+    CallSlots,
+    HostQueue,
+    Prefetch,
+    SlotBudget,
+)
 from ksana.engine.tasks.requests import Built, build_request, shown_reply
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.caller import NOT_OURS, Call, Caller, Reply, Timing
-from ksana.ports.store import Store
+from ksana.ports.store import Share, Store
 
 _RUN_ID: Final = attrgetter("run_id")
 
@@ -86,6 +93,11 @@ class InstanceLease(Protocol):
 
     def covers(self, generation: int) -> bool:
         """Whether what was claimed under this generation is certainly still ours."""
+        ...
+
+    @property
+    def share(self) -> Share:
+        """Which part of what falls due is this instance's own."""
         ...
 
 
@@ -156,8 +168,8 @@ class Dispatcher:
         generation = self._lease.generation
         if self.is_stopped or not self._lease.is_held():
             return SlotBudget({}, 0, 0)
-        mono, prefetch = self._clock.monotonic(), ALONE if self._store.sole else SHARED
-        by_host = {host: queue.room(mono) for host, queue in self._queues.items()}
+        mono, prefetch = self._clock.monotonic(), self._prefetch
+        by_host = {host: queue.room(mono, prefetch) for host, queue in self._queues.items()}
         by_host |= _NO_CALLS
         soon = {host: queue.soon(mono) - len(queue.waiting) for host, queue in self._queues.items()}
         total = max(self._workers * 64, prefetch.limit) - self.watermark.count_waiting()
@@ -170,7 +182,7 @@ class Dispatcher:
         queue, mono = self.queue_of(host), self._clock.monotonic()
         if not self._slots.has_slot(queue, mono):
             return 0, 0
-        return queue.room(mono), queue.soon(mono) - len(queue.waiting)
+        return queue.room(mono, self._prefetch), queue.soon(mono) - len(queue.waiting)
 
     def take(self, runs: list[ClaimedRun], watermark: int = 0) -> None:
         """Send runs that are ours as soon as there are slots. `watermark` was stored with them."""
@@ -226,9 +238,12 @@ class Dispatcher:
         if queue is None:
             if len(self._queues) >= MAX_IDLE_HOSTS:
                 self._forget_idle_queues()
-            prefetch = ALONE if self._store.sole else SHARED
-            queue = self._queues[host] = HostQueue(host, self._per_host, prefetch)
+            queue = self._queues[host] = HostQueue(host, self._per_host)
         return queue
+
+    @property
+    def _prefetch(self) -> Prefetch:
+        return ALONE if self._store.sole or self._lease.share.of == 1 else SHARED
 
     def _forget_idle_queues(self) -> None:
         idle = [

@@ -8,6 +8,9 @@ where they stand is read when they are due.
 A run for which a worker and a slot at its host are free is written RUNNING and claimed by us at
 once; the rest are written ready, for any instance to take. Nothing fires early: what is due is
 judged by the store's clock.
+
+Instances that share a store share what is due by the remainder of the task's id (`Share`), so that
+they do not race for the same rows. The shares say who is first; the compare-and-set says who wins.
 """
 
 from collections import OrderedDict
@@ -29,7 +32,7 @@ from ksana.engine.tasks.clock_steps import ClockSteps
 from ksana.engine.tasks.host_limits import SlotBudget
 from ksana.engine.tasks.run_writer import write_misfire, write_runs
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
-from ksana.ports.store import Store
+from ksana.ports.store import WHOLE, Share, Store
 from ksana.ports.tasks.tables import Advance, FindTask, TasksTx, find_no_task
 
 MOST_CACHED: Final = 16_384
@@ -89,6 +92,11 @@ FIRST_BATCH: Final = 100
 rest is fired."""
 
 
+LEFT_FOR: Final = 500 * MILLISECOND
+"""How late a task of another instance's share may be before anybody fires it: its instance may be
+gone, frozen or full."""
+
+
 class FiringMetrics(Protocol):
     """What firing counts."""
 
@@ -128,7 +136,9 @@ class FiringEngine:
         batch_limit: int,
         poll_us: int,
         secrets: TaskSecrets = CLEAR,
+        share: Callable[[], Share] = lambda: WHOLE,
     ) -> None:
+        """`share` tells which part of what is due is ours to fire at once."""
         self.steps = ClockSteps(store, clock, instance_id, self.hint)
         self._store = store
         self._secrets = secrets
@@ -138,6 +148,7 @@ class FiringEngine:
         self._deliver = deliver
         self._metrics = metrics
         self._batch_limit = batch_limit
+        self._share = share
         self._next_at: Instant | None = None
         self._stopped = False
         self._is_busy = False
@@ -170,6 +181,7 @@ class FiringEngine:
             self.cache.find,
             self._secrets,
             self.steps.windows,
+            self._share(),
         )
         self.steps.observe(fired.now, began, self._clock.monotonic())
         self.cache.add(fired.due)
@@ -199,10 +211,12 @@ def fire_due(
     find: FindTask = find_no_task,
     secrets: TaskSecrets = CLEAR,
     windows: ClockWindows = NO_WINDOWS,
+    share: Share = WHOLE,
 ) -> Fired:
-    """Fire everything that is due, up to `limit` tasks. `find` knows tasks by id and version."""
+    """Fire everything that is due and of our share, up to `limit` tasks, and what others left due
+    for too long. `find` knows tasks by id and version."""
     budget = budget.copy()  # the function may be run again
-    due = tx.task_due.list_due(tx.now, limit, find)
+    due = tx.task_due.list_due(tx.now, limit, find, share, tx.now - LEFT_FOR)
     fired = Fired([], set(), None, len(due) == limit, [], len(due), tx.now, due=due)
     if due:
         outages = tx.instances.list_outages(min(task.next_slot_at or tx.now for task in due))
@@ -230,7 +244,7 @@ def fire_due(
                 planned += [(task, run) for run in decision.runs]
         _write_planned(tx, planned, instance_id, budget, fired, secrets)
     if not fired.is_full:
-        fired.next_at = tx.task_due.next_fire_at()
+        fired.next_at = tx.task_due.next_fire_at(share, tx.now, LEFT_FOR)
     return fired
 
 

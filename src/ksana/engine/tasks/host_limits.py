@@ -2,7 +2,7 @@
 
 A claimed run waits in our memory for a call slot; one that is only ready waits in the store, for
 any instance. To keep a fast host busy some runs are prefetched: as many as the host will start
-within 0.4 s by its measured rate; where no other instance could take them, within 30 s, since one
+within 2 s by its measured rate; where no other instance could take them, within 30 s, since one
 that is ready costs another write before it starts. A host that hangs has a rate of zero, so nothing
 is claimed for it beyond its free slots.
 
@@ -34,7 +34,7 @@ class Prefetch(msgspec.Struct, frozen=True):
     limit: int
 
 
-SHARED: Final = Prefetch(128, 400 * MILLISECOND, 4096)
+SHARED: Final = Prefetch(1024, 2 * SECOND, 4096)
 ALONE: Final = Prefetch(4096, 30 * SECOND, 16_384)
 
 SOON: Final[Micros] = 100 * MILLISECOND
@@ -108,7 +108,6 @@ class HostQueue:
     """One host: the calls in flight, the claimed runs that wait here, and how fast it answers."""
 
     __slots__ = (
-        "_prefetch",
         "_quiet_since",
         "_window_count",
         "_window_ends",
@@ -122,8 +121,7 @@ class HostQueue:
         "waiting",
     )
 
-    def __init__(self, host: str, limit: int, prefetch: Prefetch = SHARED) -> None:
-        self._prefetch = prefetch
+    def __init__(self, host: str, limit: int) -> None:
         self.host = host
         self.limit = limit
         self.in_flight = 0
@@ -151,17 +149,17 @@ class HostQueue:
             self._roll(now_mono)
         self._window_count += 1
 
-    def room(self, now_mono: Micros) -> int:
+    def room(self, now_mono: Micros, prefetch: Prefetch) -> int:
         """How many more runs may be claimed for this host."""
         if now_mono >= self._window_ends:
             self._roll(now_mono)
         if self.is_slow:
-            prefetch = 0
+            ahead = 0
         elif not self.is_known:
-            prefetch = self._prefetch.unknown
+            ahead = prefetch.unknown
         else:
-            prefetch = min(int(self.rate * self._prefetch.window_us / 1e6), self._prefetch.limit)
-        return self.limit - self.in_flight + prefetch - len(self.waiting)
+            ahead = min(int(self.rate * prefetch.window_us / 1e6), prefetch.limit)
+        return self.limit - self.in_flight + ahead - len(self.waiting)
 
     def soon(self, now_mono: Micros) -> int:
         """How many of those that wait here are sent soon: as many as there are free slots, and as

@@ -6,11 +6,12 @@ from typing import Protocol
 
 import msgspec
 
-from ksana.base.instant import Instant
+from ksana.base.instant import Instant, Micros
 from ksana.domain.tasks.records import Definition, Task
 from ksana.ports.clock_steps import ClockStepTx
 from ksana.ports.dead_letters import DeadLetterTx
 from ksana.ports.pages import PageRows, Total
+from ksana.ports.store import WHOLE, Share
 from ksana.ports.tasks.runs import RunChanges, RunDue, RunLists, Runs
 
 
@@ -88,14 +89,24 @@ class Tasks(Protocol):
 class TaskDue(Protocol):
     """Where the schedules of tasks stand: which are due, and their slots claimed."""
 
-    def list_due(self, now: Instant, limit: int, find: FindTask = find_no_task) -> list[Task]:
-        """Armed tasks whose fire_at has come, earliest first, locked; rows another instance is at
-        are left out. Of a task that `find` knows with the version it has now only where it stands
-        is read."""
+    def list_due(
+        self,
+        now: Instant,
+        limit: int,
+        find: FindTask = find_no_task,
+        share: Share = WHOLE,
+        left_since: Instant = 0,
+    ) -> list[Task]:
+        """Armed tasks of a share whose fire_at has come, and others due since `left_since` or
+        earlier; earliest first, locked; rows another instance is at are left out. Of a task that
+        `find` knows with the version it has now only where it stands is read."""
         ...
 
-    def next_fire_at(self) -> Instant | None:
-        """When the next armed task is due; None if none is armed."""
+    def next_fire_at(
+        self, share: Share = WHOLE, now: Instant = 0, left_us: Micros = 0
+    ) -> Instant | None:
+        """When the next armed task is due; None if none is armed. One that is due and of another
+        share counts `left_us` later."""
         ...
 
     def advance_unchanged(self, advances: Sequence[Advance]) -> list[bool]:

@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 
-from ksana.base.instant import Instant
+from ksana.base.instant import Instant, Micros
 from ksana.domain.tasks.records import Definition, Task
+from ksana.ports.store import WHOLE, Share
 from ksana.ports.tasks.tables import Advance, FindTask, find_no_task
 from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.tasks.task_lists import KIND
@@ -149,8 +150,26 @@ class SqlTaskDue:
     def __init__(self, session: Session, _: Any) -> None:
         self._session = session
 
-    def list_due(self, now: Instant, limit: int, find: FindTask = find_no_task) -> list[Task]:
-        rows = self._session.all_as(DueRow, "tasks.list_due", now=now, limit=limit)
+    def list_due(
+        self,
+        now: Instant,
+        limit: int,
+        find: FindTask = find_no_task,
+        share: Share = WHOLE,
+        left_since: Instant = 0,
+    ) -> list[Task]:
+        if share.of == 1:
+            rows = self._session.all_as(DueRow, "tasks.list_due", now=now, limit=limit)
+        else:
+            rows = self._session.all_as(
+                DueRow,
+                "tasks.list_due_share",
+                now=now,
+                limit=limit,
+                mine=share.mine,
+                of=share.of,
+                left_since=left_since,
+            )
         # Each is looked up once: what is known may change meanwhile.
         known = [find(row.id, row.version) for row in rows]
         missing = [row.id for row, task in zip(rows, known, strict=True) if task is None]
@@ -163,9 +182,17 @@ class SqlTaskDue:
             for row, task in zip(rows, known, strict=True)
         ]
 
-    def next_fire_at(self) -> Instant | None:
-        row = self._session.one("tasks.next_fire_at")
-        return None if row is None else row[0]
+    def next_fire_at(
+        self, share: Share = WHOLE, now: Instant = 0, left_us: Micros = 0
+    ) -> Instant | None:
+        if share.of == 1:
+            row = self._session.one("tasks.next_fire_at")
+            return None if row is None else row[0]
+        row = self._session.one("tasks.next_fire_at_share", now=now, mine=share.mine, of=share.of)
+        assert row is not None
+        coming, of_ours, of_others = row
+        left_at = None if of_others is None else of_others + left_us
+        return min((at for at in (coming, of_ours, left_at) if at is not None), default=None)
 
     def advance_unchanged(self, advances: Sequence[Advance]) -> list[bool]:
         return self._session.run_each(

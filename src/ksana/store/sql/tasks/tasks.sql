@@ -73,6 +73,18 @@ SELECT id, version, next_slot_at, fire_at, runs_fired, last_run_at, last_status,
 FROM tasks WHERE fire_at <= :now
 ORDER BY fire_at LIMIT :limit {skip_locked}
 
+-- name: list_due_share
+-- The same of one instance's share, and of any share what has been due for too long.
+SELECT id, version, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error
+FROM tasks WHERE fire_at <= :now AND (id % :of = :mine OR fire_at <= :left_since)
+ORDER BY fire_at LIMIT :limit {skip_locked}
+
+-- name: next_fire_at_share
+-- When the next task is due; since when one of our share is, and since when any is.
+SELECT (SELECT MIN(fire_at) FROM tasks WHERE fire_at > :now),
+  (SELECT fire_at FROM tasks WHERE fire_at <= :now AND id % :of = :mine ORDER BY fire_at LIMIT 1),
+  (SELECT MIN(fire_at) FROM tasks WHERE fire_at <= :now)
+
 -- name: next_fire_at
 -- When the next task is due.
 SELECT MIN(fire_at) FROM tasks WHERE fire_at IS NOT NULL
