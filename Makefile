@@ -5,6 +5,9 @@ BIN := .venv/bin
 ARGS ?=
 # Two workers: the tests also start databases. `make test TEST_WORKERS=8 ARGS='-k queue'` on a big machine.
 TEST_WORKERS ?= 2
+# Of the random choice of faults in `make torture`: which one, and how many percent of them tests must notice.
+SEED ?= 1
+LEAST ?= 60
 PYTEST = $(BIN)/pytest -q -n $(TEST_WORKERS) --timeout 120
 
 .PHONY: help setup run test quick dev servers check lint types imports pytest bench torture mutants console docs walks conformance format dist ci
@@ -51,11 +54,12 @@ pytest: dev servers
 quick: dev ## The tests that need no server: a minute, on any machine
 	@HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-ci} $(PYTEST) -m "not slow" tests/unit tests/architecture tests/engine tests/api $(ARGS)
 
-torture: dev servers ## Every class of faults, the slow tests, the properties with many more examples; RECORD=1 writes the table into the docs
+torture: dev servers ## Every class of faults, the slow tests, the properties with many more examples, 200 faults in the code; RECORD=1 writes the table into the docs
 	@rm -f .venv/torture-figures.txt
 	@HYPOTHESIS_PROFILE=ci KSANA_TORTURE=.venv/torture.md KSANA_FIGURES=$(CURDIR)/.venv/torture-figures.txt RECORD=$(RECORD) \
 		$(PYTEST) --timeout 1800 -m "slow or fault" $(ARGS)
 	@if [ -d tests/properties ]; then HYPOTHESIS_PROFILE=torture $(PYTEST) --timeout 1800 tests/properties; fi
+	@nice $(BIN)/python -m tests.ground.code --sample 200 --seed $(SEED) --least $(LEAST)
 
 mutants: dev ## Break the program on purpose, one thing at a time; list what no test notices (ARGS='domain')
 	@if [ -z "$(ARGS)" ]; then nice $(BIN)/python -m tests.ground.guards && nice $(BIN)/python -m tests.ground.moves; fi

@@ -1,5 +1,6 @@
 """Every move of a run as a whole value: what it was, what it becomes, who is told."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -85,14 +86,14 @@ def test_a_ready_run_is_started_and_a_retry_is_another_attempt(
 
 
 @pytest.mark.parametrize(
-    ("change", "members"),
+    ("make", "members"),
     [
         (
-            changes.make_ready(a_run(status="RETRYING", next_retry_time=LATER)),
+            lambda: changes.make_ready(a_run(status="RETRYING", next_retry_time=LATER)),
             {"ready_host": "target", "next_retry_time": LATER},
         ),
         (
-            changes.promote(a_run(status="SCHEDULED")),
+            lambda: changes.promote(a_run(status="SCHEDULED")),
             {
                 "ready_host": "target",
                 "event": "RUN_PROMOTED",
@@ -100,12 +101,15 @@ def test_a_ready_run_is_started_and_a_retry_is_another_attempt(
             },
         ),
         (
-            changes.extend_deadline(a_run(status="CALLBACK_PENDING"), LATER),
+            lambda: changes.extend_deadline(a_run(status="CALLBACK_PENDING"), LATER),
             {"wake_at": LATER, "callback_deadline": LATER},
         ),
     ],
 )
-def test_a_step_leaves_state_and_token_alone(change: RunChange, members: dict[str, Any]) -> None:
+def test_a_step_leaves_state_and_token_alone(
+    make: Callable[[], RunChange], members: dict[str, Any]
+) -> None:
+    change = make()
     usual = {
         "ready_host": None,
         "wake_at": None,

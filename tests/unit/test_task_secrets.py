@@ -81,6 +81,10 @@ def test_masking_tells_secrets_from_other_texts() -> None:
     [
         (b"x secret-on", b"x ***"),
         (b"x secr", b"x ***"),
+        (b"x secre", b"x ***"),
+        (b"x secret", b"x ***"),
+        (b"x secret-", b"x ***"),
+        (b"x secret-o", b"x ***"),
         (b"x sec", b"x sec"),  # too short to be told
         (b"x secret-one", b"x ***"),
         (b"secret-on", b"***"),
