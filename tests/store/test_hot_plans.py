@@ -66,6 +66,7 @@ PLANS: dict[str, tuple[str, ...]] = {
     "core.get_event_row": ("event_packs",),
     "core.first_event_after": ("event_packs",),
     "core.list_oldest_events": ("event_packs",),
+    "core.list_bucket_shares": ("rollups_age",),
 }
 """The indexes that will do; a table's name stands for its primary key."""
 
@@ -96,6 +97,7 @@ VALUES: dict[str, Any] = {
     "addon_id": "a",
     "client_request_id": "r5",
     "low": 900,
+    "shares": "%@%",
     "part_id": "00000000-0000-7000-8000-000000000000",
     "entity_type": "JOB",
     "entity_id": "00000000-0000-7000-8000-000000000000",

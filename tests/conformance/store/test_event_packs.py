@@ -125,6 +125,29 @@ async def test_a_leases_events_are_found_by_the_lease_and_with_its_job(store: Sq
     ]
 
 
+@pytest.mark.spec("X11", "Q8")
+async def test_a_job_that_was_leased_before_packs_keeps_all_its_events(
+    store: SqlStore, database: Database
+) -> None:
+    [(job_id, lease_id)] = await run_jobs(store, 1)
+    named = [event.type for event in await store.read(read_events, job_id)]
+    rows = database.ask("SELECT MIN(id), MAX(id) FROM event_packs WHERE event_type = ''")
+    claim, release = rows[0]
+    # The claim's events as they were written before: each in a row of its own.
+    database.ask(f"UPDATE event_packs SET id = id + 100 WHERE id = {release}")
+    database.ask(f"DELETE FROM event_packs WHERE id = {claim}")
+    facts = [("JOB", job_id, "JOB_CLAIMED"), ("LEASE", lease_id, "LEASE_GRANTED")]
+    for place, fact in enumerate([*facts, ("JOB", job_id, "JOB_RUNNING")]):
+        values = ", ".join(f"'{word}'" for word in fact)
+        database.ask(
+            "INSERT INTO event_packs (id, ts, entity_type, entity_id, event_type, data_json)"
+            f" VALUES ({claim + place}, 1, {values}, '{{}}')"
+        )
+    assert [event.type for event in await store.read(read_events, job_id)] == named
+    of_lease = await list_all(store, entity_type="LEASE", entity_id=lease_id)
+    assert [event.type for event in of_lease] == ["LEASE_GRANTED", "LEASE_RELEASED"]
+
+
 @pytest.mark.spec("X11")
 async def test_pages_that_end_within_a_pack_show_every_event_once(store: SqlStore) -> None:
     many = [("TASK", 1, f"T{n % 3}") for n in range(3 * PLACES + 5)]

@@ -46,13 +46,13 @@ class Turns:
     def give(self, urgency: int, fairness_key: str | None) -> int:
         """The turn of one more job."""
         tails = self._tails
-        if urgency not in tails:
-            tails[urgency] = self._numbers.tail_turn(urgency)
-        tail = tails[urgency]
+        tail = tails.get(urgency)
+        if tail is None and urgency not in tails:
+            tail = tails[urgency] = self._numbers.tail_turn(urgency)
         if fairness_key is None:
-            turn = next_turn(False, None, tail, None)
             if tail is not None:
-                return turn  # the tail itself: nothing has moved
+                return tail  # nothing has moved
+            turn = next_turn(False, None, tail, None)
         else:
             head, place = self._head(urgency), (urgency, fairness_key)
             if place not in self._key_tails:
