@@ -167,6 +167,9 @@ class Engine:
     def hint(self, at: int | None) -> None:
         self.hinted.append(at)
 
+    def fire_all_until(self, at: int) -> None:
+        """The memory's signals are not live: it fires what it made itself."""
+
     def abort(self, run_id: int) -> None:
         self.aborted.append(run_id)
 

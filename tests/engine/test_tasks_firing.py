@@ -4,8 +4,11 @@ import pytest
 
 from ksana.base.errors import ConflictError, NotFoundError
 from ksana.base.instant import HOUR, MINUTE, SECOND
+from ksana.boot.task_hints import TaskHints
 from ksana.domain.tasks.records import Options, RetryPolicy
+from ksana.engine.core.signal_relay import SignalRelay
 from ksana.engine.tasks.firing import LEFT_FOR
+from ksana.ports.signals import NO_SIGNALS
 from ksana.ports.store import Share
 from ksana.ports.tasks.runs import RunFilter
 from tests.engine.tasks_world import World, answer, cron, data_of, every, once, task_of
@@ -306,6 +309,29 @@ async def test_a_slot_of_another_instances_share_is_fired_when_that_one_does_not
     await world.clock.advance(12 * SECOND)
     assert [sent.at - slot_at for sent in world.caller.sent] == [0, LEFT_FOR]
     assert not await world.events("TASK_MISFIRED")
+
+
+@pytest.mark.spec("C19", "X4")
+async def test_who_made_a_task_that_is_due_soon_fires_it_on_time_whoevers_share_it_is(
+    world: World,
+) -> None:
+    at = world.clock.now() + 2 * SECOND
+    task = await world.add(task_of(once(at)))
+    world.share = Share((task.id + 1) % 2, 2)
+    hints = TaskHints(
+        world.firing,
+        world.delivery,
+        SignalRelay(NO_SIGNALS, world.clock, is_shared=True),
+        world.clock,
+    )
+    hints.due(at)  # nobody can be told: its own instance may look seconds later
+    await world.clock.advance(3 * SECOND)
+    assert [sent.at for sent in world.caller.sent] == [at]
+    later = await world.add(task_of(once(at + 20 * SECOND), name="later"))
+    world.share = Share((later.id + 1) % 2, 2)
+    hints.due(at + 20 * SECOND)  # the others find that one by their polls
+    await world.clock.advance(20 * SECOND)
+    assert [sent.at for sent in world.caller.sent][1:] == [at + 20 * SECOND + LEFT_FOR]
 
 
 @pytest.mark.spec("T16")

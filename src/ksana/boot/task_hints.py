@@ -34,6 +34,8 @@ class TaskHints:
         self._firing.hint(at)
         if at is not None and at < self._clock.now() + TELL_WITHIN:
             self._signals.tell("tasks.due", str(at), _earlier)
+            if not self._signals.is_live:
+                self._firing.fire_all_until(at)
 
     def made(self, tasks: Sequence[Task]) -> None:
         self._firing.cache.add(tasks)

@@ -149,6 +149,7 @@ class FiringEngine:
         self._metrics = metrics
         self._batch_limit = batch_limit
         self._share = share
+        self._all_until: Instant = 0
         self._next_at: Instant | None = None
         self._stopped = False
         self._is_busy = False
@@ -160,6 +161,11 @@ class FiringEngine:
         if at is not None and (self._next_at is None or at < self._next_at):
             self._next_at = at
             self.pump.signal()
+
+    def fire_all_until(self, at: Instant) -> None:
+        """Fire whatever is due until then, of any share: a task was made here that its own instance
+        may not know of in time."""
+        self._all_until = max(self._all_until, at)
 
     def stop(self) -> None:
         """Fire nothing more: shutdown has begun."""
@@ -181,7 +187,7 @@ class FiringEngine:
             self.cache.find,
             self._secrets,
             self.steps.windows,
-            self._share(),
+            WHOLE if began_at <= self._all_until + LEFT_FOR else self._share(),
         )
         self.steps.observe(fired.now, began, self._clock.monotonic())
         self.cache.add(fired.due)
