@@ -6,6 +6,7 @@ The second takes the program as it is, and its figures: the time from the answer
 instance to the answer of a claim that waits on the other.
 """
 
+import contextlib
 import os
 import statistics
 import sys
@@ -108,6 +109,42 @@ class Pair:
         }
         answer = self.a.post("/scheduler/jobs", body)
         assert answer.status_code == 201, answer.text
+
+
+@pytest.mark.spec("X3", "X4")
+def test_postgresql_itself_wakes_who_waits_on_the_other_instance_and_its_loss_loses_nothing(
+    tmp_path: Path, postgres: Postgres
+) -> None:
+    name = postgres.create_database()
+    url = postgres.url(name)
+    with Pair(tmp_path, url, "memory", "-c", SLOW_POLLS, "serve") as pair:
+        wait_for(lambda: count_listeners(postgres, name) == 2, "both listen", within_s=20)
+        job, took = pair.wake(pair.claim, pair.submit)
+        assert job is not None
+        assert took < SOON_S
+    with Pair(tmp_path, url, "memory") as pair:
+        wait_for(lambda: count_listeners(postgres, name) == 2, "both listen", within_s=20)
+        ended = 0
+        for _ in range(3):  # whether they are back by then or not: the polls are the net
+            ended += count_listeners(postgres, name, "pg_terminate_backend(pid)")
+            job, took = pair.wake(pair.claim, pair.submit)
+            assert job is not None
+            assert took < SOON_S
+        assert ended >= 2
+    postgres.drop_database(name)
+
+
+def count_listeners(server: Postgres, name: str, each: str = "pid") -> int:
+    """How many connections listen for signals; `each` is done to each of them."""
+    with (
+        contextlib.closing(server.connect(name)) as connection,
+        contextlib.closing(connection.cursor()) as cursor,
+    ):
+        cursor.execute(
+            f"SELECT {each} FROM pg_stat_activity WHERE application_name = 'ksana signals'"
+            " AND datname = current_database() AND query LIKE 'LISTEN%'"
+        )
+        return len(cursor.fetchall())
 
 
 def set_gate(program: Program, state: str) -> None:

@@ -10,6 +10,7 @@ from ksana.base.ids import new_uid
 from ksana.fabric.memory.fabric import MemoryFabric
 from ksana.ports.fabric import Fabric
 from ksana.ports.inbox import InboxSettings
+from ksana.store.sql.core.postgres_signals import PostgresSignals
 
 KEYS_CHANGED: Final = "keys.changed"
 """The signal that API keys were made or revoked."""
@@ -26,6 +27,12 @@ def make_fabric(
     except ImportError:
         raise SetupError("coordination by Redis needs its driver: install ksana[redis]") from None
     return RedisFabric(url, instance_id, clock, key_prefix, inbox)
+
+
+def make_store_signals(url: str, instance_id: str) -> PostgresSignals | None:
+    """Signals by the store itself, for instances without Redis; None where it has no such way."""
+    scheme = url.partition(":")[0].partition("+")[0]
+    return PostgresSignals(url, instance_id) if scheme in ("postgresql", "postgres") else None
 
 
 async def tell_instances(url: str, key_prefix: str, clock: Clock, name: str) -> None:

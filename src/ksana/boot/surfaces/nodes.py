@@ -14,7 +14,7 @@ from ksana.api.nodes.sockets import SocketBounds
 from ksana.api.nodes.words import WORDS
 from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Instant
-from ksana.boot.fabrics import KEYS_CHANGED, make_fabric
+from ksana.boot.fabrics import KEYS_CHANGED, make_fabric, make_store_signals
 from ksana.boot.instance_identity import find_host
 from ksana.boot.settings.sections.nodes import NodeSettings
 from ksana.boot.surface import CoreServices, Surface
@@ -60,7 +60,10 @@ def make_surface(core: CoreServices) -> Surface:
         all_queued_bytes=settings.max_queued_bytes_all,
         frame_rate=settings.frame_rate,
     )
-    relay = SignalRelay(fabric.signals, core.clock, is_shared=fabric.is_shared)
+    by_store = None if fabric.is_shared else make_store_signals(core.settings.store.url, me)
+    relay = SignalRelay(
+        by_store or fabric.signals, core.clock, is_shared=by_store is not None or fabric.is_shared
+    )
     core.offers["signals"] = relay
 
     def follow_keys(_: str) -> None:
@@ -89,6 +92,7 @@ def make_surface(core: CoreServices) -> Surface:
         loops=(
             Loop("node-fabric", lambda: keep_open(fabric)),
             Loop("signals", relay.pump.run),
+            *([] if by_store is None else [Loop("store-signals", by_store.run)]),
             Loop("node-peers", peers.pump.run),
             Loop("redis-replicas", _make_replica_pump(core.clock, fabric).run),
             Loop("node-keys", keys.pump.run),

@@ -37,6 +37,11 @@ def _write_array(values: Sequence[Any], *, is_text: bool) -> str:
     return f"{{{','.join(map(_quote, values))}}}"
 
 
+def plain_url(url: str) -> str:
+    """The URL as the driver takes it."""
+    return re.sub(r"^postgres(?:ql)?(?:\+\w+)?://", "postgresql://", url)
+
+
 def _quote(text: str | None) -> str:
     if text is None:
         return "NULL"
@@ -152,7 +157,7 @@ class PostgresDialect:
 
     def __init__(self, url: str) -> None:
         self._types: dict[str, tuple[str, ...]] = {}
-        self._url = re.sub(r"^postgres(?:ql)?(?:\+\w+)?://", "postgresql://", url)
+        self._url = plain_url(url)
 
     def connect(self, read_only: bool) -> Any:
         psycopg = load_driver("psycopg", "postgres")
