@@ -246,6 +246,8 @@ export interface LedgerRow extends LedgerSums {
 }
 
 export interface Ledger {
+  from: string;
+  to: string;
   total: LedgerSums;
   tasks: LedgerRow[];
   next_cursor: string | null;

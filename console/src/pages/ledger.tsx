@@ -3,7 +3,7 @@ import { query } from "../api";
 import { useData } from "../data";
 import { t } from "../i18n";
 import { Empty, Head, Load, Pager, Section } from "../parts/basics";
-import { LedgerFigures, LedgerTable, Reasons, WindowTabs, useWindow } from "../parts/ledger";
+import { CountedTo, LedgerFigures, LedgerTable, Reasons, WindowTabs, useWindow } from "../parts/ledger";
 import { change, link, place } from "../route";
 import type { Ledger } from "../shapes";
 
@@ -23,7 +23,7 @@ export function LedgerPage() {
             <LedgerFigures of={page.total} />
             {Object.keys(page.total.skipped).length > 0 && <p class="muted">{t("ledger.skipped")}: <Reasons counts={page.total.skipped} kind="reason" /></p>}
             <Section title={t("nav.tasks")} aside={page.next_cursor || values["cursor"] ? t("ledger.page") : undefined}>
-              <LedgerTable rows={page.tasks} />
+              <LedgerTable rows={page.tasks} to={page.to} />
               <Pager cursor={values["cursor"]} next={page.next_cursor} change={change} />
             </Section>
           </>
@@ -43,6 +43,7 @@ export function TaskLedger({ id }: { id: number }) {
         {(page) => (
           <>
             <LedgerFigures of={page.total} />
+            <CountedTo row={page.tasks[0]} to={page.to} />
             {Object.keys(page.total.skipped).length > 0 && <p class="muted">{t("ledger.skipped")}: <Reasons counts={page.total.skipped} kind="reason" /></p>}
           </>
         )}

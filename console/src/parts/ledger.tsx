@@ -31,6 +31,12 @@ export function skippedOf(sums: LedgerSums): number {
   return Object.values(sums.skipped).reduce((sum, count) => sum + count, 0);
 }
 
+/** A page that has looked at enough ends in the midst of a task's window. */
+export function CountedTo({ row, to }: { row: LedgerRow | undefined; to: string }) {
+  if (!row || row.to === to) return null;
+  return <span class="state warn"><span class="mark" aria-hidden="true">!</span>{t("ledger.counted_to", { at: exact(row.to) })}</span>;
+}
+
 export function LedgerFigures({ of: sums }: { of: LedgerSums }) {
   return (
     <>
@@ -56,7 +62,7 @@ export function Reasons({ counts, kind }: { counts: Record<string, number>; kind
   return <span class="counts">{rows.map(([code, count]) => <span key={code}><Number of={count} /> {say(kind, code)}</span>)}</span>;
 }
 
-export function LedgerTable({ rows }: { rows: LedgerRow[] }) {
+export function LedgerTable({ rows, to }: { rows: LedgerRow[]; to: string }) {
   return (
     <table>
       <thead><tr><th>{t("runs.task")}</th><th class="right">{t("ledger.expected")}</th><th class="right">{t("ledger.fired")}</th><th class="wide">{t("runs.status")}</th><th class="wide">{t("ledger.skipped")}</th><th class="wide right" title={t("ledger.forgotten_hint")}>{t("ledger.forgotten")}</th><th class="wide right">{t("ledger.pending")}</th><th class="right">{t("ledger.missing")}</th></tr></thead>
@@ -65,6 +71,7 @@ export function LedgerTable({ rows }: { rows: LedgerRow[] }) {
           <tr key={`${row.task_id} ${row.from}`}>
             <td>
               {row.deleted ? <span class="muted">{row.name || row.job_id} ({t("ledger.deleted")})</span> : <a href={link(["tasks", row.task_id], { window: place.value.values["window"] })}>{row.name || row.job_id}</a>}
+              {" "}<CountedTo row={row} to={to} />
               {row.known_from && <span class="muted"> {t("ledger.known", { at: exact(row.known_from) })}</span>}
             </td>
             <td class="right"><Number of={row.expected} /></td>

@@ -22,7 +22,7 @@ MAX_FACTS: Final = 1_000
 FACTS_BEFORE: Final = 100
 PAGES_BACK: Final = 10
 """How far back the state of a task at the start of a window is looked for."""
-ROWS: Final = 50_000
+ROWS: Final = 20_000
 """Runs that one page looks at."""
 TASKS_LOOKED_AT: Final = 2_000
 """Tasks that one page looks at; those deleted before the window are passed over."""
