@@ -16,7 +16,7 @@ from ksana.domain.secrets import MASK
 from ksana.domain.tasks.records import QUEUE_PLACE, Run, Task, is_place
 from ksana.ports.pages import Place, Total
 from ksana.ports.tasks.runs import RunFilter
-from ksana.service.tasks.callbacks import final_status
+from ksana.service.tasks.callbacks import SHOWN_FINAL
 from ksana.service.tasks.runs import RunRef
 
 MAX_PAGE: Final = 10**9
@@ -289,7 +289,7 @@ def show_run(run: Run, task: Task | None) -> RunShown:
         start_time=show_time(run.start_time),
         end_time=show_time(run.end_time),
         status=run.status,
-        final_status=final_status(run.status),
+        final_status=SHOWN_FINAL.get(run.status),
         reason=run.reason,
         attempt=run.attempt,
         trigger=run.trigger,

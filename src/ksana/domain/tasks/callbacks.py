@@ -22,14 +22,15 @@ def end_by_callback(
     """A callback said SUCCESS or FAILED. It is taken in any unfinished state: also before the first
     call has returned, and between retries. A call still in flight loses its token."""
     if said == "SUCCESS":
+        reason = "CALLBACK_SAID_SUCCESS"
         return move(
             run,
             "CALLBACK_SUCCESS",
             now,
             new_token,
-            reason="CALLBACK_SAID_SUCCESS",
+            reason=reason,
             error=None,
-            data=facts(run, "CALLBACK_SAID_SUCCESS"),
+            data={"task_id": run.task_id, "from": run.status, "reason": reason},
             callback_data=data,
             frees_slot=run.is_counted and task.definition.concurrency_policy == "QUEUE",
         )

@@ -60,12 +60,10 @@ class Received(msgspec.Struct, frozen=True):
     method: str
 
 
-def final_status(status: str) -> str | None:
-    """The terminal status of a run as callers see it: CALLBACK_SUCCESS is SUCCESS; None while it
-    goes on."""
-    if status not in RUN.final:
-        return None
-    return "SUCCESS" if status == "CALLBACK_SUCCESS" else status
+SHOWN_FINAL: Final = {
+    status: "SUCCESS" if status == "CALLBACK_SUCCESS" else status for status in RUN.final
+}
+"""The terminal status of a run as callers see it; one that goes on is not here."""
 
 
 class CallbackService:
@@ -167,7 +165,7 @@ def _take(
                 "CALLBACK_IGNORED",
                 {"task_id": task.id, "status": run.status, "sent": status},
             )
-        return CallbackAnswer(run.id, final_status(run.status)), set()
+        return CallbackAnswer(run.id, SHOWN_FINAL.get(run.status)), set()
     _keep(tx, run, received, "RECEIVED")
     if status == "RUNNING":
         return _keep_waiting(tx, run, received.body), set()
@@ -186,9 +184,10 @@ def _mask(
         if options.sealed_by:
             definition = task_secrets.open(definition, task.job_id)
             options = definition.options
-        secrets = find_secrets(
-            definition.headers.items(), options.secret_headers, options.signing_secret
-        )
+        if definition.headers or options.signing_secret:
+            secrets = find_secrets(
+                definition.headers.items(), options.secret_headers, options.signing_secret
+            )
     with contextlib.suppress(SealError):
         if token is None and run.callback_hash is not None:
             token = task_secrets.find_token(run.uid, run.callback_hash)
@@ -248,4 +247,4 @@ def _end(tx: TasksTx, task: Task, run: Run, body: CallbackBody) -> tuple[Callbac
         raise ConflictError(
             "the run changed meanwhile: send the callback again", current={"status": run.status}
         )
-    return CallbackAnswer(run.id, final_status(change.new)), written.ready_hosts
+    return CallbackAnswer(run.id, SHOWN_FINAL.get(change.new)), written.ready_hosts
