@@ -20,9 +20,11 @@ SELECT
   (SELECT COUNT(*) FROM scheduler_job_runs WHERE position = 4),
   (SELECT COALESCE(SUM(running), 0) FROM queue_gauges),
   (SELECT COUNT(*) FROM scheduler_lease_runs WHERE state = 'ACTIVE'),
-  (SELECT active FROM queue_capacity WHERE id = 1),
+  (SELECT active FROM queue_capacity WHERE id = 1)
+    + (SELECT COALESCE(SUM(leases), 0) FROM queue_allotments),
   (SELECT COALESCE(SUM(cost_units), 0) FROM scheduler_lease_runs WHERE state = 'ACTIVE'),
   (SELECT used FROM queue_capacity WHERE id = 1)
+    - (SELECT COALESCE(SUM(units), 0) FROM queue_allotments)
 """
 
 

@@ -100,9 +100,11 @@ def sweep(tx: QueueTx, limit: int) -> Swept:
 def recount(tx: QueueTx, total: int) -> tuple[int, int]:
     """Compare the counters with what they count and put them right; answer how far the used units
     were off, and by how many leases. Both are 0 unless somebody changed the tables by hand."""
-    capacity = tx.capacity.lock(total)
+    capacity = tx.capacity.lock_whole(total)
     active, used = tx.capacity.sum_active()
     off = (capacity.used - used, capacity.active - active)
+    if off == (0, 0) and tx.capacity.list_held() and not tx.capacity.is_shared:
+        tx.capacity.write(capacity)  # set aside on another store, before its rows were copied
     if off != (0, 0):
         tx.capacity.write(msgspec.structs.replace(capacity, used=used, active=active))
         tx.events.append(

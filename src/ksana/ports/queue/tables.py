@@ -4,8 +4,9 @@ the leases, `tx.capacity` the units they share, `tx.gauges` what waits and runs 
 counted over time is the core's `tx.series`.
 
 Nothing here decides: values come from `domain.queue`, and a table answers what it found or how many
-rows its guard let through. None raises for a lost race. Locks are taken in one order: capacity,
-leases, jobs, gauges. Whoever admits units takes the capacity first.
+rows its guard let through. None raises for a lost race. Locks are taken in one order: the pool of
+capacity, allotments, leases, jobs, gauges; allotments that are drawn from or added to without the
+pool come last, and nobody waits for the pool then.
 """
 
 from collections.abc import Sequence
@@ -17,11 +18,13 @@ from ksana.base.instant import Instant
 from ksana.domain.queue.admission import Capacity
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.classes import JobClass
+from ksana.domain.queue.escrow import Standing
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, Lease, LeaseWithJob, ReadyJob
 from ksana.domain.queue.turns import TurnNumbers
 from ksana.ports.dead_letters import DeadLetterTx
 from ksana.ports.handover import HandoverTx
 from ksana.ports.pages import PageRows
+from ksana.ports.queue.capacity import CapacityTable
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.series import SeriesTx
 
@@ -142,6 +145,15 @@ class ClaimOutlook(msgspec.Struct, frozen=True, gc=False):
     """Changes when a class is added."""
 
 
+class ClaimOpening(msgspec.Struct, frozen=True, gc=False):
+    """What a claim that expects jobs finds: the capacity either held, or as it stands."""
+
+    outlook: ClaimOutlook
+    ready: list[ReadyJob]
+    capacity: Capacity | None
+    standing: Standing | None = None
+
+
 class JobOrderTable(TurnNumbers, Protocol):
     """Which jobs are next: the ready ones in order, the scheduled ones that are due, claims that
     ran out. Reads only, and locks. The numbers of turns (see `TurnNumbers`) count what this
@@ -152,11 +164,12 @@ class JobOrderTable(TurnNumbers, Protocol):
         ...
 
     def open_claim(
-        self, class_id: int | None, limit: int, total: int | None
-    ) -> tuple[ClaimOutlook, Capacity | None, list[ReadyJob]]:
-        """The outlook, the capacity, held (only with a total), and the next ready jobs of a class
-        or of any, held like `take_ready`: in this order, and in one answer. For a claim that
-        expects to find some."""
+        self, class_id: int | None, limit: int, total: int | None, is_held: bool
+    ) -> ClaimOpening:
+        """The outlook, the capacity (only with a total) and the next ready jobs of a class or of
+        any, held like `take_ready`: in this order, and in one answer. For a claim that expects to
+        find some. Where the store is shared and the capacity need not be held, it is only looked
+        at."""
         ...
 
     def list_due(self, limit: int) -> list[DueJob]:
@@ -311,39 +324,6 @@ class LeaseTable(Protocol):
     def expire(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         """Leases become EXPIRED with these changes. Guard: active, and this token. That they ran
         out was found when they were locked. `is_held`: as for the moves of jobs."""
-        ...
-
-
-class CapacityTable(Protocol):
-    """The one row of capacity."""
-
-    def lock(self, total: int) -> Capacity:
-        """The capacity, held until the end of the transaction."""
-        ...
-
-    def read(self, total: int) -> Capacity:
-        """The capacity as last committed."""
-        ...
-
-    def write(self, capacity: Capacity) -> None:
-        """Write the capacity, under its lock."""
-        ...
-
-    def free(self, units: int, leases: int) -> None:
-        """Give units back, with the end of so many leases. Needs no lock: it is written last,
-        relative to what is there."""
-        ...
-
-    def drop_reserve(self, job_id: str) -> None:
-        """Units kept for this job are free again."""
-        ...
-
-    def sum_of_addon(self, addon_id: str) -> int:
-        """Units held by an addon's active leases."""
-        ...
-
-    def sum_active(self) -> tuple[int, int]:
-        """(leases, units) of the active leases, counted."""
         ...
 
 

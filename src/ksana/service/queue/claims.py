@@ -11,9 +11,10 @@ import msgspec
 from ksana.base.ids import new_ordered_uuids, new_tokens
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.domain.queue import changes, effects
-from ksana.domain.queue.admission import Capacity, Limits, admit_ready
+from ksana.domain.queue.admission import Admission, Capacity, Limits, admit_ready
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.classes import JobClass, Wants, accepts
+from ksana.domain.queue.escrow import Standing, deal, draw, own_capacity, should_gather
 from ksana.domain.queue.jobs import Job, Lease, ReadyJob
 from ksana.engine.queue.job_writer import write_held
 from ksana.engine.queue.leasing import promote_due
@@ -37,6 +38,8 @@ class Claim(msgspec.Struct, frozen=True):
     limit: int = 1
     has_lease: bool = False
     ttl_sec: float = 30
+    can_wait: bool = False
+    """Whether it comes again if it gets nothing now."""
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -48,6 +51,8 @@ class Claimed(msgspec.Struct, frozen=True):
     until: Instant = 0
     """When the claim, or the leases, run out."""
     has_leases: bool = False
+    may_have_more: bool = False
+    """It got nothing, and others hold units that they may not need: come again in a moment."""
 
     @property
     def jobs(self) -> list[Job]:
@@ -64,6 +69,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 NOTHING: Final = Claimed()
+LATER: Final = Claimed(may_have_more=True)
 
 
 class _Filter:
@@ -140,7 +146,7 @@ def claim_together(
     for (wants, has_lease), places in groups.items():
         alike = [claims[place] for place in places]
         take = _lease if has_lease else _claim
-        for place, one in zip(places, take(tx, wants, alike, cache, limits), strict=False):
+        for place, one in zip(places, take(tx, wants, alike, cache, limits), strict=True):
             claimed[place] = one
     return claimed
 
@@ -149,17 +155,17 @@ def _claim(
     tx: QueueTx, wants: Wants, claims: Sequence[Claim], cache: JobClassCache, limits: Limits
 ) -> list[Claimed]:
     limit = sum([claim.limit for claim in claims])
-    _, _, jobs = _open(tx, wants, limit, cache, None)
+    jobs = _open(tx, wants, limit, cache, None).ready
     cache.note_found(wants, bool(jobs))
     if not jobs:
-        return []
+        return [NOTHING] * len(claims)
     until = tx.now + limits.claim_ttl_us
     handed_out: list[Claimed] = []
     for claim, share in _share_out(claims, jobs):
         claimed = changes.claim_jobs(share, new_tokens(len(share)), claim.worker_id, until)
         handed_out.append(Claimed(taken=share, changes=claimed, at=tx.now, until=until))
     write_held(tx, [change for one in handed_out for change in one.changes])
-    return handed_out
+    return handed_out + [NOTHING] * (len(claims) - len(handed_out))
 
 
 def _share_out(
@@ -174,34 +180,48 @@ def _share_out(
         start += claim.limit
 
 
+class _Opened(msgspec.Struct, frozen=True):
+    """What a claim goes on with: the mark of the classes, the next jobs, held, and the capacity,
+    held or as it stands. Neither: there is nothing to be had."""
+
+    mark: tuple[int, int]
+    ready: list[ReadyJob]
+    capacity: Capacity | None = None
+    standing: Standing | None = None
+
+
 def _open(
-    tx: QueueTx, wants: Wants, limit: int, cache: JobClassCache, total: int | None
-) -> tuple[tuple[int, int], Capacity | None, list[ReadyJob]]:
-    """The mark of the classes, the capacity (held, if a total is given), and the next jobs. Asked
-    at once where jobs are to be expected, else only if there is something to be had."""
+    tx: QueueTx, wants: Wants, limit: int, cache: JobClassCache, limits: Limits | None
+) -> _Opened:
+    """Find the next jobs and, with limits, the capacity: asked for at once where jobs are to be
+    expected, else only if there is something to be had."""
+    total = None if limits is None else limits.total
+    # What an addon holds of its share is known only to whoever holds the capacity.
+    is_held = limits is not None and (bool(limits.shares) or not tx.capacity.is_shared)
     expected = cache.expect(wants)
     if expected is not None and (len(expected) == 1 or len(expected) == len(cache.classes)):
         is_any = len(expected) == len(cache.classes)
-        outlook, capacity, jobs = tx.job_order.open_claim(
-            None if is_any else expected[0], limit, total
-        )
+        opening = tx.job_order.open_claim(None if is_any else expected[0], limit, total, is_held)
+        outlook, jobs = opening.outlook, opening.ready
         class_ids = cache.choose(tx, wants, outlook.classes)
         if outlook.has_due or class_ids != expected:
             # What has come due, or is of a new class, may be before what was taken.
             promote_due(tx, PROMOTE)
             jobs = _take(tx, class_ids, limit, cache)
-        return outlook.classes, capacity, jobs
+        return _Opened(outlook.classes, jobs, opening.capacity, opening.standing)
     outlook = tx.job_order.outlook()
     if outlook.has_due:
         promote_due(tx, PROMOTE)
     class_ids = cache.choose(tx, wants, outlook.classes)
     if total is None:
-        return outlook.classes, None, _take(tx, class_ids, limit, cache)
-    # Everybody who leases or releases waits for the capacity's lock: do not take it to learn that
-    # there is nothing to do.
+        return _Opened(outlook.classes, _take(tx, class_ids, limit, cache))
+    # Everybody who leases waits for the capacity's lock: do not take it to learn that there is
+    # nothing to do.
     if outlook.used >= total or not tx.job_order.has_ready(class_ids):
-        return outlook.classes, None, []
-    return outlook.classes, tx.capacity.lock(total), _take(tx, class_ids, limit, cache)
+        return _Opened(outlook.classes, [])
+    capacity = tx.capacity.lock(total) if is_held else None
+    standing = None if is_held else tx.capacity.look(total)
+    return _Opened(outlook.classes, _take(tx, class_ids, limit, cache), capacity, standing)
 
 
 def _take(
@@ -220,15 +240,83 @@ def _lease(
 ) -> list[Claimed]:
     """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED."""
     limit = sum([claim.limit for claim in claims])
-    mark, capacity, ready = _open(tx, wants, limit, cache, limits.total)
+    opened = _open(tx, wants, limit, cache, limits)
+    taken = _grant_alone(tx, wants, claims, opened, cache)
+    empty = NOTHING if taken is None else LATER
+    if taken is None:
+        taken = _grant_at_home(tx, wants, limit, opened, cache, limits)
+    cache.note_found(wants, bool(taken))
+    handed_out = _start(tx, claims, taken)
+    return handed_out + [empty] * (len(claims) - len(handed_out))
+
+
+def _grant_alone(
+    tx: QueueTx, wants: Wants, claims: Sequence[Claim], opened: _Opened, cache: JobClassCache
+) -> Sequence[ReadyJob] | None:
+    """Admit jobs within the units that are set aside for this instance. None: the capacity must be
+    held."""
+    limit = sum([claim.limit for claim in claims])
+    standing, instance, now = opened.standing, tx.capacity.instance, tx.now
+    if standing is None:
+        return None
+    own = own_capacity(standing, instance, now)
+    if own is None:
+        return None
+    admission = _admit(tx, wants, limit, opened, cache, Limits(own.total), own)
+    jobs = admission.admitted
+    full = sum(len(share) == claim.limit for claim, share in _share_out(claims, jobs))
+    is_patient = bool(jobs) and all(claim.can_wait for claim in claims[full:])
+    if admission.has_reserved or (
+        admission.has_refused and should_gather(standing, instance, now, is_patient=is_patient)
+    ):
+        return None
+    if jobs:
+        units = sum([job.cost_units for job in jobs])
+        tx.capacity.draw(draw(standing.of_instance(instance), tx.capacity.shard, units), len(jobs))
+    return jobs
+
+
+def _grant_at_home(
+    tx: QueueTx,
+    wants: Wants,
+    limit: int,
+    opened: _Opened,
+    cache: JobClassCache,
+    limits: Limits,
+) -> Sequence[ReadyJob]:
+    """Admit jobs within the whole capacity, held, and set aside what is left."""
+    capacity = opened.capacity
     if capacity is None:
-        cache.note_found(wants, False)
-        return []
+        if opened.standing is None:
+            return ()
+        capacity = tx.capacity.lock(limits.total)
+    admission = _admit(tx, wants, limit, opened, cache, limits, capacity)
+    capacity = admission.capacity
+    if admission.admitted or admission.has_reserved:
+        dealt: dict[int, int] = {}
+        if opened.standing is not None:
+            place = tx.capacity
+            dealt = deal(capacity, place.list_held(), place.shard, place.instance, tx.now)
+        tx.capacity.write(capacity, dealt)
+    return admission.admitted
+
+
+def _admit(
+    tx: QueueTx,
+    wants: Wants,
+    limit: int,
+    opened: _Opened,
+    cache: JobClassCache,
+    limits: Limits,
+    capacity: Capacity,
+) -> Admission:
     taken: list[ReadyJob] = []
-    has_reserved = False
+    has_refused = has_reserved = False
+    ready = opened.ready
     for is_last in (False, True):
         admission = admit_ready(capacity, ready, tx.now, limits, partial(_sum_of_addon, tx, taken))
         capacity = admission.capacity
+        has_refused = has_refused or admission.has_refused
         has_reserved = has_reserved or admission.has_reserved
         taken += admission.admitted
         free = capacity.total - capacity.used
@@ -238,12 +326,9 @@ def _lease(
         most = free if wants.max_cost_units is None else min(free, wants.max_cost_units)
         smaller = msgspec.structs.replace(wants, max_cost_units=most)
         held = {job.seq for job in taken}
-        ready = _take(tx, cache.choose(tx, smaller, mark), limit, cache)
+        ready = _take(tx, cache.choose(tx, smaller, opened.mark), limit, cache)
         ready = [job for job in ready if job.seq not in held][: limit - len(taken)]
-    cache.note_found(wants, bool(taken))
-    if taken or has_reserved:
-        tx.capacity.write(capacity)
-    return _start(tx, claims, taken)
+    return Admission(capacity, taken, has_refused, has_reserved)
 
 
 def _sum_of_addon(tx: QueueTx, taken: Sequence[ReadyJob], addon_id: str) -> int:

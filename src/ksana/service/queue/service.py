@@ -16,6 +16,7 @@ from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.changes import SCHEDULED, JobChange
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.effects import wake_after
+from ksana.domain.queue.escrow import IDLE
 from ksana.domain.queue.jobs import Job, Lease, LeasedJob, NewJob
 from ksana.engine.core.long_poll import LongPoll
 from ksana.engine.queue.claims import ClaimPoll, notify_of, wait_for_jobs
@@ -167,10 +168,17 @@ class QueueService:
         if wait_us <= 0:
             return await self._claims.add(claim, claim.limit)
         until = self._clock.now() + wait_us
+        claim = msgspec.structs.replace(claim, can_wait=True)
         with wait_for_jobs(self.poll, claim.wants, claim.has_lease) as waiter:
             while True:
                 claimed = await self._claims.add(claim, claim.limit)
-                if claimed.taken or not await self.poll.wait(waiter, until) or is_gone():
+                if claimed.taken:
+                    return claimed
+                again_at = until
+                if claimed.may_have_more:
+                    again_at = min(until, self._clock.now() + IDLE)
+                is_woken = await self.poll.wait(waiter, again_at)
+                if is_gone() or not (is_woken or self._clock.now() < until):
                     return claimed
 
     def _claim_together(self, tx: QueueTx, claims: Sequence[Claim]) -> list[Claimed]:

@@ -159,6 +159,14 @@ class Session:
             self._later += self._dialect.require(self._cursor, statement.sql, bound)
         return len(rows)
 
+    def contend_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
+        """The same for rows that others may have changed since they were read, on a network
+        database only: if a guard says no the transaction is run again."""
+        self.wrote = True
+        statement = self._statements[name]
+        bound = self._bind_rows(statement, columns, rows)
+        self._later += self._dialect.require(self._cursor, statement.sql, bound, is_race=True)
+
     def _run_rows_later(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> None:
         if rows:
             self.wrote = True
@@ -204,6 +212,11 @@ class Session:
         statement = self._statements[name]
         self._cursor.execute(bulk.fold(statement.sql), statement.bind(params))
         return _decoder_of(kind)(self._cursor.fetchone()[0])  # type: ignore[no-any-return]
+
+    @property
+    def origin(self) -> int:
+        """Tells the sessions of one opened store from those of another in this process."""
+        return id(self._dialect)
 
     def filtered(self, name: str, filters: Mapping[str, Any], /, **params: Any) -> list[Row]:
         """Read all rows that meet the declared conditions whose value is not None."""

@@ -1,52 +1,149 @@
-"""The one row of capacity in SQL, and what the active leases hold of it."""
+"""The capacity in SQL: the pool, one row, and on a shared store the allotments of the instances'
+connections, a row each. What the active leases hold is counted from them."""
 
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
+import msgspec
+
+from ksana.base.ids import new_token
+from ksana.base.instant import Instant
 from ksana.domain.queue.admission import Capacity
+from ksana.domain.queue.escrow import GONE, Allotment, Draw, Standing, gather
 from ksana.store.sql.core.session import Row, Session
+
+_PROCESS: Final = new_token() >> 8 << 4
+"""Tells the rows of this process from those of others."""
+
+_ALLOTMENT: Final = ("shard", "instance", "units", "leases", "now_at", "era")
+_DRAW: Final = ("units", "leases", "now_at", "shard", "era")
 
 
 class SqlCapacity:
-    """`queue_capacity`."""
+    """`queue_capacity` and `queue_allotments`."""
 
     flush_order = -1  # the capacity before the counts
 
-    def __init__(self, session: Session, _: Any) -> None:
+    def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
+        self._now: Instant = tx.now
+        self.is_shared = not session.is_embedded
+        self.instance = _PROCESS ^ session.origin
+        self.shard = _PROCESS ^ id(session)
         self._freed = (0, 0)
+        self._drawn: dict[tuple[int, int], tuple[int, int]] = {}
+        """(units, leases) by shard and era."""
+        self._held: list[Allotment] | None = None
+        """The allotments, while this transaction holds the pool and with it all of them."""
 
     def lock(self, total: int) -> Capacity:
-        self.flush()
-        return capacity_of(total, self._session.one("queue.lock_capacity"))
+        if not self.is_shared:
+            self.flush()
+            return _capacity_of(total, self._session.one("queue.lock_capacity"))
+        return self.lock_whole(total)
+
+    def lock_whole(self, total: int) -> Capacity:
+        if self._drawn or self._freed != (0, 0):
+            # The pool before any allotment: whoever has the pool waits for these.
+            self._session.one("queue.lock_capacity")
+            self.flush()
+        pool, rows = self._session.ask([("queue.lock_capacity", {}), ("queue.lock_allotments", {})])
+        return self.bring_home(total, pool, rows)
+
+    def bring_home(self, total: int, pool: list[Row], rows: Iterable[Row]) -> Capacity:
+        """The capacity by the rows of the pool and of the allotments, all held."""
+        self._held = [Allotment(*row) for row in rows]
+        return gather(_capacity_of(total, pool[0] if pool else None), self._held)
+
+    def look(self, total: int) -> Standing:
+        return self.standing_of(
+            total,
+            *self._session.ask([("queue.get_pool", {}), ("queue.list_allotments", {})]),
+        )
+
+    def standing_of(self, total: int, pool: list[Row], rows: Iterable[Row]) -> Standing:
+        """What stands in the pool and the allotments, less what this transaction has drawn."""
+        drawn = {shard: units for (shard, _), (units, _) in self._drawn.items()}
+        allotments = [Allotment(*row) for row in rows]
+        if drawn:
+            allotments = [
+                msgspec.structs.replace(one, units=one.units - drawn.get(one.shard, 0))
+                for one in allotments
+            ]
+        return Standing(_capacity_of(total, pool[0] if pool else None), allotments)
 
     def read(self, total: int) -> Capacity:
-        return capacity_of(total, self._session.one("queue.get_capacity"))
+        return _capacity_of(total, self._session.one("queue.get_capacity"))
 
-    def write(self, capacity: Capacity) -> None:
+    def list_held(self) -> list[Allotment]:
+        return list(self._held or ())
+
+    def write(self, capacity: Capacity, dealt: Mapping[int, int] | None = None) -> None:
+        dealt, era = dealt or {}, new_token()
         self._session.run_later(
             "queue.set_capacity",
-            used=capacity.used,
+            used=capacity.used + sum(dealt.values()),
             active=capacity.active,
             reserved_units=capacity.reserved_units,
             reserved_for=capacity.reserved_for,
             reserved_urgency=capacity.reserved_urgency,
             reserved_until=capacity.reserved_until,
         )
+        held = {one.shard: one for one in self._held or ()}
+        changed = [
+            (
+                shard,
+                held[shard].instance if shard in held else self.instance,
+                units,
+                0,
+                self._now,
+                era,
+            )
+            for shard, units in sorted(dealt.items())
+        ]
+        gone: list[tuple[int]] = []
+        for one in held.values():
+            if one.shard in dealt:
+                continue
+            if one.seen_at <= self._now - GONE:
+                gone.append((one.shard,))
+            elif one.units or one.leases:
+                changed.append((one.shard, one.instance, 0, 0, self._now, era))
+        self._session.run_rows_later("queue.set_allotment", _ALLOTMENT, changed)
+        self._session.run_rows_later("queue.delete_allotment", ("shard",), gone)
+
+    def draw(self, drawn: Sequence[Draw], leases: int) -> None:
+        self._session.wrote = True
+        for one in drawn:
+            before = self._drawn.get((one.shard, one.era), (0, 0))
+            self._drawn[one.shard, one.era] = before[0] + one.units, before[1] + leases
+            leases = 0  # all of them are counted with the first
 
     def free(self, units: int, leases: int) -> None:
         self._session.wrote = True
         self._freed = self._freed[0] + units, self._freed[1] + leases
 
     def flush(self) -> None:
-        """Give back what was gathered: at the end, because from here on others wait for us."""
-        units, leases = self._freed
-        if leases:
-            self._freed = (0, 0)
+        """Write what was gathered: at the end, because from here on others wait for us. Allotments
+        in the order of their shards, as those do who hold the pool."""
+        drawn, self._drawn = self._drawn, {}
+        if drawn:
+            rows = [(*taken, self._now, *key) for key, taken in sorted(drawn.items())]
+            self._session.contend_rows("queue.draw_allotment", _DRAW, rows)
+        (units, leases), self._freed = self._freed, (0, 0)
+        if not leases:
+            return
+        if self.is_shared and self._held is None:
+            row = (self.shard, self.instance, units, -leases, self._now, self._now)
+            self._session.run_rows_later("queue.add_to_allotment", _ALLOTMENT, [row])
+        else:
             self._session.run_later("queue.free_capacity", units=units, leases=leases)
 
     def forget(self) -> None:
         """Drop what was gathered."""
         self._freed = (0, 0)
+        self._drawn = {}
+        self._held = None
 
     def drop_reserve(self, job_id: str) -> None:
         self._session.run_later("queue.drop_reserve", job_id=job_id)
@@ -61,7 +158,7 @@ class SqlCapacity:
         return int(row[0]), int(row[1])
 
 
-def capacity_of(total: int, row: Row | None) -> Capacity:
-    """The capacity by its row."""
+def _capacity_of(total: int, row: Row | None) -> Capacity:
     assert row is not None, "the capacity row is missing: the migration writes it"
-    return Capacity(total, *row)
+    used, active, *reserved = row
+    return Capacity(total, int(used), int(active), *reserved)

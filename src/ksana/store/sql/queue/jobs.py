@@ -9,14 +9,13 @@ import msgspec
 
 from ksana.base.ids import new_token
 from ksana.base.instant import Instant
-from ksana.domain.queue.admission import Capacity
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, ReadyJob
-from ksana.ports.queue.tables import ClaimOutlook, QueueDue, QueueGauges
+from ksana.ports.queue.tables import ClaimOpening, ClaimOutlook, QueueDue, QueueGauges
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Question, Row, Session
 from ksana.store.sql.core.walks import walk_ended
-from ksana.store.sql.queue.capacity import SqlCapacity, capacity_of
+from ksana.store.sql.queue.capacity import SqlCapacity
 
 _COLUMNS: Final = (
     "job_id",
@@ -202,25 +201,34 @@ class SqlJobOrder:
         return _outlook_of(self._jobs.session.one("queue.claim_outlook", now_at=self._now))
 
     def open_claim(
-        self, class_id: int | None, limit: int, total: int | None
-    ) -> tuple[ClaimOutlook, Capacity | None, list[ReadyJob]]:
+        self, class_id: int | None, limit: int, total: int | None, is_held: bool
+    ) -> ClaimOpening:
         session = self._jobs.session
         if session.is_embedded:
             capacity = None if total is None else self._capacity.lock(total)
             classes = None if class_id is None else (class_id,)
-            return self.outlook(), capacity, self.take_ready(classes, limit)
-        self._capacity.flush()
+            return ClaimOpening(self.outlook(), self.take_ready(classes, limit), capacity)
+        held = None
+        if is_held and total is not None:
+            held = self._capacity.lock(total)
         take: Question = ("queue.take_ready", {"limit": limit})
         if class_id is not None:
             take = ("queue.take_class", {"class_id": class_id, "limit": limit})
-        lock: list[Question] = [] if total is None else [("queue.lock_capacity", {})]
-        outlook, *locked, taken = session.ask(
-            [("queue.claim_outlook", {"now_at": self._now}), *lock, take]
+        look: list[Question] = [("queue.get_pool", {}), ("queue.list_allotments", {})]
+        outlook, *standing, taken = session.ask(
+            [
+                ("queue.claim_outlook", {"now_at": self._now}),
+                *(look if total is not None and held is None else ()),
+                take,
+            ]
         )
-        return (
+        return ClaimOpening(
             _outlook_of(outlook[0]),
-            None if total is None else capacity_of(total, locked[0][0]),
             [ReadyJob(*row) for row in taken],
+            held,
+            self._capacity.standing_of(total, *standing)
+            if total is not None and standing
+            else None,
         )
 
     def list_due(self, limit: int) -> list[DueJob]:

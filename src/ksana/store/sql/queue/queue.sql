@@ -115,7 +115,7 @@ VALUES (:id, :addon_id, :job_type, :cost_units, :needs_json) {on_conflict_ignore
 -- since they were last read; their ids are hashes, so equal sums mean equal sets.
 SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE position = 0
     AND due_at <= :now_at AND due_at <= {now}),
-  (SELECT used FROM queue_capacity WHERE id = 1), COUNT(*), COALESCE(SUM(id % 1000003), 0) FROM job_classes
+  (SELECT used - (SELECT COALESCE(SUM(units), 0) FROM queue_allotments) FROM queue_capacity WHERE id = 1), COUNT(*), COALESCE(SUM(id % 1000003), 0) FROM job_classes
 
 -- name: list_classes
 -- Every class there ever was.
@@ -350,8 +350,45 @@ SELECT used, active, reserved_units, reserved_for, reserved_urgency, reserved_un
 WHERE id = 1 {for_update}
 
 -- name: get_capacity
--- The capacity as last committed.
+-- The capacity as last committed: what is set aside for an instance is not used.
+SELECT used - (SELECT COALESCE(SUM(units), 0) FROM queue_allotments),
+  active + (SELECT COALESCE(SUM(leases), 0) FROM queue_allotments),
+  reserved_units, reserved_for, reserved_urgency, reserved_until
+FROM queue_capacity WHERE id = 1
+
+-- name: get_pool
+-- The pool as last committed: what is set aside is out of it.
 SELECT used, active, reserved_units, reserved_for, reserved_urgency, reserved_until FROM queue_capacity WHERE id = 1
+
+-- name: list_allotments
+-- What is set aside for the connections of each instance, as last committed.
+SELECT shard, instance, units, leases, seen_at, era FROM queue_allotments
+
+-- name: lock_allotments
+-- The same, held. Under the lock of the pool.
+SELECT shard, instance, units, leases, seen_at, era FROM queue_allotments ORDER BY shard {for_update}
+
+-- name: draw_allotment
+-- Units that are leased. Guard: they are still set aside, and were not brought home since.
+UPDATE queue_allotments SET units = units - :units, leases = leases + :leases, seen_at = :now_at
+WHERE shard = :shard AND era = :era AND units >= :units
+
+-- name: add_to_allotment
+-- Units given back, by whoever ended their leases: relative, and into a row of its own.
+INSERT INTO queue_allotments (shard, instance, units, leases, seen_at, era)
+VALUES (:shard, :instance, :units, :leases, :now_at, :era)
+{upsert shard} units = queue_allotments.units + {excluded units}, leases = queue_allotments.leases + {excluded leases},
+  seen_at = {excluded seen_at}
+
+-- name: set_allotment
+-- Under the lock of the pool and of the allotment: brought home, or dealt anew. When it was last used stays.
+INSERT INTO queue_allotments (shard, instance, units, leases, seen_at, era)
+VALUES (:shard, :instance, :units, :leases, :now_at, :era)
+{upsert shard} units = {excluded units}, leases = {excluded leases}, era = {excluded era}
+
+-- name: delete_allotment
+-- Under the same locks: it is empty, and nobody has used it for long.
+DELETE FROM queue_allotments WHERE shard = :shard
 
 -- name: set_capacity
 -- Under the lock.

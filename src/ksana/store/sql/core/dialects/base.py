@@ -64,9 +64,12 @@ class Dialect(Protocol):
         matched. The cursor has the answer of the last one. After an error the rest is not run."""
         ...
 
-    def require(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+    def require(
+        self, cursor: Any, sql: str, rows: Sequence[Any], *, is_race: bool = False
+    ) -> list[tuple[str, Any]]:
         """The same, and statements that fail unless every row matched: for a guard whose answer is
-        known, so that nobody waits for it."""
+        known, so that nobody waits for it. `is_race`: others may have been faster; the failure is
+        then classified as RETRY."""
         ...
 
     def ask(

@@ -24,6 +24,9 @@ _DENIED = frozenset({1045, 1698, 1130})
 _COUNT = "SELECT IF(ROW_COUNT() = %s, 1, (SELECT 1 UNION SELECT 2))"
 """Fails (a subquery of two rows) unless the statement before it matched so many rows."""
 
+_COUNT_AGAIN = "SELECT 9223372036854775807 + IF(ROW_COUNT() = %s, 0, 1)"
+"""The same with an error (1690, out of range) after which the transaction is tried again."""
+
 
 class MysqlDialect:
     """MariaDB 10.6+ and MySQL 8, through PyMySQL."""
@@ -98,7 +101,7 @@ class MysqlDialect:
             0,
         }
     )
-    _RETRY = frozenset({1213, 1205, 1020, 3572})
+    _RETRY = frozenset({1213, 1205, 1020, 3572, 1690})
     _SLOW = frozenset({1969, 3024})
     _FULL = frozenset({1021, 1026, 1114, 1041, 3})
 
@@ -237,17 +240,20 @@ class MysqlDialect:
                     statements.append((wide[0], given))
         return statements
 
-    def require(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+    def require(
+        self, cursor: Any, sql: str, rows: Sequence[Any], *, is_race: bool = False
+    ) -> list[tuple[str, Any]]:
         statements: list[tuple[str, Any]] = []
+        count = _COUNT_AGAIN if is_race else _COUNT
         for chunk in _chunks(rows, self._WIDE_BYTES):
             for width, piece in bulk.split_for(sql, chunk):
                 wide = bulk.widen_named(sql, width) if width > 1 else None
                 if wide is None:
                     for row in piece:
-                        statements += [(sql, row), (_COUNT, (1,))]
+                        statements += [(sql, row), (count, (1,))]
                 else:
                     given = [row[name] for row in piece for name in wide[1]]
-                    statements += [(wide[0], given), (_COUNT, (width,))]
+                    statements += [(wide[0], given), (count, (width,))]
         return statements
 
     def ask(

@@ -1,5 +1,6 @@
 """PostgreSQL, through psycopg 3."""
 
+import logging
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -57,19 +58,22 @@ def _execute(cursor: Any, sql: str, values: Any) -> None:
 
 
 @lru_cache(maxsize=256)
-def _count_all(sql: str) -> str:
-    """The change as a statement that fails (by zero) unless it matched so many rows."""
-    return (
-        f"WITH changed AS ({sql} RETURNING 1) SELECT 1 / CASE WHEN COUNT(*) = %(ksana_rows)s"
-        " THEN 1 ELSE 0 END FROM changed"
-    )
+def _count_all(sql: str, is_race: bool) -> str:
+    """The change as a statement that fails unless it matched so many rows: by zero, or where it is
+    to be tried again by the root of less."""
+    holds = "CASE WHEN COUNT(*) = %(ksana_rows)s THEN 1 ELSE"
+    count = f"sqrt({holds} -1 END)" if is_race else f"1 / {holds} 0 END"
+    return f"WITH changed AS ({sql} RETURNING 1) SELECT {count} FROM changed"
 
 
 @lru_cache(maxsize=256)
-def _count_one(sql: str) -> str:
+def _count_one(sql: str, is_race: bool) -> str:
     """The same for one row."""
-    return _count_all(sql).replace("%(ksana_rows)s", "1")
+    return _count_all(sql, is_race).replace("%(ksana_rows)s", "1")
 
+
+_LOST_RACE: Final = "2201F"
+"""The root of a negative number: see `_count_all`."""
 
 _ASKED: Final = "ksana_asked"
 _ASK_TYPES: Final = f"""
@@ -93,6 +97,11 @@ _REFUSALS: Final = tuple(
     )
 )
 """What the server says when it will not have us, and what helps."""
+
+
+# A pipeline that ends after an error warns of each statement it did not run. The error itself is
+# raised and classified.
+logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 
 class PostgresDialect:
@@ -196,7 +205,7 @@ class PostgresDialect:
         if not isinstance(error, psycopg.Error):
             return Trouble.OURS
         state = error.sqlstate or ""
-        if state in ("40P01", "40001", "55P03"):
+        if state in ("40P01", "40001", "55P03", _LOST_RACE):
             return Trouble.RETRY
         if state == "57014":
             return Trouble.SLOW
@@ -241,11 +250,13 @@ class PostgresDialect:
                 _execute(one, sql, values)
         return [one.rowcount for one in cursors]
 
-    def require(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+    def require(
+        self, cursor: Any, sql: str, rows: Sequence[Any], *, is_race: bool = False
+    ) -> list[tuple[str, Any]]:
         wide = self._widen(cursor, sql, rows)
         if wide is None:
-            return [(_count_one(sql), row) for row in rows]
-        return [(_count_all(wide[0]), {**wide[1], "ksana_rows": len(rows)})]
+            return [(_count_one(sql, is_race), row) for row in rows]
+        return [(_count_all(wide[0], is_race), {**wide[1], "ksana_rows": len(rows)})]
 
     def ask(
         self,

@@ -155,7 +155,9 @@ class SqliteDialect:
     def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
         return [cursor.execute(sql, values or ()).rowcount for sql, values in statements]
 
-    def require(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+    def require(
+        self, cursor: Any, sql: str, rows: Sequence[Any], *, is_race: bool = False
+    ) -> list[tuple[str, Any]]:
         return self.widen(cursor, sql, rows)  # the session counts, it costs nothing here
 
     def ask(
