@@ -198,6 +198,24 @@ async def test_a_statement_that_fails_with_the_commit_fails_its_own_function_onl
     assert await store.transact(enter_key, "later") == "later"
 
 
+async def test_after_statements_that_failed_together_every_other_one_still_runs(
+    store: SqlStore,
+) -> None:
+    def enter_badly(tx: Any, name: str) -> None:
+        enter_key(tx, name)
+        tx.rollups.add("trips", name)
+        tx.events.append("KEY" * 40, name, "KEY_CREATED")  # longer than the column
+
+    for number in range(24):  # a driver prepares a statement when it has come some times
+        failed = [store.transact(enter_badly, f"bad{number}-{n}") for n in range(4)]
+        await asyncio.gather(*failed, return_exceptions=True)
+        assert await store.transact(enter_key, f"good{number}") == f"good{number}"
+        await submit(store, 1)
+        await release(store, await claim(store, 1))
+    names = await store.read(key_names)
+    assert {name for name in names if name.startswith("good")} == {f"good{n}" for n in range(24)}
+
+
 async def test_what_travels_later_is_seen_by_what_comes_next(store: SqlStore) -> None:
     def enter_and_look(tx: Any) -> list[str]:
         enter_key(tx, "now")

@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
@@ -55,6 +56,18 @@ def _execute(cursor: Any, sql: str, values: Any) -> None:
     """BEGIN and COMMIT, which have no values, are not prepared: it saves nothing, and on the wire
     and in the server's log they are to be seen as what they are."""
     cursor.execute(sql, values, prepare=False if values is None else None)
+
+
+@contextmanager
+def _pipeline(connection: Any) -> Iterator[None]:
+    """Statements that are sent together. After an error the server has not prepared those behind
+    it, and the driver takes them for prepared: it is told to forget all of them."""
+    try:
+        with connection.pipeline():
+            yield
+    except BaseException:
+        connection._prepared.clear()  # noqa: SLF001 - there is no other way to say so
+        raise
 
 
 @lru_cache(maxsize=256)
@@ -211,7 +224,8 @@ class PostgresDialect:
             return Trouble.SLOW
         if state in ("53100", "53200", "58030"):
             return Trouble.FULL
-        if state.startswith(("08", "57P", "53300", "25006", "25P03")) or (
+        # 26000: what the driver has prepared is not there; a new connection has nothing prepared.
+        if state.startswith(("08", "57P", "53300", "25006", "25P03", "26000")) or (
             not state and isinstance(error, psycopg.OperationalError)
         ):
             return Trouble.LOST
@@ -245,7 +259,7 @@ class PostgresDialect:
             return [cursor.rowcount]
         connection = cursor.connection
         cursors = [*(connection.cursor() for _ in statements[1:]), cursor]
-        with connection.pipeline():
+        with _pipeline(connection):
             for one, (sql, values) in zip(cursors, statements, strict=True):
                 _execute(one, sql, values)
         return [one.rowcount for one in cursors]
@@ -266,7 +280,7 @@ class PostgresDialect:
     ) -> list[list[Any]]:
         connection = cursor.connection
         cursors = [connection.cursor() for _ in questions]
-        with connection.pipeline():
+        with _pipeline(connection):
             for sql, values in before:
                 _execute(cursor, sql, values)
             for one, (sql, values) in zip(cursors, questions, strict=True):
