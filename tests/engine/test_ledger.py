@@ -301,3 +301,15 @@ async def test_nothing_is_missing_in_a_random_life(world: World, seed: int) -> N
     whole = await ask(world, task)
     check(whole)
     assert whole.sums.expected > 0
+
+
+async def test_a_slot_due_when_max_runs_changes_is_not_lost(world: World) -> None:
+    task = await world.add(task_of(every(world, 60)))
+    await world.begin_drain()
+    await world.clock.advance(MINUTE + SECOND)
+
+    def bound(task: Task, now: Instant) -> Definition:
+        return msgspec.structs.replace(task.definition, options=Options(max_runs=9))
+
+    await world.tasks.change(task.id, bound)
+    check(await ask(world, task), expected=1)

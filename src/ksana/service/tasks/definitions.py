@@ -318,8 +318,8 @@ def _change(
     elif (
         new_status != task.status or definition.options.max_runs != task.definition.options.max_runs
     ):
-        if new_status == "DISABLED":
-            drop_due_slots(tx, task, "TASK_DISABLED")
+        is_disabled = new_status == "DISABLED"
+        drop_due_slots(tx, task, "TASK_DISABLED" if is_disabled else "SCHEDULE_CHANGED")
         slot, fire_at = rearm(task, definition, new_status, tx.now)
         last_status = (
             "paused" if new_status == "DISABLED" and task.status == "ENABLED" else last_status
