@@ -89,3 +89,41 @@ def test_requests_that_come_and_go_leave_nothing_behind() -> None:
             assert len(line._untils) <= 66
     assert line.next_until() == 10_000 - 4999
     assert [one.job_id for one in line.take_overdue(10_000 - 4998)] == ["job-4999", "job-4998"]
+
+
+@pytest.mark.spec("N5")
+def test_a_job_that_left_and_came_again_waits_for_its_new_time() -> None:
+    line = WaitingLine()
+    line.add(a_job(1, 5, 10, "a"))
+    line.remove("job-1")
+    line.add(a_job(1, 5, 20, "a"))
+    assert line.take_overdue(10) == []
+    assert line.next_until() == 20
+    assert [one.until for one in line.take_overdue(20)] == [20]
+
+
+@pytest.mark.spec("N5")
+def test_what_left_the_line_is_swept_when_it_is_most_of_the_heap() -> None:
+    line = WaitingLine()
+    for number in range(200):
+        line.add(a_job(number, 5, 1000 - number, "a"))
+    for number in range(100):
+        line.remove(f"job-{number}")
+        assert len(line._untils) == 200, "half of it is alive"
+    line.remove("job-100")
+    assert len(line._untils) == 99
+    assert line.next_until() == 1000 - 199
+    few = WaitingLine()
+    for number in range(65):
+        few.add(a_job(number, 5, number, "a"))
+    few.remove("job-0")
+    for number in range(1, 33):
+        few.remove(f"job-{number}")
+    assert len(few._untils) == 32, "it is swept when less than half is alive"
+    small = WaitingLine()
+    for number in range(64):
+        small.add(a_job(number, 5, number, "a"))
+    for number in range(64):
+        small.remove(f"job-{number}")
+    assert len(small._untils) == 64, "a small heap is left as it is"
+    assert small.next_until() is None
