@@ -18,7 +18,7 @@ from ksana.client.handlers import MAX_ERROR_CHARS, describe, one_line
 from ksana.client.node_socket import _socket_url
 from ksana.client.transport import MAX_SERVER_ERRORS, _may_repeat, _seconds
 
-pytestmark = pytest.mark.spec("Q17")
+pytestmark = pytest.mark.spec("Q16")
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,7 @@ class Moody:
         if self.is_down:
             raise StoreDownError("gone")
         self.calls.append(fn.__name__)
-        return (not self.is_forgetful, 0) if fn.__name__ == "_renew" else (None, 0)
+        return (not self.is_forgetful, []) if fn.__name__ == "_renew" else (None, [])
 
 
 async def test_the_lease_is_lost_by_our_own_clock_before_others_may_act(
