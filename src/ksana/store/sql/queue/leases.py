@@ -17,7 +17,8 @@ _NEW: Final = (
     "cost_units",
     "ttl_sec",
     "state",
-    "now_at",
+    "granted_at",
+    "last_heartbeat_at",
     "expires_at",
     "lease_token",
 )
@@ -42,6 +43,7 @@ class SqlLeases:
                 one.cost_units,
                 one.ttl_sec,
                 "ACTIVE",
+                now,
                 now,
                 one.until,
                 one.lease_token,

@@ -12,7 +12,7 @@ INSERT INTO scheduler_job_runs (job_id, addon_id, job_type, priority, cost_units
   max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, position, urgency, class_id,
   turn, due_at)
 VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json, :payload_json, :state, :attempts,
-  :max_attempts, :now_at, :now_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
+  :max_attempts, :created_at, :updated_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
   :turn, :due_at)
 
 -- name: insert_job_once
@@ -21,7 +21,7 @@ VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json
   max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, position, urgency, class_id,
   turn, due_at)
 VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json, :payload_json, :state, :attempts,
-  :max_attempts, :now_at, :now_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
+  :max_attempts, :created_at, :updated_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
   :turn, :due_at)
 {on_conflict_ignore}
 
@@ -278,7 +278,7 @@ WHERE seq = :seq AND position IN (2, 3) AND claim_token = :claim_token
 -- A new lease.
 INSERT INTO scheduler_lease_runs (lease_id, job_id, job_seq, addon_id, worker_id, cost_units, ttl_sec, state, granted_at,
   last_heartbeat_at, expires_at, lease_token)
-VALUES (:lease_id, :job_id, :job_seq, :addon_id, :worker_id, :cost_units, :ttl_sec, :state, :now_at, :now_at, :expires_at,
+VALUES (:lease_id, :job_id, :job_seq, :addon_id, :worker_id, :cost_units, :ttl_sec, :state, :granted_at, :last_heartbeat_at, :expires_at,
   :lease_token)
 
 -- name: find_lease
