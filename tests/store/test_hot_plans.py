@@ -229,6 +229,31 @@ async def test_what_every_firing_claim_and_release_asks_for_is_found_by_its_inde
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.spec("Q2", "Q3")
+@pytest.mark.parametrize("name", ["queue.start_job", "queue.claim_job", "queue.promote_job"])
+async def test_many_jobs_are_changed_by_their_keys_not_by_a_walk_over_all_that_wait(
+    filled: SqlStore, store_url: str, name: str
+) -> None:
+    if Database(store_url).kind != "postgresql":
+        pytest.skip("only PostgreSQL joins the rows of a change with the table")
+
+    def read_plan(tx: Any) -> str:
+        session = tx._session
+        sql, bind = session._statements[name].with_filters(())
+        row = {**dict.fromkeys(NEW_VALUES, 1), "seq": 1}
+        row |= {"worker_id": "w", "lease_id": TEXT_IDS[0]}
+        [(wide, values)] = session._dialect.require(session._cursor, sql, [bind(row)] * 8)
+        session._cursor.execute(f"EXPLAIN {wide}", values)
+        return " ".join(line for (line,) in session._cursor.fetchall())
+
+    plan = await filled.transact(read_plan)
+    assert "scheduler_job_runs_pkey" in plan, plan
+    assert "Hash Join" not in plan and "Merge Join" not in plan, plan
+
+
+NEW_VALUES = ("claim_token", "claims", "attempts", "old_attempts", "now_at", "until", "turn")
+
+
 SORTED = {"runs.list_held", "runs.list_orphans", "runs.count_open", "runs.list_stalled"}
 """Those over all unfinished runs: few, and asked for now and then."""
 

@@ -204,20 +204,20 @@ SELECT COUNT(*) FROM (
 
 -- name: promote_job
 -- A scheduled job gets its turn. Guard: still scheduled.
-UPDATE scheduler_job_runs SET position = 1, turn = :turn WHERE seq = :seq AND position = 0
+UPDATE scheduler_job_runs SET position = 1, turn = :turn WHERE seq = :seq AND position + 0 = 0
 
 -- name: claim_job
 -- Guard: still ready.
 UPDATE scheduler_job_runs SET position = 2, state = 'CLAIMED', claimed_by = :worker_id, claim_token = :claim_token,
   claims = :claims, claim_expires_at = :until, updated_at = :now_at, progress = NULL, note = NULL
-WHERE seq = :seq AND position = 1
+WHERE seq = :seq AND position + 0 = 1
 
 -- name: start_job
 -- Claim and lease in one. Guard: still ready, with so many attempts made.
 UPDATE scheduler_job_runs SET position = 4, state = 'RUNNING', claimed_by = :worker_id, claim_token = :claim_token,
   claims = :claims, lease_id = :lease_id, attempts = :attempts, started_at = :now_at, updated_at = :now_at,
   next_retry_at = NULL, progress = NULL, note = NULL
-WHERE seq = :seq AND position = 1 AND attempts = :old_attempts
+WHERE seq = :seq AND position + 0 = 1 AND attempts = :old_attempts
 
 -- name: grant_job
 -- A claimed job runs. Guard: claimed under this token, the claim lasts by the store's clock, with so many attempts made.

@@ -177,6 +177,10 @@ class PostgresDialect:
     that matches; that plan is then kept for minutes. What no index serves is still read whole, and
     the compiler that its price would call in costs more than it saves."""
 
+    _WRITING = "SET enable_hashjoin TO off; SET enable_mergejoin TO off"
+    """A change of many rows finds each by its key. By the server's guess about a young table it is
+    cheaper to walk an index whole and match it with the rows."""
+
     def __init__(self, url: str) -> None:
         self._types: dict[str, tuple[str, ...]] = {}
         self._url = plain_url(url)
@@ -196,6 +200,7 @@ class PostgresDialect:
         connection.prepared_max = 500  # of the statements we have none is prepared twice
         connection.execute(self._PLANNING)
         if not read_only:
+            connection.execute(self._WRITING)
             # An operator may have switched it off for the whole cluster; a 2xx of ours promises the
             # disk.
             if connection.execute("SHOW synchronous_commit").fetchone()[0] == "off":
