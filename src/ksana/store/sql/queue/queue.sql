@@ -115,7 +115,8 @@ VALUES (:id, :addon_id, :job_type, :cost_units, :needs_json) {on_conflict_ignore
 -- since they were last read; their ids are hashes, so equal sums mean equal sets.
 SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE position = 0
     AND due_at <= :now_at AND due_at <= {now}),
-  (SELECT used - (SELECT COALESCE(SUM(units), 0) FROM queue_allotments) FROM queue_capacity WHERE id = 1), COUNT(*), COALESCE(SUM(id % 1000003), 0) FROM job_classes
+  (SELECT used - (SELECT COALESCE(SUM(units), 0) FROM queue_allotments) FROM queue_capacity WHERE id = 1),
+  COUNT(*), COALESCE(SUM(id % 1000003), 0) FROM job_classes
 
 -- name: list_classes
 -- Every class there ever was.
@@ -203,7 +204,8 @@ SELECT COUNT(*) FROM (
   LIMIT :limit) AS ahead
 
 -- name: promote_job
--- A scheduled job gets its turn. Guard: still scheduled.
+-- A scheduled job gets its turn. Guard: still scheduled. In a guard `position + 0` and `COALESCE(state, '')` are not what an
+-- index is of: a server that has not counted the table would walk that index, and not look the key up.
 UPDATE scheduler_job_runs SET position = 1, turn = :turn WHERE seq = :seq AND position + 0 = 0
 
 -- name: claim_job
@@ -324,17 +326,17 @@ WHERE state = 'ACTIVE' AND expires_at <= :now_at AND expires_at <= {now} ORDER B
 -- name: extend_lease
 -- A sign of life. Guard: active, under this token. That it lasts was found when it was locked.
 UPDATE scheduler_lease_runs SET last_heartbeat_at = :now_at, expires_at = :expires_at, ttl_sec = :ttl_sec
-WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
+WHERE lease_id = :lease_id AND COALESCE(state, '') = 'ACTIVE' AND lease_token = :lease_token
 
 -- name: release_lease
 -- Guard: active, under this token. That it lasted was found when it was locked.
 UPDATE scheduler_lease_runs SET state = 'RELEASED', released_at = :now_at, release_status = :status, release_digest = :digest
-WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
+WHERE lease_id = :lease_id AND COALESCE(state, '') = 'ACTIVE' AND lease_token = :lease_token
 
 -- name: expire_lease
 -- Guard: active, under this token. That it ran out was found when it was locked.
 UPDATE scheduler_lease_runs SET state = 'EXPIRED', released_at = :now_at
-WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
+WHERE lease_id = :lease_id AND COALESCE(state, '') = 'ACTIVE' AND lease_token = :lease_token
 
 -- name: sum_active
 -- What the active leases hold in truth.
