@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from ksana.base.clock import VirtualClock
 from tests.ground import faults, leash, profiles
+from tests.ground.by_server import ByServer
 from tests.ground.mariadb import MariaDB
 from tests.ground.postgres import Postgres
 from tests.ground.process import Program
@@ -22,16 +22,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # A worker whose controller was killed would first finish its test, and its servers would live
     # on so long.
     leash.die_with_parent()
-
-SERVERS = ("mariadb", "postgres", "redis", "tests/console")
-
-
-class ByServer(LoadScopeScheduling):
-    """Give all tests that name a server to one worker, so that it starts once and not once per
-    worker."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return next((name for name in SERVERS if name in nodeid.lower()), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

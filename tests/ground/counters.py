@@ -6,6 +6,7 @@ with Books(url) as books:
 
 import contextlib
 import sqlite3
+import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -38,21 +39,26 @@ class Compared(NamedTuple):
 
 
 class Books:
-    """A connection of the test's own to the store that a server writes."""
+    """A connection of the test's own to the store that a server writes.
+
+    One thread at a time: a test that gives up waiting for `check` in a thread closes the books
+    while that thread may still read, and SQLite ends the whole process over it.
+    """
 
     def __init__(self, url: str) -> None:
-        self._url = url
         self._connection = connect(url)
+        self._one_at_a_time = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        with self._one_at_a_time:
+            self._connection.close()
 
     def read(self) -> Compared:
         """Rows and counters of one instant."""
-        with contextlib.closing(self._connection.cursor()) as cursor:
+        with self._one_at_a_time, contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute(COMPARE)
             numbers = [int(number) for number in cursor.fetchone()]
         return Compared(*_pairs(numbers))
