@@ -53,6 +53,7 @@ async def test_a_granted_lease_runs_the_job_and_is_answered_again_to_its_holder(
     shown = (await queue.get(f"/lease/{lease['lease_id']}"))["lease"]
     assert {**shown, "lease_token": lease["lease_token"]} == lease
     assert "lease_token" not in shown
+    assert await queue.get("/leases") == {"leases": [shown]}
     assert await queue.used() == 30
     assert await queue.events(job_id) == [
         "JOB_SUBMITTED",

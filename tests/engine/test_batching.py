@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ksana.base.clock import SystemClock
+from ksana.base.clock import SystemClock, VirtualClock
 from ksana.base.errors import ConflictError, StoreDownError
+from ksana.base.instant import SECOND
 from ksana.service.core.batching import MAX_ITEMS, MAX_WEIGHT, Batcher
 from ksana.store.sql import open_store
 
@@ -183,6 +184,47 @@ async def test_who_has_gone_before_a_batch_is_begun_is_left_out_where_that_is_as
     batcher.add(3).cancel()
     assert await store.run_next() == []
     assert ledger.told == [0, 2]
+
+
+async def test_who_waits_for_a_turn_longer_than_it_may_is_answered_and_not_entered() -> None:
+    clock = VirtualClock()
+    store, ledger, batcher = make(at_once=1, clock=clock, late="too late")
+    first = batcher.add(0, until=clock.now() + SECOND)
+    fn, answer = await store.waiting.get()
+    made = fn(None)
+    patient = batcher.add(1)
+    late = batcher.add(2, until=clock.now() + 5 * SECOND)
+    later = batcher.add(3, until=clock.now() + 20 * SECOND)
+    hurried = batcher.add(4, until=clock.now() + SECOND)
+    await clock.advance(SECOND)
+    assert await hurried == "too late"
+    await clock.advance(10 * SECOND)
+    assert await late == "too late"
+    assert not first.done()  # it is under way: what it gets must reach it
+    assert not patient.done() and not later.done()
+    answer.set_result(made)
+    await store.run_next(times=2)
+    assert [await first, await patient, await later] == ["made 0", "made 1", "made 3"]
+    assert ledger.sets == [[0], [1, 3], [1, 3]]
+    assert ledger.told == [0, 1, 3]
+
+
+async def test_a_turn_comes_to_a_batch_that_everybody_has_left() -> None:
+    clock = VirtualClock()
+    store, ledger, batcher = make(at_once=1, clock=clock, late="too late")
+    first = batcher.add(0)
+    fn, answer = await store.waiting.get()
+    made = fn(None)
+    gone = batcher.add(1, until=clock.now() + SECOND)
+    await clock.advance(2 * SECOND)
+    assert await gone == "too late"
+    answer.set_result(made)
+    assert await first == "made 0"
+    assert await store.run_next() == []
+    last = batcher.add(2)
+    await store.run_next()
+    assert await last == "made 2"
+    assert ledger.sets == [[0], [2]]
 
 
 async def test_a_batch_is_bounded_by_weight_and_one_that_is_too_heavy_goes_alone() -> None:

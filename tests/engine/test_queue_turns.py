@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ksana.base.clock import SystemClock
+from ksana.base.clock import SystemClock, VirtualClock
 from ksana.base.instant import SECOND
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import Wants
@@ -26,6 +26,16 @@ class HeldStore:
         self.begun += 1
         await self.gate.wait()
         made: list[Claimed] = fn(None, *args)
+        return made
+
+
+class SlowStore(HeldStore):
+    """The same, but what is begun is run at once, and answered when it is let go."""
+
+    async def transact(self, fn: Any, *args: Any) -> list[Claimed]:
+        self.begun += 1
+        made: list[Claimed] = fn(None, *args)
+        await self.gate.wait()
         return made
 
 
@@ -62,3 +72,32 @@ async def test_a_claim_that_is_cancelled_in_line_takes_no_job_and_no_turn_with_i
     if not is_let_go_first:
         assert served == ["first", "third"]
     assert set(served) - {"second"} == {"first", "third"}
+
+
+@pytest.mark.spec("Q2")
+async def test_a_claim_that_waits_for_the_set_before_it_is_answered_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served: list[str] = []
+
+    def hand_out(_: Any, claims: list[Claim], *__: Any) -> list[Claimed]:
+        served.extend(claim.worker_id for claim in claims)
+        taken: Any = ["a job"]
+        return [Claimed(taken=taken) for _ in claims]
+
+    monkeypatch.setattr("ksana.service.queue.service.claim_together", hand_out)
+    held: Any = SlowStore()
+    clock = VirtualClock()
+    service = QueueService(held, clock, Limits(10))
+    first = asyncio.create_task(service.claim(Claim("first", Wants()), 2 * SECOND))
+    await clock.settle()
+    assert held.begun == 1
+    second = asyncio.create_task(service.claim(Claim("second", Wants()), 5 * SECOND))
+    await clock.advance(4 * SECOND)
+    assert not second.done()
+    await clock.advance(2 * SECOND)
+    assert second.done() and not second.result().taken
+    assert not first.done()  # its set is under way: what it gets must reach it
+    held.gate.set()
+    assert (await first).taken
+    assert served == ["first"]

@@ -41,11 +41,12 @@ def one_attempt_too_many(job: Any) -> EndDecision:
     return EndDecision("QUEUED", 0) if job.attempts <= job.max_attempts else EndDecision("TIMEOUT")
 
 
+LOCK_LEASES = SqlLeases.lock_leases
+
+
 def live_whatever_the_clock_says(leases: SqlLeases, lease_ids: Any) -> dict[str, Any]:
-    found = [leases.find_lease(lease_id) for lease_id in lease_ids]
-    return {
-        lease.lease_id: (lease, lease.state == "ACTIVE") for lease in found if lease is not None
-    }
+    found = LOCK_LEASES(leases, lease_ids)
+    return {key: (one, one.lease.state == "ACTIVE") for key, (one, _) in found.items()}
 
 
 def always_fits(capacity: Capacity, cost_units: int, count: int) -> Capacity:

@@ -60,6 +60,9 @@ PLANS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "job_lists.edge_in_state": ("scheduler_job_runs", "job_runs_state", ()),
     "job_lists.find_in_addon": ("scheduler_job_runs", "job_runs_addon", ("job_type",)),
     "job_lists.edge_in_addon": ("scheduler_job_runs", "job_runs_addon", ()),
+    "job_lists.count_ready_of": ("scheduler_job_runs", "job_runs_ready", ()),
+    "job_lists.count_scheduled": ("scheduler_job_runs", "job_runs_scheduled", ()),
+    "job_lists.count_of_state": ("scheduler_job_runs", "job_runs_state", ()),
     "job_lists.job_from": ("scheduler_job_runs", PRIMARY, ()),
 }
 """The table, the index that is read, and the filters given."""
@@ -150,6 +153,7 @@ async def test_pages_of_lists_are_read_from_an_index_in_its_order(
         "job_type": "x",
         "created_after": 1,
         "from_id": 7,
+        "urgency": 1,
         "enabled": "ENABLED",
         "disabled": "DISABLED",
     }

@@ -23,12 +23,15 @@ PLANS = {
     "queue.head_turn": "job_runs_ready",
     "queue.tail_turn": "job_runs_ready",
     "queue.count_ready_ahead": "job_runs_class",
+    "job_lists.count_ready_of": "job_runs_ready",
+    "job_lists.count_scheduled": "job_runs_scheduled",
+    "job_lists.count_of_state": "job_runs_state",
     "queue.list_expired_claims": "job_runs_claim",
     "queue.list_expired_leases": "lease_runs_active",
     "queue.list_finished": "job_runs_finished",
     "queue.find_job_by_request": "job_runs_request",
     "queue.lock_jobs": "job_runs_id",
-    "queue.lock_leases": "PRIMARY KEY",
+    "queue.lock_leases_and_jobs": "PRIMARY KEY",
     "queue.lock_leases_with_jobs": "PRIMARY KEY",
     "queue.delete_leases": "lease_runs_job",
     "series.list_hours": "sqlite_autoindex_queue_hours_1",
@@ -48,11 +51,13 @@ CHANGES = {
     "queue.release_lease": "PRIMARY KEY",
     "queue.expire_lease": "PRIMARY KEY",
     "queue.extend_lease": "PRIMARY KEY",
+    "queue.note_running_job": "INTEGER PRIMARY KEY",
 }
 """Statements that change many rows in one: each row is found by its key."""
 
-GIVEN = re.compile(r"SCAN (CONSTANT ROW|\d+ CONSTANT ROWS|v|ahead|json_each.*)")
-"""What may be scanned: what was handed in (the clock, rows, ids), and what was found (`ahead`)."""
+GIVEN = re.compile(r"SCAN (CONSTANT ROW|\d+ CONSTANT ROWS|v|ahead|looked|json_each.*)")
+"""What may be scanned: what was handed in (the clock, rows, ids), and what was found (`ahead`,
+`looked`)."""
 
 
 @pytest.mark.fault("F35")

@@ -1,13 +1,14 @@
 """Governance on every SQL store: hand-outs, ends, follow-ups, gates, budgets."""
 
 import asyncio
+from itertools import product
 from typing import Any
 
 import pytest
 
 from ksana.base.errors import ConflictError, KsanaError
 from ksana.engine.governance.sweep import sweep
-from ksana.ports.governance.tables import GovernanceJobFilter
+from ksana.ports.governance.tables import GovernanceJobFilter, ObjectFilter
 from ksana.ports.retention import START
 from ksana.store.sql import SqlStore
 from tests.ground.governance import ME, SECOND, Governing
@@ -278,3 +279,74 @@ async def test_retention_removes_ended_jobs_and_never_dead_letters(governing: Go
     assert sum(removed) == 1
     left = (await governing.service.list_jobs(GovernanceJobFilter(), None, 10)).jobs
     assert {job.object_id for job in left} == {"dead", "waits"}
+
+
+@pytest.mark.spec("G7", "X13")
+async def test_objects_are_listed_whole_by_any_filters_in_the_order_of_bytes(
+    governing: Governing,
+) -> None:
+    """Ids that a database with a language of its own would sort otherwise."""
+    ids = [
+        "a",
+        "B",
+        "a-1",
+        "a1",
+        "a 1",
+        "aé",
+        "ab",
+        "_",
+        "一",
+        "\U0001f600",
+        "Z%",
+        "z_",
+    ]
+    for number, object_id in enumerate(ids):
+        for object_type in ("memory", "cognition"):
+            status = "active" if number % 3 else "candidate"
+            await governing.put(object_id, object_type=object_type, status=status)
+    store = governing.store
+    whole = await store.read_list(lambda tx: tx.objects.list_page(ObjectFilter(), "", 100))
+    assert not whole.is_cut
+    assert [one.key for one in whole] == sorted(
+        f"{object_type}:{object_id}" for object_type in ("memory", "cognition") for object_id in ids
+    )
+    for object_type, status, prefix in product(
+        (None, "memory", "experience"), (None, "active", "archived"), ("", "a", "一")
+    ):
+        if prefix and object_type is None:
+            continue
+        wanted = ObjectFilter(object_type=object_type, status=status, id_prefix=prefix)
+        expected = [
+            one.key
+            for one in whole
+            if object_type in (None, one.object_type)
+            and status in (None, one.status)
+            and one.object_id.startswith(prefix)
+        ]
+        found: list[str] = []
+        for _ in range(30):
+            after = found[-1] if found else ""
+            page = await store.read_list(
+                lambda tx, wanted=wanted, after=after: tx.objects.list_page(wanted, after, 3)
+            )
+            found += [one.key for one in page]
+            if not page.is_cut:
+                break
+        assert found == expected, wanted
+
+
+@pytest.mark.spec("X13")
+async def test_a_page_of_large_objects_ends_early_and_goes_on(governing: Governing) -> None:
+    for number in range(12):
+        await governing.put(f"m{number:02}", data='{"text":"' + "x" * 1_000_000 + '"}')
+    store, found = governing.store, []
+    for _ in range(12):
+        after = found[-1] if found else ""
+        page = await store.read_list(
+            lambda tx, after=after: tx.objects.list_page(ObjectFilter(), after, 100)
+        )
+        assert 1 <= len(page) <= 8
+        found += [one.key for one in page]
+        if not page.is_cut:
+            break
+    assert found == [f"memory:m{number:02}" for number in range(12)]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from ksana.base.clock import SystemClock
@@ -25,9 +26,24 @@ STATEMENTS = {
     "insert_odd_plain": "INSERT INTO odd (id, code, size, note) "
     "VALUES (:id, LOWER(:code), :size, 'plain') {upsert id} size = odd.size + {excluded size}",
     "change_odd": "UPDATE odd SET size = :size, code = :code, note = :note WHERE id = :id",
+    "change_by_id": "UPDATE things SET n = n + :by, name = :name "
+    "WHERE id = :id AND n = :old AND name <> ''",
+    "move_code": "UPDATE things SET code = :code WHERE code = :old_code AND n >= 0",
     "odd": "SELECT id, code, size, body, note FROM odd ORDER BY id",
+    "odd_texts": "SELECT id, code, size, note, CASE WHEN size > 1 THEN 1 ELSE 0 END FROM odd "
+    "ORDER BY id",
     "everything": "SELECT id, code, name, n FROM things ORDER BY id",
 }
+
+
+class OddRow(msgspec.Struct, array_like=True):
+    """A row that is read as a whole."""
+
+    id: int
+    code: str | None
+    size: float | None
+    note: str | None
+    is_large: int
 
 
 class Things:
@@ -108,6 +124,44 @@ def test_a_change_of_many_rows_answers_how_many_its_guard_let_through(
         assert (name, n) == ((f"new '{at}' %s \\ {{}}", 1000) if at % 3 else (f"thing {at}", at))
 
 
+@pytest.mark.parametrize("count", [2, 7, 40, 300])
+def test_every_bit_of_a_number_counts_in_changes_and_guards(things: Things, count: int) -> None:
+    ids = things.fill(count)
+    large = 2**61 + 1  # a database that takes it for a float takes its neighbour for the same
+    columns = ("by", "id", "old", "name")
+    session = things.session
+    first = [(large + n, id_, n, "x") for n, id_ in enumerate(ids)]
+    assert session.run_rows("change_by_id", columns, first) == count
+    found = [row[3] for row in session.all("everything")]
+    assert found == [large + 2 * n for n in range(count)]
+    wrong = [(1, id_, large + 2 * n + 1, "y") for n, id_ in enumerate(ids)]
+    assert session.run_rows("change_by_id", columns, wrong) == 0
+    right = [(1, id_, large + 2 * n, f"{n}\n'\"%%s\\") for n, id_ in enumerate(ids)]
+    assert session.run_rows("change_by_id", columns, right) == count
+    assert [row[2:] for row in session.all("everything")] == [
+        (f"{n}\n'\"%%s\\", large + 2 * n + 1) for n in range(count)
+    ]
+
+
+def test_a_change_of_its_own_key_is_made_too(things: Things) -> None:
+    things.fill(40)
+    rows = [(code_of(n + 100), code_of(n)) for n in range(40)]
+    assert things.session.run_rows("move_code", ("code", "old_code"), rows) == 40
+    assert [row[1] for row in things.session.all("everything")] == [code for code, _ in rows]
+
+
+def test_a_text_with_a_nul_is_kept_or_refused_and_never_cut_in_two(things: Things) -> None:
+    ids = things.fill(3)
+    names = ["a\0b", "c", "d"]
+    rows = [(1, id_, n, names[n]) for n, id_ in enumerate(ids)]
+    if things.dialect.name == "postgres":
+        with pytest.raises(Exception, match="NUL"):
+            things.session.run_rows("change_by_id", ("by", "id", "old", "name"), rows)
+        return
+    assert things.session.run_rows("change_by_id", ("by", "id", "old", "name"), rows) == 3
+    assert [row[2] for row in things.session.all("everything")] == names
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 40, 300])
 @pytest.mark.parametrize("refused", [0, 1])
 def test_run_each_answers_for_every_row_whether_its_guard_held(
@@ -146,6 +200,34 @@ def test_values_of_every_kind_and_none_are_written_as_they_are(things: Things, c
     changes = [(n, None if n % 2 else 'x"y', None, -n / 3) for n in range(count)]
     assert session.run_rows("change_odd", ("id", "note", "code", "size"), changes) == count
     assert [(row[0], row[4], row[1], row[2]) for row in session.all("odd")] == changes
+
+
+def test_rows_read_as_a_whole_are_the_rows_read_value_by_value(things: Things) -> None:
+    texts: list[str | None] = [
+        '"',
+        "\\",
+        "\\u0041",
+        "\n\t\r\b\f",
+        "\x01\x1f\x7f",
+        "漢 ☃ 😀 \u2028",
+        "",
+        None,
+        '{"a":"\\""}',
+    ]
+    sizes = [0.5, None, 0.1, 1e-300, 12345.678, -2.5, 3, 30.0, 2.0**40]
+    rows = [
+        (n, "abcd", size, b"", text)
+        for n, (size, text) in enumerate(zip(sizes, texts, strict=True))
+    ]
+    session = things.session
+    session.run_rows("insert_odd", ("id", "code", "size", "body", "note"), rows)
+    read = session.all_as(OddRow, "odd_texts")
+    assert [msgspec.structs.astuple(row) for row in read] == session.all("odd_texts")
+    assert [row.size for row in read] == sizes
+    assert [row.note for row in read] == ["none" if text is None else text for text in texts]
+    if things.dialect.is_network:
+        again, (first,) = session.ask_as(OddRow, ("odd_texts", {}), [("odd_texts", {})])
+        assert again == read and first == session.all("odd_texts")
 
 
 def test_an_upsert_of_many_rows_adds_to_what_is_there(things: Things) -> None:

@@ -3,6 +3,7 @@ what a write expects in one thing alone is left as it is."""
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from ksana.base.ids import new_uuid
@@ -113,8 +114,11 @@ async def test_notes_and_requests_to_cancel_reach_a_running_job_alone(
 ) -> None:
     (job_id,) = await submit(store, new_job())
 
+    job = await store.read(lambda tx: tx.jobs.find_job(job_id))
+
     def note(tx: Any, lease_id: str) -> bool:
-        return bool(tx.job_changes.note_running(job_id, lease_id, 0.5, "n"))
+        noted = msgspec.structs.replace(job, lease_id=lease_id, progress=0.5, note="n")
+        return bool(tx.job_changes.note_running([noted]))
 
     def cancel(tx: Any) -> bool:
         return bool(tx.job_changes.request_cancel(job_id, None))

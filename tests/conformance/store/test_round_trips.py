@@ -25,13 +25,16 @@ from ksana.service.queue.claims import (
     claim_together,
 )
 from ksana.service.queue.jobs import submit_jobs
-from ksana.service.queue.releases import release_compactly, release_together
+from ksana.service.queue.leases import Heartbeat, extend_leases
+from ksana.service.queue.releases import release_compactly, release_leases, release_together
 from ksana.store.sql import SqlStore
 from tests.conformance.store.checks import enter_key, event_types, key_names
 
 LIMITS = Limits(1_000)
 CLASS = class_of("trips", "noop", 1, ())
 CACHE = JobClassCache()
+WAYS = {"submit": 2, "claim": 2, "heartbeat": 2, "release": 2, "whole release": 2}
+"""How often each waits for the database at least."""
 
 
 def new_jobs(count: int) -> list[NewJob]:
@@ -61,6 +64,11 @@ async def claim(store: SqlStore, count: int) -> Claimed:
     return await store.transact(claim_jobs, wanted, CACHE, LIMITS)
 
 
+async def claim_again(store: SqlStore, count: int) -> Claimed:
+    await submit(store, count)
+    return await claim(store, count)
+
+
 async def release(store: SqlStore, claimed: Claimed) -> None:
     items = [Release(lease.lease_id, "SUCCEEDED") for lease in claimed.leases]
     answers = (await store.transact(release_compactly, items)).answers
@@ -81,17 +89,39 @@ async def test_a_job_costs_few_round_trips_however_many_go_together(
 ) -> None:
     if not store.dialect.is_network:
         pytest.skip("an embedded store has no round trips")
-    trips: dict[str, list[int]] = {"submit": [], "claim": [], "release": []}
+    trips: dict[str, list[int]] = {name: [] for name in WAYS}
     for _ in range(12):  # over all writers: each asks for the clock and for types now and then
         spent, _ = await trips_of(store, lambda: submit(store, count))
         trips["submit"].append(spent)
         spent, claimed = await trips_of(store, lambda: claim(store, count))
         trips["claim"].append(spent)
         assert len(claimed.taken) == count
+        beats = [Heartbeat(lease.lease_id, progress=0.5) for lease in claimed.leases]
+        spent, _ = await trips_of(store, lambda beats=beats: store.transact(extend_leases, beats))
+        trips["heartbeat"].append(spent)
         spent, _ = await trips_of(store, lambda claimed=claimed: release(store, claimed))
         trips["release"].append(spent)
+        again = await claim_again(store, count)
+        items = [Release(lease.lease_id, "SUCCEEDED") for lease in again.leases]
+        spent, _ = await trips_of(store, lambda items=items: store.transact(release_leases, items))
+        trips["whole release"].append(spent)
     least = {name: min(spent) for name, spent in trips.items()}
-    assert least == {"submit": 2, "claim": 2, "release": 2}
+    assert least == WAYS
+
+
+async def test_a_claim_that_found_nothing_before_costs_as_few_round_trips(store: SqlStore) -> None:
+    if not store.dialect.is_network:
+        pytest.skip("an embedded store has no round trips")
+    await submit(store, 1)
+    await release(store, await claim(store, 1))
+    trips = []
+    for _ in range(12):
+        assert not (await claim(store, 1)).taken
+        await submit(store, 1)
+        spent, claimed = await trips_of(store, lambda: claim(store, 1))
+        trips.append(spent)
+        await release(store, claimed)
+    assert min(trips) == 2
 
 
 async def test_a_claim_of_many_classes_costs_few_round_trips_too(store: SqlStore) -> None:

@@ -18,6 +18,7 @@ from ksana.api.queue.views import (
     PointView,
     ResultView,
 )
+from ksana.service.queue.stats import PriorityDepth
 
 
 class JobsAnswer(msgspec.Struct, frozen=True):
@@ -99,6 +100,12 @@ class JobExplained(msgspec.Struct, frozen=True):
     events: list[ExplainEvent]
 
 
+class HolderList(msgspec.Struct, frozen=True):
+    """Who holds the capacity: leases that are active, the first to run out first."""
+
+    leases: list[LeaseView]
+
+
 class LeaseDecision(msgspec.Struct, frozen=True, kw_only=True):
     """A lease, or why there is none now and when to ask again."""
 
@@ -166,6 +173,12 @@ class QueueFigures(msgspec.Struct, frozen=True):
     capacity: CapacityFigures
     jobs: dict[str, int]
     leases: dict[str, int]
+
+
+class DepthAnswer(msgspec.Struct, frozen=True):
+    """How many jobs wait and are held, by priority, the most urgent first."""
+
+    priorities: list[PriorityDepth]
 
 
 class SeriesAnswer(msgspec.Struct, frozen=True):

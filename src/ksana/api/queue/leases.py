@@ -9,6 +9,7 @@ from ksana.api.queue.reading import read_id, read_proof
 from ksana.api.queue.shapes import (
     HeartbeatBatch,
     HeartbeatBody,
+    HoldersQuery,
     LeaseBody,
     ReleaseBatch,
     ReleaseBody,
@@ -37,6 +38,12 @@ class LeaseEndpoints:
 
     def __init__(self, service: QueueService) -> None:
         self._service = service
+
+    async def list_holders(self, call: Call) -> Any:
+        """Who holds the capacity."""
+        query: HoldersQuery = call.query
+        found = await self._service.list_holders(query.limit)
+        return {"leases": [show_lease(lease) for lease in found]}
 
     async def request_lease(self, _: Call, body: LeaseBody) -> Any:
         """Ask to run a claimed job."""

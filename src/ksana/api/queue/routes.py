@@ -5,7 +5,9 @@ from typing import Any, Final
 from ksana.api.core.routing import AnyRoute, Route
 from ksana.api.queue.answers import (
     ClaimAnswer,
+    DepthAnswer,
     HeartbeatResults,
+    HolderList,
     JobDetail,
     JobEvents,
     JobExplained,
@@ -24,6 +26,7 @@ from ksana.api.queue.shapes import (
     ClaimBody,
     HeartbeatBatch,
     HeartbeatBody,
+    HoldersQuery,
     LeaseBody,
     ListQuery,
     ReleaseBatch,
@@ -195,6 +198,14 @@ def _routes(queue: Queue) -> list[AnyRoute]:
         ),
         route(
             "GET",
+            "/leases",
+            leases.list_holders,
+            "List active leases, the first to run out first.",
+            query=HoldersQuery,
+            answers={200: HolderList},
+        ),
+        route(
+            "GET",
             "/lease/{lease_id:uuid}",
             leases.get_lease,
             "Get a lease.",
@@ -206,6 +217,13 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             stats.snapshot,
             "Capacity, jobs and leases at this moment.",
             answers={200: QueueFigures},
+        ),
+        route(
+            "GET",
+            "/stats/depth",
+            stats.depth,
+            "How many jobs wait and are held, by priority and state.",
+            answers={200: DepthAnswer},
         ),
         route(
             "GET",

@@ -182,6 +182,12 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     cursor: str | None = None
 
 
+class HoldersQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many leases to list."""
+
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+
+
 class SeriesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which figures."""
 

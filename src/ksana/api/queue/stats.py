@@ -21,6 +21,10 @@ class StatsEndpoints:
         """The queue at this moment."""
         return await self._stats.snapshot()
 
+    async def depth(self, _: Call) -> Any:
+        """How many jobs wait and are held, by priority."""
+        return {"priorities": await self._stats.depth()}
+
     async def series(self, call: Call) -> Any:
         """A figure over time."""
         query: SeriesQuery = call.query

@@ -1,6 +1,7 @@
 """Turns: the order in which ready jobs of one priority are served. Pure: the numbers come from the
 store, what follows from them is decided here."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 
@@ -37,10 +38,11 @@ class Turns:
     """Turns for the jobs that become ready in one transaction. Each number is asked for once and
     carried on, so that a job counts for those after it."""
 
-    def __init__(self, numbers: TurnNumbers) -> None:
+    def __init__(self, numbers: TurnNumbers, tails: Mapping[int, int | None] = {}) -> None:
+        """`tails`: greatest turns that are known already."""
         self._numbers = numbers
         self._heads: dict[int, int | None] = {}
-        self._tails: dict[int, int | None] = {}
+        self._tails = dict(tails)
         self._key_tails: dict[tuple[int, str], int | None] = {}
 
     def give(self, urgency: int, fairness_key: str | None) -> int:

@@ -3,6 +3,8 @@ units that became free."""
 
 from typing import Final
 
+from ksana.base.clock import Clock
+from ksana.base.instant import SECOND, Micros
 from ksana.domain.queue.classes import JobClass, Wants, accepts
 from ksana.domain.queue.effects import Wake
 from ksana.engine.core.long_poll import LongPoll, Waiter
@@ -10,17 +12,42 @@ from ksana.engine.core.long_poll import LongPoll, Waiter
 FREE_UNITS: Final = "units"
 """Stands for units that became free."""
 
+LOOK_AGAIN: Final[Micros] = SECOND
+"""A claim that has not looked for so long is woken by free units, whatever it found then: a job
+that another held for a moment, and did not take, is told to nobody."""
+
 Arrival = JobClass | str
 ClaimPoll = LongPoll[Arrival]
 
 
-def wait_for_jobs(poll: ClaimPoll, wants: Wants, needs_units: bool) -> Waiter[Arrival]:
-    """A claim that is about to try, and to wait if it gets nothing."""
+class ClaimWaiter(Waiter[Arrival]):
+    """A claim that tries, and waits if it gets nothing. Jobs that it takes wake it. Units wake it
+    if it got none for lack of them; if there was no job, not every release of others need."""
 
-    def concerns(arrival: Arrival) -> bool:
-        return accepts(arrival, wants) if isinstance(arrival, JobClass) else needs_units
+    __slots__ = ("_clock", "_has_units", "_is_short", "_looked_at", "_wants")
 
-    return Waiter(poll, concerns)
+    def __init__(self, poll: ClaimPoll, wants: Wants, clock: Clock) -> None:
+        super().__init__(poll, self._concerns)
+        self._wants = wants
+        self._clock = clock
+        self.begin_try()
+
+    def begin_try(self) -> None:
+        """It looks for jobs now."""
+        self._looked_at = self._clock.monotonic()
+        self._is_short = self._has_units = False
+
+    def end_try(self, is_short: bool) -> None:
+        """It got none; `is_short`: for lack of units. What became free meanwhile counts."""
+        self._is_short = is_short
+        if is_short and self._has_units:
+            self.came.set()
+
+    def _concerns(self, arrival: Arrival) -> bool:
+        if isinstance(arrival, JobClass):
+            return accepts(arrival, self._wants)
+        self._has_units = True
+        return self._is_short or self._clock.monotonic() - self._looked_at >= LOOK_AGAIN
 
 
 def notify_of(poll: ClaimPoll, wake: Wake) -> None:

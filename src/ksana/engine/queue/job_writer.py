@@ -30,16 +30,16 @@ TALLIES = {
 """The series in which an end is counted."""
 
 
-def enter_jobs(tx: QueueTx, jobs: Sequence[Job], *, once: bool) -> bool:
+def enter_jobs(tx: QueueTx, jobs: Sequence[Job], *, once: bool, is_checked: bool = False) -> bool:
     """Write new jobs. False: with `once`, one of them was submitted before; the caller must raise,
-    so that nothing of this stays."""
+    so that nothing of this stays. `is_checked`: see `JobTable.insert`."""
     for job in jobs:
         if job.state not in JOB.initial:
             raise AssertionError(f"a job does not begin as {job.state}")
     tx.events.append_texts(
         [events.submitted(job.job_id, job.priority, job.cost_units) for job in jobs]
     )
-    if tx.jobs.insert(jobs, once=once) < len(jobs):
+    if tx.jobs.insert(jobs, once=once, is_checked=is_checked) < len(jobs):
         return False
     tx.series.add("queue.submitted", len(jobs))
     tx.series.add("queue.queued", len(jobs))

@@ -19,14 +19,25 @@ from ksana.domain.queue.admission import Capacity
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.escrow import Standing
-from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, Lease, LeaseWithJob, ReadyJob
+from ksana.domain.queue.jobs import (
+    DueJob,
+    ExpiredClaim,
+    Job,
+    Lease,
+    LeasedJob,
+    LeaseWithJob,
+    ReadyJob,
+)
 from ksana.domain.queue.turns import TurnNumbers
 from ksana.ports.dead_letters import DeadLetterTx
 from ksana.ports.handover import HandoverTx
-from ksana.ports.pages import PageRows
+from ksana.ports.pages import PageRows, Total
 from ksana.ports.queue.capacity import CapacityTable
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.series import SeriesTx
+
+Request = tuple[str, str]
+"""An addon, and its own id for a job it submits."""
 
 
 class JobFilter(msgspec.Struct, frozen=True):
@@ -65,10 +76,11 @@ class QueueGauges(msgspec.Struct, frozen=True):
 class JobTable(Protocol):
     """Jobs, entered and read."""
 
-    def insert(self, jobs: Sequence[Job], *, once: bool) -> int:
+    def insert(self, jobs: Sequence[Job], *, once: bool, is_checked: bool = False) -> int:
         """Enter jobs that wait; their numbers are given here. With `once`, those whose (addon_id,
         client_request_id) exists are passed over; answers how many were entered, so fewer than
-        given means a duplicate, committed already."""
+        given means a duplicate, committed already. `is_checked`: this transaction found no
+        duplicate; if another one is faster, it is run again."""
         ...
 
     def find_job(self, job_id: str) -> Job | None:
@@ -79,8 +91,11 @@ class JobTable(Protocol):
         """The same for many, by id. Ids that do not exist are missing."""
         ...
 
-    def find_job_by_request(self, addon_id: str, client_request_id: str) -> Job | None:
-        """The job an addon submitted under its own id."""
+    def open_submit(
+        self, requests: Sequence[Request], urgencies: Sequence[int] = ()
+    ) -> tuple[dict[Request, Job], dict[int, int | None]]:
+        """The jobs that addons submitted under their own ids, and the greatest turn that waits at
+        each urgency, in one answer."""
         ...
 
     def lock_job(self, job_id: str) -> tuple[Job, bool] | None:
@@ -119,6 +134,11 @@ class JobLists(Protocol):
         says where to go on. A job that comes or goes moves no other from page to page. With a job
         type, a span of time, or both a state and an addon, a page looks through LOOK_THROUGH jobs
         and may be short."""
+        ...
+
+    def count_depth(self) -> dict[str, list[Total]]:
+        """How many jobs are READY, SCHEDULED, CLAIMED, PREPARING, LEASE_PENDING and RUNNING, by
+        urgency: ready ones up to COUNT_LIMIT of each, the others among the first LOOK_UP."""
         ...
 
 
@@ -264,10 +284,9 @@ class JobChangeTable(Protocol):
         found when it was locked."""
         ...
 
-    def note_running(
-        self, job_id: str, lease_id: str, progress: float | None, note: str | None
-    ) -> bool:
-        """A worker's note on its running job; no move. Guard: running under this very lease."""
+    def note_running(self, jobs: Sequence[Job], is_held: bool = False) -> int:
+        """Progress and notes of running jobs, as given; no move. Guard: running under this very
+        lease."""
         ...
 
     def request_cancel(self, job_id: str, reason: str | None) -> bool:
@@ -290,8 +309,9 @@ class LeaseTable(Protocol):
         """The lease, held, and whether it is active and lasts by the store's clock."""
         ...
 
-    def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[Lease, bool]]:
-        """The same for many, held in the order of ids. Ids that do not exist are missing."""
+    def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[LeasedJob, bool]]:
+        """The same for many with their jobs, all held, in the order of ids. Ids that do not
+        exist are missing."""
         ...
 
     def lock_with_jobs(self, lease_ids: Sequence[str]) -> dict[str, LeaseWithJob]:
@@ -311,9 +331,9 @@ class LeaseTable(Protocol):
         others hold."""
         ...
 
-    def extend(self, leases: Sequence[Lease]) -> int:
+    def extend(self, leases: Sequence[Lease], is_held: bool = False) -> int:
         """Leases last longer, as given. Guard: active, and this token. That they last was found
-        when they were locked."""
+        when they were locked. `is_held`: as for the moves of jobs."""
         ...
 
     def release(self, changes: Sequence[JobChange], is_held: bool = False) -> int:

@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
+from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
+from ksana.base.instant import Instant
 from ksana.ports.store import Store, Tx
 
 MAX_ITEMS: Final = 256
@@ -34,7 +36,18 @@ Made = TypeVar("Made")
 class _Batch(Generic[Item, Made]):
     """Items on their way. Filled by the event loop until the writer takes it up."""
 
-    __slots__ = ("_enter", "_weight", "futures", "is_open", "items", "lock")
+    __slots__ = (
+        "_enter",
+        "_untils",
+        "_weight",
+        "first_until",
+        "futures",
+        "has_turn",
+        "is_open",
+        "items",
+        "lock",
+        "stirred",
+    )
 
     def __init__(self, enter: Callable[[Any, Sequence[Item]], list[Made]]) -> None:
         self._enter = enter
@@ -43,8 +56,16 @@ class _Batch(Generic[Item, Made]):
         self.is_open = True
         self.lock = threading.Lock()
         self._weight = 0
+        self._untils: dict[asyncio.Future[Made], Instant] = {}
+        self.first_until: Instant | None = None
+        """When the first of those who wait no longer than that gives up."""
+        self.has_turn = False
+        self.stirred = asyncio.Event()
+        """It has its turn, or somebody gives up earlier than was known."""
 
-    def add(self, item: Item, future: "asyncio.Future[Made]", weight: int) -> bool:
+    def add(
+        self, item: Item, future: "asyncio.Future[Made]", weight: int, until: Instant | None = None
+    ) -> bool:
         """Add an item; False if the writer was faster, or there is no room."""
         with self.lock:
             if not self.is_open or len(self.items) >= MAX_ITEMS:
@@ -54,7 +75,32 @@ class _Batch(Generic[Item, Made]):
             self._weight += weight
             self.items.append(item)
             self.futures.append(future)
-            return True
+        if until is not None:
+            self._untils[future] = until
+            if self.first_until is None or until < self.first_until:
+                self.first_until = until
+                self.stirred.set()
+        return True
+
+    def give_turn(self) -> None:
+        """It need not wait for those before it any more."""
+        self.has_turn = True
+        self.stirred.set()
+
+    def give_up(self, now: Instant, instead: Made) -> None:
+        """Answer those who wait no longer, and leave them out."""
+        late = {future for future, until in self._untils.items() if until <= now}
+        with self.lock:
+            if not self.is_open:
+                return
+            here = [at for at, future in enumerate(self.futures) if future not in late]
+            self.items = [self.items[at] for at in here]
+            self.futures = [self.futures[at] for at in here]
+        for future in late:
+            del self._untils[future]
+            if not future.done():
+                future.set_result(instead)
+        self.first_until = min(self._untils.values(), default=None)
 
     def enter(self, tx: Tx, drops_gone: bool = False) -> list[Made]:
         """The transaction. What is in the batch when it first runs is what it enters, however often
@@ -81,7 +127,8 @@ class Batcher(Generic[Item, Made]):
     """Takes items one by one and enters them together. `enter` writes a set and answers what was
     made, in order; `entered` is called with those that are durable. With `at_once`, so many batches
     are under way at most, and the last one grows while it waits for its turn. With `drops_gone`,
-    items whose caller has gone before the batch is begun are not entered."""
+    items whose caller has gone before the batch is begun are not entered. With `clock`, items may
+    say until when they wait for their turn; who gives up is answered `late`."""
 
     def __init__(
         self,
@@ -90,11 +137,15 @@ class Batcher(Generic[Item, Made]):
         entered: Callable[[Sequence[Item], Sequence[Made]], None],
         at_once: int | None = None,
         drops_gone: bool = False,
+        clock: Clock | None = None,
+        late: Made | None = None,
     ) -> None:
+        self._clock = clock
+        self._late = late
         self._drops_gone = drops_gone
         self._at_once = at_once
         self._free = at_once or 0
-        self._line: deque[asyncio.Future[None]] = deque()
+        self._line: deque[_Batch[Item, Made]] = deque()
         self._store = store
         self._enter = enter
         self._entered = entered
@@ -102,7 +153,9 @@ class Batcher(Generic[Item, Made]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def add(self, item: Item, weight: int = 1) -> "asyncio.Future[Made]":
+    def add(
+        self, item: Item, weight: int = 1, until: Instant | None = None
+    ) -> "asyncio.Future[Made]":
         """Enter one item; the answer comes when it is durable."""
         loop = self._loop
         if loop is None or loop.is_closed():
@@ -111,9 +164,9 @@ class Batcher(Generic[Item, Made]):
             self._free, self._batch = self._at_once or 0, None
             self._line.clear()
         future: asyncio.Future[Made] = loop.create_future()
-        if self._batch is None or not self._batch.add(item, future, weight):
+        if self._batch is None or not self._batch.add(item, future, weight, until):
             batch = self._batch = _Batch(self._enter)
-            batch.add(item, future, weight)
+            batch.add(item, future, weight, until)
             write = self._write if self._at_once is None else self._write_in_turn
             task = loop.create_task(write(batch))
             self._under_way.add(task)
@@ -124,16 +177,23 @@ class Batcher(Generic[Item, Made]):
         if self._free:
             self._free -= 1
         else:
-            turn = asyncio.get_running_loop().create_future()
-            self._line.append(turn)
-            await turn
+            await self._wait_for_turn(batch)
         try:
             await self._write(batch)
         finally:
             if self._line:
-                self._line.popleft().set_result(None)
+                self._line.popleft().give_turn()
             else:
                 self._free += 1
+
+    async def _wait_for_turn(self, batch: _Batch[Item, Made]) -> None:
+        self._line.append(batch)
+        while not batch.has_turn:
+            if self._clock is None or self._late is None:
+                await batch.stirred.wait()
+            elif not await self._clock.wait(batch.stirred, batch.first_until):
+                batch.give_up(self._clock.now(), self._late)
+            batch.stirred.clear()
 
     async def _write(self, batch: _Batch[Item, Made]) -> None:
         await batch.fill()

@@ -51,6 +51,8 @@ class Claimed(msgspec.Struct, frozen=True):
     until: Instant = 0
     """When the claim, or the leases, run out."""
     has_leases: bool = False
+    is_short: bool = False
+    """There were jobs that it got none of for lack of units."""
     may_have_more: bool = False
     """It got nothing, and others hold units that they may not need: come again in a moment."""
 
@@ -69,20 +71,22 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 NOTHING: Final = Claimed()
-LATER: Final = Claimed(may_have_more=True)
+SHORT: Final = Claimed(is_short=True)
+LATER: Final = Claimed(is_short=True, may_have_more=True)
 
 
 class _Filter:
     """The classes that a filter accepts, of which state of the classes, when it was last asked
-    with, and whether it found jobs then."""
+    with, whether it found jobs then, and whether it got none of some for lack of units."""
 
-    __slots__ = ("class_ids", "has_found", "mark", "seen_at")
+    __slots__ = ("class_ids", "has_found", "is_short", "mark", "seen_at")
 
     def __init__(self, class_ids: tuple[int, ...], mark: tuple[int, int]) -> None:
         self.class_ids = class_ids
         self.mark = mark
         self.seen_at: Instant = 0
         self.has_found = False
+        self.is_short = False
 
 
 class JobClassCache:
@@ -114,19 +118,22 @@ class JobClassCache:
         found.seen_at = tx.now
         return found.class_ids
 
-    def expect(self, wants: Wants) -> tuple[int, ...] | None:
-        """The classes a worker takes jobs from, as last known, if there were jobs the last time:
-        it is worth asking for some at once. None: look first."""
+    def expect(self, wants: Wants, must_have_found: bool) -> tuple[int, ...] | None:
+        """The classes a worker takes jobs from, as last known, if it is worth asking for jobs at
+        once: with `must_have_found` only if there were some the last time. Not while units are
+        short: jobs that are held and not taken are hidden from others. None: look first."""
         found = self._filters.get(wants)
-        if found is None or not found.has_found or found.mark != self._mark:
+        if found is None or found.mark != self._mark:
+            return None
+        if not found.has_found and (must_have_found or found.is_short):
             return None
         return found.class_ids
 
-    def note_found(self, wants: Wants, has_found: bool) -> None:
-        """Whether there were jobs this time."""
+    def note_found(self, wants: Wants, has_found: bool, is_short: bool = False) -> None:
+        """Whether there were jobs this time, and whether units were short."""
         found = self._filters.get(wants)
         if found is not None:
-            found.has_found = has_found
+            found.has_found, found.is_short = has_found, is_short
 
 
 def claim_jobs(tx: QueueTx, claim: Claim, cache: JobClassCache, limits: Limits) -> Claimed:
@@ -188,26 +195,32 @@ class _Opened(msgspec.Struct, frozen=True):
     ready: list[ReadyJob]
     capacity: Capacity | None = None
     standing: Standing | None = None
+    is_full: bool = False
+    """No unit is free; whether there are jobs was not looked for."""
 
 
 def _open(
     tx: QueueTx, wants: Wants, limit: int, cache: JobClassCache, limits: Limits | None
 ) -> _Opened:
     """Find the next jobs and, with limits, the capacity: asked for at once where jobs are to be
-    expected, else only if there is something to be had."""
+    expected or nobody waits for us meanwhile, else only if there is something to be had."""
     total = None if limits is None else limits.total
     # What an addon holds of its share is known only to whoever holds the capacity.
     is_held = limits is not None and (bool(limits.shares) or not tx.capacity.is_shared)
-    expected = cache.expect(wants)
+    expected = cache.expect(wants, is_held or not tx.capacity.is_shared)
     if expected is not None and (len(expected) == 1 or len(expected) == len(cache.classes)):
         is_any = len(expected) == len(cache.classes)
         opening = tx.job_order.open_claim(None if is_any else expected[0], limit, total, is_held)
         outlook, jobs = opening.outlook, opening.ready
         class_ids = cache.choose(tx, wants, outlook.classes)
+        if total is not None and outlook.used >= total:
+            return _Opened(outlook.classes, [], is_full=True)
         if outlook.has_due or class_ids != expected:
             # What has come due, or is of a new class, may be before what was taken.
             promote_due(tx, PROMOTE)
             jobs = _take(tx, class_ids, limit, cache)
+        elif is_any:
+            jobs = _accepted(jobs, class_ids)
         return _Opened(outlook.classes, jobs, opening.capacity, opening.standing)
     outlook = tx.job_order.outlook()
     if outlook.has_due:
@@ -218,7 +231,7 @@ def _open(
     # Everybody who leases waits for the capacity's lock: do not take it to learn that there is
     # nothing to do.
     if outlook.used >= total or not tx.job_order.has_ready(class_ids):
-        return _Opened(outlook.classes, [])
+        return _Opened(outlook.classes, [], is_full=outlook.used >= total)
     capacity = tx.capacity.lock(total) if is_held else None
     standing = None if is_held else tx.capacity.look(total)
     return _Opened(outlook.classes, _take(tx, class_ids, limit, cache), capacity, standing)
@@ -229,8 +242,12 @@ def _take(
 ) -> list[ReadyJob]:
     if len(class_ids) < len(cache.classes):
         return list(tx.job_order.take_ready(class_ids, limit))
-    jobs = tx.job_order.take_ready(None, limit)
-    # A class may have been added since the cache was read: whether the worker takes it is unknown.
+    return _accepted(tx.job_order.take_ready(None, limit), class_ids)
+
+
+def _accepted(jobs: Sequence[ReadyJob], class_ids: tuple[int, ...]) -> list[ReadyJob]:
+    """Without those of a class that was added since the classes were read: whether the worker takes
+    it is unknown."""
     known = class_ids if len(class_ids) < 64 else frozenset(class_ids)
     return [job for job in jobs if job.class_id in known]
 
@@ -242,12 +259,19 @@ def _lease(
     limit = sum([claim.limit for claim in claims])
     opened = _open(tx, wants, limit, cache, limits)
     taken = _grant_alone(tx, wants, claims, opened, cache)
-    empty = NOTHING if taken is None else LATER
+    empty = SHORT if taken is None else LATER
     if taken is None:
         taken = _grant_at_home(tx, wants, limit, opened, cache, limits)
-    cache.note_found(wants, bool(taken))
+    is_short = opened.is_full or not _has_all(taken, opened.ready, limit)
+    cache.note_found(wants, bool(taken), is_short)
     handed_out = _start(tx, claims, taken)
-    return handed_out + [empty] * (len(claims) - len(handed_out))
+    left = len(claims) - len(handed_out)
+    return handed_out + [empty if is_short else NOTHING] * left
+
+
+def _has_all(taken: Sequence[ReadyJob], ready: Sequence[ReadyJob], limit: int) -> bool:
+    """Whether what was taken is all that was asked for, or all that there was."""
+    return len(taken) >= limit or {job.seq for job in ready} <= {job.seq for job in taken}
 
 
 def _grant_alone(

@@ -34,7 +34,7 @@ class QueueHandover:
 
     def is_taken(self, tx: QueueTx, order: QueueOrder) -> bool:
         """Whether the order's request id is taken."""
-        return tx.jobs.find_job_by_request(order.addon_id, order.request_id) is not None
+        return bool(tx.jobs.open_submit([(order.addon_id, order.request_id)])[0])
 
     def submitted(self, orders: Sequence[QueueOrder]) -> None:
         """These are committed: wake who waits for jobs."""

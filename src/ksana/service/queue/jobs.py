@@ -11,10 +11,14 @@ from ksana.domain.lifecycle import JOB
 from ksana.domain.queue import changes, effects, events
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import JobClass
-from ksana.domain.queue.jobs import ENDED, Job, NewJob
+from ksana.domain.queue.jobs import ENDED, URGENCY, Job, NewJob
 from ksana.domain.queue.turns import Turns
 from ksana.engine.queue.job_writer import enter_jobs, write_changes
-from ksana.ports.queue.tables import QueueTx
+from ksana.ports.queue.tables import QueueTx, Request
+
+Submitted = Job | ConflictError
+"""What became of one job of several callers. A refusal is a value here: what was entered beside it
+must stay."""
 
 
 def submit_jobs(
@@ -37,19 +41,56 @@ def submit_jobs(
 
 
 def _refuse_duplicate(tx: QueueTx, jobs: Sequence[NewJob]) -> None:
-    for index, job in enumerate(jobs):
-        if job.client_request_id is not None:
-            addon_id = job.job_class.addon_id
-            found = tx.jobs.find_job_by_request(addon_id, job.client_request_id)
-            if found is not None and found.job_id != job.job_id:
-                raise ConflictError(
-                    f"{addon_id!r} has submitted client_request_id "
-                    f"{job.client_request_id!r} before",
-                    code="DUPLICATE_REQUEST",
-                    job=found,
-                    index=index,
-                    current={"state": found.state},
-                )
+    keys = [_request_of(job) for job in jobs]
+    found, _ = tx.jobs.open_submit([key for key in keys if key is not None])
+    for index, (job, key) in enumerate(zip(jobs, keys, strict=True)):
+        before = None if key is None else found.get(key)
+        if before is not None and before.job_id != job.job_id:
+            raise _duplicate(before, index)
+
+
+def submit_together(
+    tx: QueueTx, jobs: Sequence[NewJob], classes: Sequence[JobClass]
+) -> list[Submitted]:
+    """Enter jobs of several callers that wait together, each on its own: one that was submitted
+    before, in the store or by a caller before it, is refused by itself."""
+    keys = [_request_of(job) for job in jobs]
+    requests = list({key: None for key in keys if key is not None})
+    urgencies = {URGENCY[job.priority]: None for job in jobs if job.run_at is None}
+    before, tails = tx.jobs.open_submit(requests, list(urgencies))
+    turns, now = Turns(tx.job_order, tails), tx.now
+    answers: list[Submitted] = []
+    entered: list[Job] = []
+    for job, key in zip(jobs, keys, strict=True):
+        if key is not None and key in before:
+            answers.append(_duplicate(before[key], 0))
+            continue
+        made = changes.submit_job(job, now, turns)
+        if key is not None:
+            before[key] = made
+        entered.append(made)
+        answers.append(made)
+    if entered:
+        new = {job.class_id for job in entered}
+        tx.job_classes.enter([kind for kind in classes if kind.id in new])
+        if not enter_jobs(tx, entered, once=bool(requests), is_checked=True):
+            raise AssertionError("a job that was not there could not be entered")
+    return answers
+
+
+def _request_of(job: NewJob) -> Request | None:
+    request_id = job.client_request_id
+    return None if request_id is None else (job.job_class.addon_id, request_id)
+
+
+def _duplicate(found: Job, index: int) -> ConflictError:
+    return ConflictError(
+        f"{found.addon_id!r} has submitted client_request_id {found.client_request_id!r} before",
+        code="DUPLICATE_REQUEST",
+        job=found,
+        index=index,
+        current={"state": found.state},
+    )
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -84,12 +125,12 @@ def _note_running(tx: QueueTx, job: Job, to: str, report: Report) -> Job:
         raise JOB.refuse(job.state, to)
     progress = job.progress if report.progress is None else report.progress
     note = job.note if report.note is None else report.note
-    lease_id = job.lease_id or ""
-    found = tx.leases.lock_lease(lease_id)
+    noted = msgspec.structs.replace(job, progress=progress, note=note, updated_at=tx.now)
+    found = tx.leases.lock_lease(job.lease_id or "")
     is_live = found is not None and found[1]
-    if not is_live or not tx.job_changes.note_running(job.job_id, lease_id, progress, note):
+    if not is_live or not tx.job_changes.note_running([noted]):
         raise lease_ran_out(job)
-    return msgspec.structs.replace(job, progress=progress, note=note, updated_at=tx.now)
+    return noted
 
 
 def cancel_job(tx: QueueTx, job_id: str, reason: str | None) -> Job:

@@ -2,6 +2,7 @@
 clock. How leases are released is in `releases`."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -196,16 +197,17 @@ def _deny(tx: QueueTx, capacity: Capacity, job: Job, denial: Denial, limits: Lim
 def extend_leases(tx: QueueTx, beats: Sequence[Heartbeat]) -> list[LeaseAnswer]:
     """Signs of life, each on its own. What ran out stays so; the sweep writes it down."""
     now: Instant = tx.now
-    found = tx.leases.lock_leases(list(dict.fromkeys(beat.lease_id for beat in beats)))
-    jobs = tx.jobs.lock_jobs([lease.job_id for lease, _ in found.values()]) if found else {}
+    found = tx.leases.lock_leases(list(dict.fromkeys([beat.lease_id for beat in beats])))
     answers: list[LeaseAnswer] = []
-    extended: dict[str, Lease] = {}
+    extended: dict[str, LeasedJob] = {}
+    noted: dict[str, Job] = {}
     for beat in beats:
-        lease, is_live = found.get(beat.lease_id, (None, False))
-        job = None if lease is None else jobs.get(lease.job_id)
-        if lease is None or job is None:
+        held, is_live = found.get(beat.lease_id, (None, False))
+        if held is None:
             answers.append(NotFoundError(f"there is no lease {beat.lease_id}"))
             continue
+        held = extended.get(beat.lease_id, held)
+        lease, job = held.lease, _with_note(held.job, beat, now)
         refused = refuse_other_lease(lease_with_job(lease, is_live, job), beat.job_id, beat.proof)
         if refused is not None or not is_live:
             answers.append(refused or lease_lost(lease.state))
@@ -217,22 +219,31 @@ def extend_leases(tx: QueueTx, beats: Sequence[Heartbeat]) -> list[LeaseAnswer]:
             expires_at=now + round(ttl_sec * SECOND),
             ttl_sec=ttl_sec,
         )
-        job = jobs[lease.job_id] = _note_progress(tx, job, beat)
-        extended[lease.lease_id] = lease
-        answers.append(LeasedJob(lease, job))
-    tx.leases.extend(list(extended.values()))
+        if job is not held.job:
+            noted[beat.lease_id] = job
+        extended[beat.lease_id] = LeasedJob(lease, job)
+        answers.append(extended[beat.lease_id])
+    tx.leases.extend([one.lease for one in extended.values()], is_held=True)
+    tx.job_changes.note_running(list(noted.values()), is_held=True)
     return answers
 
 
-def _note_progress(tx: QueueTx, job: Job, beat: Heartbeat) -> Job:
+def extend_together(
+    tx: QueueTx, sets: Sequence[Sequence[Heartbeat]]
+) -> list[Sequence[LeaseAnswer]]:
+    """The same for several callers that wait together."""
+    left = iter(extend_leases(tx, [beat for beats in sets for beat in beats]))
+    return [list(islice(left, len(beats))) for beats in sets]
+
+
+def _with_note(job: Job, beat: Heartbeat, now: Instant) -> Job:
     if beat.progress is None and beat.message is None:
         return job
     progress = job.progress if beat.progress is None else beat.progress
     note = job.note if beat.message is None else beat.message
     if (progress, note) == (job.progress, job.note):
         return job
-    tx.job_changes.note_running(job.job_id, beat.lease_id, progress, note)
-    return msgspec.structs.replace(job, progress=progress, note=note, updated_at=tx.now)
+    return msgspec.structs.replace(job, progress=progress, note=note, updated_at=now)
 
 
 def lease_with_job(lease: Lease, is_live: bool, job: Job) -> LeaseWithJob:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ from ksana.service.queue.leases import (
     lease_with_job,
     refuse_other_lease,
 )
+
+KIBIBYTES_A_ROW: Final = 16
+"""Results weigh in a set as so many rows: with its most of them it has some 16 MB."""
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
@@ -41,6 +44,12 @@ class ReleasedSet(msgspec.Struct, Generic[Answer], frozen=True):
     changes: Sequence[JobChange]
 
 
+def weigh(items: Sequence[Release]) -> int:
+    """How much of a set they take up: their rows, and their results by size."""
+    size = sum([len(item.result_json or "") + len(item.metrics_json or "") for item in items])
+    return len(items) + size // (KIBIBYTES_A_ROW * 1024)
+
+
 def release_compactly(tx: QueueTx, items: Sequence[Release]) -> ReleasedSet[Released]:
     """End attempts, each on its own, and answer only what became of the jobs. A repeat of the same
     release is answered the same; a late one is refused, and what its job has become by right is
@@ -52,10 +61,18 @@ def release_compactly(tx: QueueTx, items: Sequence[Release]) -> ReleasedSet[Rele
 def release_together(tx: QueueTx, sets: Sequence[Sequence[Release]]) -> list[ReleasedSet[Released]]:
     """The same for sets of several callers that wait together: one set, its answers handed out. All
     changes are named with the first."""
-    if len(sets) == 1:
-        return [release_compactly(tx, sets[0])]
-    released = release_compactly(tx, [item for items in sets for item in items])
-    answers: list[ReleasedSet[Released]] = []
+    return _hand_out(sets, release_compactly(tx, [item for items in sets for item in items]))
+
+
+def release_wholes(tx: QueueTx, sets: Sequence[Sequence[Release]]) -> list[ReleasedSet[LeasedJob]]:
+    """The same for sets that are answered whole."""
+    return _hand_out(sets, release_leases(tx, [item for items in sets for item in items]))
+
+
+def _hand_out(
+    sets: Sequence[Sequence[Release]], released: ReleasedSet[Answer]
+) -> list[ReleasedSet[Answer]]:
+    answers: list[ReleasedSet[Answer]] = []
     left = iter(released.answers)
     for items in sets:
         own = list(islice(left, len(items)))
@@ -66,12 +83,10 @@ def release_together(tx: QueueTx, sets: Sequence[Sequence[Release]]) -> list[Rel
 def release_leases(tx: QueueTx, items: Sequence[Release]) -> ReleasedSet[LeasedJob]:
     """The same, and answer the leases and jobs whole."""
     now = tx.now
-    found = tx.leases.lock_leases(list(dict.fromkeys(item.lease_id for item in items)))
-    jobs = tx.jobs.lock_jobs([lease.job_id for lease, _ in found.values()]) if found else {}
+    found = tx.leases.lock_leases(list(dict.fromkeys([item.lease_id for item in items])))
     held = {
-        lease.lease_id: lease_with_job(lease, is_live, jobs[lease.job_id])
-        for lease, is_live in found.values()
-        if lease.job_id in jobs
+        lease_id: lease_with_job(one.lease, is_live, one.job)
+        for lease_id, (one, is_live) in found.items()
     }
     released = _release(tx, items, held)
     written = {change.lease_id: change for change in released.changes}
@@ -80,8 +95,8 @@ def release_leases(tx: QueueTx, items: Sequence[Release]) -> ReleasedSet[LeasedJ
         if isinstance(answer, KsanaError):
             answers.append(answer)
             continue
-        lease = found[item.lease_id][0]
-        job = jobs[lease.job_id]
+        whole = found[item.lease_id][0]
+        lease, job = whole.lease, whole.job
         change = written.get(item.lease_id)
         if change is not None:
             job = ended_job(job, change, now)

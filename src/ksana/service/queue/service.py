@@ -19,7 +19,7 @@ from ksana.domain.queue.effects import wake_after
 from ksana.domain.queue.escrow import IDLE
 from ksana.domain.queue.jobs import Job, Lease, LeasedJob, NewJob
 from ksana.engine.core.long_poll import LongPoll
-from ksana.engine.queue.claims import ClaimPoll, notify_of, wait_for_jobs
+from ksana.engine.queue.claims import ClaimPoll, ClaimWaiter, notify_of
 from ksana.engine.queue.leasing import Leasing
 from ksana.ports.events import Event
 from ksana.ports.pages import PageRows
@@ -30,10 +30,10 @@ from ksana.service.core.idempotency import IdempotentRequest, once_only
 from ksana.service.queue import jobs as job_transactions
 from ksana.service.queue import leases as lease_transactions
 from ksana.service.queue import releases as release_transactions
-from ksana.service.queue.claims import Claim, Claimed, JobClassCache, claim_together
-from ksana.service.queue.jobs import Report, not_found
+from ksana.service.queue.claims import NOTHING, Claim, Claimed, JobClassCache, claim_together
+from ksana.service.queue.jobs import Report, Submitted, not_found
 from ksana.service.queue.leases import Heartbeat, LeaseAnswer, LeaseDenied, LeaseRequest
-from ksana.service.queue.releases import Released, ReleasedSet
+from ksana.service.queue.releases import Released, ReleasedSet, weigh
 
 MAX_BATCH: Final = 1000
 MAX_ITEMS: Final = 500
@@ -62,19 +62,30 @@ class QueueService:
         self.poll: ClaimPoll = LongPoll(clock, self._count_arrivals, lambda: not store.sole)
         self.leasing = Leasing(store, clock, limits.total, self.poll, self._notify_handed_over)
         self.classes = JobClassCache()
-        self._intake: Batcher[NewJob, Job] = Batcher(store, self._enter, self.notify_submitted)
+        self._intake: Batcher[NewJob, Submitted] = Batcher(store, self._enter, self._entered)
         self._claims: Batcher[Claim, Claimed] = Batcher(
             store,
             self._claim_together,
             self._notify_claimed,
             CLAIMS_AT_ONCE,
             drops_gone=True,
+            clock=clock,
+            late=NOTHING,
         )
         self._releases: Batcher[Sequence[Release], ReleasedSet[Released]] = Batcher(
             store,
             release_transactions.release_together,
             self._notify_released,
             RELEASES_AT_ONCE,
+        )
+        self._whole_releases: Batcher[Sequence[Release], ReleasedSet[LeasedJob]] = Batcher(
+            store,
+            release_transactions.release_wholes,
+            self._notify_released,
+            RELEASES_AT_ONCE,
+        )
+        self._heartbeats: Batcher[Sequence[Heartbeat], Sequence[LeaseAnswer]] = Batcher(
+            store, lease_transactions.extend_together, _wake_nobody
         )
         self.on_handed_over: Callable[[], None] = lambda: None
         """A job that a run waits for may have ended."""
@@ -92,11 +103,12 @@ class QueueService:
     async def submit(self, job: NewJob) -> Job:
         """Enter one job. Raise DUPLICATE_REQUEST if its addon has sent the same client_request_id
         before."""
-        if job.client_request_id is not None:
-            return (await self._submit([job], is_batch=False))[0]
         if job.job_class.cost_units > self.limits.total:
             self._check_costs([job])
-        return await self._intake.add(job)
+        made = await self._intake.add(job)
+        if isinstance(made, KsanaError):
+            raise made
+        return made
 
     async def submit_batch(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Enter jobs, all or none."""
@@ -110,7 +122,12 @@ class QueueService:
                         code="DUPLICATE_REQUEST",
                         index=index,
                     )
-        return await self._submit(jobs, is_batch=True)
+        self._check_costs(jobs)
+        made = await self._store.transact(
+            job_transactions.submit_jobs, jobs, self.new_classes(jobs), True
+        )
+        self.notify_submitted(jobs, made)
+        return made
 
     async def submit_once(self, job: NewJob, request: IdempotentRequest) -> Job:
         """Enter one job under an Idempotency-Key. Raise ReplayedAnswer for a repeat."""
@@ -120,16 +137,13 @@ class QueueService:
         self.notify_submitted([job], [made])
         return made
 
-    async def _submit(self, jobs: Sequence[NewJob], is_batch: bool) -> list[Job]:
-        self._check_costs(jobs)
-        made = await self._store.transact(
-            job_transactions.submit_jobs, jobs, self.new_classes(jobs), is_batch
-        )
-        self.notify_submitted(jobs, made)
-        return made
+    def _enter(self, tx: QueueTx, jobs: Sequence[NewJob]) -> list[Submitted]:
+        return job_transactions.submit_together(tx, jobs, self.new_classes(jobs))
 
-    def _enter(self, tx: QueueTx, jobs: Sequence[NewJob]) -> list[Job]:
-        return job_transactions.submit_jobs(tx, jobs, self.new_classes(jobs), False)
+    def _entered(self, jobs: Sequence[NewJob], made: Sequence[Submitted]) -> None:
+        new = [(job, one) for job, one in zip(jobs, made, strict=True) if isinstance(one, Job)]
+        if new:
+            self.notify_submitted([job for job, _ in new], [one for _, one in new])
 
     def _check_costs(self, jobs: Sequence[NewJob]) -> None:
         total = self.limits.total
@@ -169,11 +183,14 @@ class QueueService:
             return await self._claims.add(claim, claim.limit)
         until = self._clock.now() + wait_us
         claim = msgspec.structs.replace(claim, can_wait=True)
-        with wait_for_jobs(self.poll, claim.wants, claim.has_lease) as waiter:
+        waiter = ClaimWaiter(self.poll, claim.wants, self._clock)
+        with waiter:
             while True:
-                claimed = await self._claims.add(claim, claim.limit)
+                waiter.begin_try()
+                claimed = await self._claims.add(claim, claim.limit, until)
                 if claimed.taken:
                     return claimed
+                waiter.end_try(claimed.is_short)
                 again_at = until
                 if claimed.may_have_more:
                     again_at = min(until, self._clock.now() + IDLE)
@@ -242,9 +259,9 @@ class QueueService:
         """One heartbeat. Raise LEASE_LOST when the lease is not, or no longer, the worker's."""
         return _or_raise((await self.heartbeat_batch([beat]))[0])
 
-    async def heartbeat_batch(self, beats: Sequence[Heartbeat]) -> list[LeaseAnswer]:
+    async def heartbeat_batch(self, beats: Sequence[Heartbeat]) -> Sequence[LeaseAnswer]:
         """Heartbeats, each answered on its own."""
-        return await self._store.transact(lease_transactions.extend_leases, beats)
+        return await self._heartbeats.add(beats, len(beats))
 
     async def release(self, item: Release) -> LeasedJob:
         """End an attempt. Raise LEASE_LOST when the lease is not, or no longer, the worker's."""
@@ -252,19 +269,17 @@ class QueueService:
 
     async def release_batch(self, items: Sequence[Release]) -> Sequence[LeaseAnswer]:
         """End attempts, each answered on its own."""
-        released = await self._store.transact(release_transactions.release_leases, items)
-        self._notify_changed(released.changes)
-        return released.answers
+        return (await self._whole_releases.add(items, weigh(items))).answers
 
     async def release_batch_compactly(
         self, items: Sequence[Release]
     ) -> Sequence[Released | KsanaError]:
         """The same for callers that only want to know what became of each job: cheaper, for no job
         is read or shown whole."""
-        return (await self._releases.add(items, len(items))).answers
+        return (await self._releases.add(items, weigh(items))).answers
 
     def _notify_released(
-        self, _: Sequence[Sequence[Release]], released: Sequence[ReleasedSet[Released]]
+        self, _: Sequence[Sequence[Release]], released: Sequence[ReleasedSet[Any]]
     ) -> None:
         self._notify_changed([change for one in released for change in one.changes])
 
@@ -286,6 +301,11 @@ class QueueService:
             raise NotFoundError(f"there is no lease {lease_id}")
         return found
 
+    async def list_holders(self, limit: int) -> list[Lease]:
+        """Leases that are active, the first to run out first."""
+        found: list[Lease] = await self._store.read_list(lambda tx: tx.leases.list_active(limit))
+        return found
+
     async def _count_arrivals(self) -> int:
         return await self._store.read(lambda tx: int(tx.gauges.read().arrivals))
 
@@ -305,6 +325,10 @@ def read_events(tx: QueueTx, job_id: str) -> list[Event]:
 
 def _submit_one(tx: QueueTx, job: NewJob, classes: Sequence[JobClass]) -> Job:
     return job_transactions.submit_jobs(tx, [job], classes, False)[0]
+
+
+def _wake_nobody(*_: object) -> None:
+    """Nobody waits for a sign of life."""
 
 
 def _or_raise(answer: LeaseAnswer) -> LeasedJob:

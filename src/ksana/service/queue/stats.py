@@ -11,6 +11,7 @@ from ksana.base.instant import DAY, MINUTE, Instant, Micros
 from ksana.domain.histogram import quantile
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.explain import COUNT_TO
+from ksana.domain.queue.jobs import PRIORITIES
 from ksana.ports.queue.tables import QueueTx
 from ksana.ports.store import Store
 
@@ -48,6 +49,25 @@ class Series(msgspec.Struct, frozen=True):
     values: Sequence[float | None]
 
 
+class Depth(msgspec.Struct, frozen=True):
+    """A count: exact, or with `more` at least so many."""
+
+    count: int
+    more: bool
+
+
+class PriorityDepth(msgspec.Struct, frozen=True):
+    """How many jobs of one priority wait, and for what, and are held."""
+
+    priority: str
+    ready: Depth
+    scheduled: Depth
+    claimed: Depth
+    preparing: Depth
+    lease_pending: Depth
+    running: Depth
+
+
 class QueueStats:
     """Reads the figures."""
 
@@ -58,6 +78,10 @@ class QueueStats:
     async def snapshot(self) -> Snapshot:
         """The present."""
         return await self._store.read(read_snapshot, self._limits.total)
+
+    async def depth(self) -> list[PriorityDepth]:
+        """How many jobs wait and are held by priority, the most urgent first."""
+        return await self._store.read_list(read_depth)
 
     async def count_ready(self) -> int:
         """How many jobs a worker could claim now, up to COUNT_TO."""
@@ -101,6 +125,21 @@ def read_snapshot(tx: QueueTx, total: int) -> Snapshot:
         },
         {"active": capacity.active, "expired_last_24h": expired},
     )
+
+
+def read_depth(tx: QueueTx) -> list[PriorityDepth]:
+    """What is so now, in counts that stop where they would get long."""
+    found = tx.job_lists.count_depth()
+    return [
+        PriorityDepth(
+            priority,
+            **{
+                state.lower(): Depth(totals[urgency].count, not totals[urgency].is_exact)
+                for state, totals in found.items()
+            },
+        )
+        for urgency, priority in enumerate(PRIORITIES)
+    ]
 
 
 def read_series(tx: QueueTx, metric: str, bucket_us: Micros, range_us: Micros) -> Series:

@@ -5,7 +5,7 @@ any number of rows as one array: a statement is prepared once and costs a quarte
 pipeline."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -30,6 +30,10 @@ _UPDATE = re.compile(r"UPDATE\s+(\w+)\s+SET\s+(.*)\sWHERE\s(.*)", re.IGNORECASE 
 _SELECT = re.compile(r"SELECT\s+(.*?)\sFROM\s(.*)", re.IGNORECASE | re.DOTALL)
 _NUMBER = re.compile(r"\?(\d+)")
 _NAMED = re.compile(r"%\((\w+)\)s")
+_NAMED_OR_PERCENT = re.compile(r"%\((\w+)\)s|%%")
+_COMMA = re.compile(",")
+_AND = re.compile(r"\sAND\s")
+_KEY = re.compile(r"\w+ = v\.p_\w+")
 
 
 def split(rows: Sequence[_Row]) -> Iterator[tuple[int, Sequence[_Row]]]:
@@ -83,20 +87,28 @@ def fold(sql: str) -> str:
     then, and not one each."""
     found = _SELECT.fullmatch(sql.strip())
     assert found is not None, sql
-    columns = _split_list(found[1])
+    columns = _split_outside(found[1], _COMMA)
     inner = ", ".join(f"{column} AS c{place}" for place, column in enumerate(columns))
     outer = ", ".join(f"c{place}" for place in range(len(columns)))
     return f"SELECT json_group_array(json_array({outer})) FROM (SELECT {inner} FROM {found[2]})"
 
 
-def _split_list(text: str) -> list[str]:
-    """Cut a list at the commas that stand in no brackets."""
+@lru_cache(maxsize=256)
+def fold_each(sql: str) -> str:
+    """The SELECT with each row in one column, a JSON array: MySQL's driver reads value by value."""
+    found = _SELECT.fullmatch(sql.strip())
+    assert found is not None, sql
+    return f"SELECT JSON_ARRAY({found[1]}) FROM {found[2]}"
+
+
+def _split_outside(text: str, word: re.Pattern[str]) -> list[str]:
+    """Cut a text at the words that stand in no brackets."""
     parts, depth, start = [], 0, 0
     for place, sign in enumerate(text):
         depth += (sign == "(") - (sign == ")")
-        if sign == "," and not depth:
+        if not depth and place >= start and (found := word.match(text, place)):
             parts.append(text[start:place].strip())
-            start = place + 1
+            start = found.end()
     return [*parts, text[start:].strip()]
 
 
@@ -168,7 +180,7 @@ def widen_arrays(sql: str, types: tuple[str, ...]) -> str | None:
     rows = f"unnest({arrays}) WITH ORDINALITY AS v ({columns}, row_number)"
     if updated := _UPDATE.fullmatch(sql.strip()):
         changes, guard = (_NAMED.sub(r"v.p_\1", part) for part in updated.group(2, 3))
-        return f"UPDATE {updated[1]} SET {changes} FROM {rows} WHERE {guard}"
+        return f"UPDATE {updated[1]} SET {changes} FROM {rows} WHERE {_hide_constants(guard)}"
     found = _VALUES.search(sql)
     if found is None or _NAMED.search(sql[: found.start()] + sql[found.end() :]):
         return None
@@ -176,10 +188,44 @@ def widen_arrays(sql: str, types: tuple[str, ...]) -> str | None:
     return f"{sql[: found.start()]}SELECT {values} FROM {rows} {sql[found.end() :]}"
 
 
+def _hide_constants(guard: str) -> str:
+    """The guard with what it says of the table alone hidden from PostgreSQL's planner: of a table
+    that it has not counted it takes `state = 'ACTIVE'` to match next to nothing, and would walk an
+    index of that for each row and not look its key up."""
+    conditions = _split_outside(guard, _AND)
+    if not any(_KEY.fullmatch(one) for one in conditions):
+        return guard
+    return " AND ".join(
+        one if "v.p_" in one or "SELECT" in one else f"COALESCE({one}, FALSE)" for one in conditions
+    )
+
+
 @lru_cache(maxsize=1024)
 def list_names(sql: str) -> tuple[str, ...]:
     """The names of a statement's parameters, in the order of their first use."""
     return tuple(dict.fromkeys(_NAMED.findall(sql)))
+
+
+def name_row(sql: str, row: Sequence[object]) -> dict[str, object]:
+    """A row's values, given in the order of the statement's parameters, by their names."""
+    return dict(zip(list_names(sql), row, strict=True))
+
+
+@lru_cache(maxsize=256)
+def place_names(text: str) -> tuple[tuple[str, ...], str]:
+    """The names of parameters as they come, and the text with a place for each of them."""
+    return tuple(_NAMED.findall(text)), _NAMED.sub("%s", text)
+
+
+def fill_names(text: str, texts: Mapping[str, str]) -> str:
+    """The text with these in the place of its parameters."""
+    return _NAMED_OR_PERCENT.sub(lambda match: texts[match[1]] if match[1] else "%", text)
+
+
+def split_update(sql: str) -> tuple[str, str, list[str]] | None:
+    """The table, the changes and the conditions of a plain UPDATE."""
+    found = _UPDATE.fullmatch(sql.strip())
+    return None if found is None else (found[1], found[2], _split_outside(found[3], _AND))
 
 
 @lru_cache(maxsize=1024)

@@ -339,11 +339,12 @@ class Writer:
                 ) from error
             return
         self._roll_back(session)
-        if trouble is Trouble.RETRY:
+        if trouble in (Trouble.RETRY, Trouble.RACED):
             attempt = next(retries)
             if attempt > MAX_RETRIES:
                 raise StoreDownError(f"the store is too busy: {summary(error)}") from error
-            time.sleep(random.uniform(0, min(0.5, 0.01 * 2**attempt)))
+            first = 0.01 if trouble is Trouble.RETRY else 0.0001  # who won a race has committed
+            time.sleep(random.uniform(0, min(0.5, first * 2**attempt)))
             return
         if trouble is Trouble.FULL:
             raise StoreDownError(

@@ -38,6 +38,8 @@ def _decoder_of(kind: type[msgspec.Struct]) -> Callable[[str], Any]:
 def _order_of(statement: Statement, columns: tuple[str, ...]) -> Callable[[Row], Row] | None:
     """Puts a row's values in the order of the statement's parameters; None if they stand so."""
     wanted = statement.bind({name: place for place, name in enumerate(columns)})
+    if isinstance(wanted, Mapping):
+        wanted = [wanted[name] for name in bulk.list_names(statement.sql)]
     if tuple(wanted) == tuple(range(len(columns))):
         return None
     if len(wanted) == 1:
@@ -186,8 +188,7 @@ class Session:
     def _bind_rows(
         self, statement: Statement, columns: tuple[str, ...], rows: Sequence[Row]
     ) -> Sequence[Any]:
-        if self._is_network:
-            return [dict(zip(columns, row, strict=True)) for row in rows]
+        """The rows, their values in the order of the statement's parameters."""
         order = _order_of(statement, columns)
         return rows if order is None else list(map(order, rows))
 
@@ -207,11 +208,19 @@ class Session:
     def all_as(self, kind: type[_Kind], name: str, /, **params: Any) -> list[_Kind]:
         """Read all rows as structs of a kind, field by field; in one step where the database is in
         our process, where the kind is decoded from an array (`array_like`)."""
-        if self._is_network:
-            return [kind(*row) for row in self.all(name, **params)]
         statement = self._statements[name]
+        if self._is_network:
+            fold = self._dialect.fold
+            self._execute(fold(statement.sql) if fold else statement.sql, statement.bind(params))
+            return self._make(kind, self._cursor.fetchall())
         self._cursor.execute(bulk.fold(statement.sql), statement.bind(params))
         return _decoder_of(kind)(self._cursor.fetchone()[0])  # type: ignore[no-any-return]
+
+    def _make(self, kind: type[_Kind], rows: Sequence[Row]) -> list[_Kind]:
+        """Structs of rows that a network database answered, folded where it folds."""
+        if self._dialect.fold is None:
+            return [kind(*row) for row in rows]
+        return _decoder_of(kind)(f"[{','.join([row[0] for row in rows])}]")  # type: ignore[no-any-return]
 
     @property
     def origin(self) -> int:
@@ -259,13 +268,23 @@ class Session:
                 rows.append(row)
         return rows
 
-    def ask(self, questions: Sequence[Question]) -> list[list[Row]]:
+    def ask_as(
+        self, kind: type[_Kind], last: Question, questions: Sequence[Question]
+    ) -> tuple[list[_Kind], list[list[Row]]]:
+        """Over a network, read the rows of several questions and after them those of the last one
+        as structs of a kind, in one round trip."""
+        *answers, rows = self.ask([*questions, last], folds_last=True)
+        return self._make(kind, rows), answers
+
+    def ask(self, questions: Sequence[Question], *, folds_last: bool = False) -> list[list[Row]]:
         """Read the rows of several questions, one after the other; over a network in one round
         trip."""
         bound = [
             (statement.sql, statement.bind(params))
             for statement, params in ((self._statements[name], given) for name, given in questions)
         ]
+        if folds_last and self._dialect.fold:
+            bound[-1] = self._dialect.fold(bound[-1][0]), bound[-1][1]
         waiting, self._later = self._later, []
         answers = self._dialect.ask(self._cursor, waiting, bound)
         self.round_trips += self._is_network

@@ -29,14 +29,21 @@ _MACRO = re.compile(r"\{(\w+)(?:[: ]([^}]*))?\}")
 _LIST = re.compile(r"\{in (\w+)\}")
 
 
-_SPLIT = frozenset({"widen", "below", "above", "down", "up", "text_below", "text_down"})
+_SPLIT = frozenset(
+    {
+        *("widen", "below", "above", "down", "up", "text_below", "text_down"),
+        *("text_between", "text_up"),
+    }
+)
 """Macros with several words. `widen` is a text column that may hold more: table, name, type.
 `below` and `above` are the rows of a group whose key is less than `:before` or greater than
 `:after`: the group's column, the key, the group's parameter; `down` and `up` are their order: the
 group's column, the key. They are read from the index that begins with both; PostgreSQL would at
 times walk another and pick them out, unless the order names both. `text_below` and `text_down` are
 the same for an index that only lists use: over `column || ''`, where the database can have that, so
-that no planner takes it for anything else. `only` and `first` are the same for a whole group."""
+that no planner takes it for anything else. `text_between` and `text_up` are the same for keys that
+are text, in the order of bytes (`bytewise`), greater than `:floor` and less than `:top`. `only` and
+`first` are the same for a whole group."""
 
 Bind = Callable[[Mapping[str, Any]], Any]
 """Puts named values into the form a driver takes."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from ksana.base.instant import Instant
 from ksana.domain.queue.changes import JobChange
-from ksana.domain.queue.jobs import FINAL_OF
+from ksana.domain.queue.jobs import FINAL_OF, Job
 from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.queue.jobs import SqlJobs
 
@@ -212,18 +212,10 @@ class SqlJobChanges:
         rows = [(one.turn, self._now, one.seq, one.claim_token) for one in changes]
         return self._run(is_held, "queue.take_back_job", columns, rows)
 
-    def note_running(
-        self, job_id: str, lease_id: str, progress: float | None, note: str | None
-    ) -> bool:
-        changed = self._jobs.session.run(
-            "queue.note_running_job",
-            job_id=job_id,
-            lease_id=lease_id,
-            progress=progress,
-            note=note,
-            now_at=self._now,
-        )
-        return changed == 1
+    def note_running(self, jobs: Sequence[Job], is_held: bool = False) -> int:
+        columns = ("progress", "note", "now_at", "seq", "lease_id")
+        rows = [(one.progress, one.note, self._now, one.seq, one.lease_id) for one in jobs]
+        return self._run(is_held, "queue.note_running_job", columns, rows)
 
     def request_cancel(self, job_id: str, reason: str | None) -> bool:
         changed = self._jobs.session.run(

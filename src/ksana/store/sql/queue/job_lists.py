@@ -5,8 +5,8 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.instant import SECOND, Instant
-from ksana.domain.queue.jobs import Job
-from ksana.ports.pages import LOOK_THROUGH, LOOK_UP, MAX_PAGE_BYTES, PageRows
+from ksana.domain.queue.jobs import PRIORITIES, Job
+from ksana.ports.pages import COUNT_LIMIT, LOOK_THROUGH, LOOK_UP, MAX_PAGE_BYTES, PageRows, Total
 from ksana.ports.queue.tables import JobFilter
 from ksana.store.sql.core.looking import Looked, look_through
 from ksana.store.sql.core.session import Row, Session
@@ -14,6 +14,9 @@ from ksana.store.sql.core.walks import find_last_at
 
 _EVER: Final = 1 << 62
 """Beyond every number."""
+
+HELD_STATES: Final = ("CLAIMED", "PREPARING", "LEASE_PENDING", "RUNNING")
+"""The states of jobs that a worker holds."""
 
 OUT_OF_ORDER: Final = 3 * SECOND
 """How far a job's time may lie from its neighbours': it is taken when a transaction begins, the
@@ -47,6 +50,24 @@ class SqlJobLists:
         elif edge is not None:  # the edge itself is to be looked at next
             jobs.next_place = (edge[0] + 1,)
         return jobs
+
+    def count_depth(self) -> dict[str, list[Total]]:
+        ready = [
+            ("job_lists.count_ready_of", {"urgency": urgency, "limit": COUNT_LIMIT + 1})
+            for urgency in range(len(PRIORITIES))
+        ]
+        bounds = {"before": _EVER, "limit": LOOK_UP + 1}
+        rest = [
+            ("job_lists.count_scheduled", {"limit": LOOK_UP + 1}),
+            *(("job_lists.count_of_state", {"state": state, **bounds}) for state in HELD_STATES),
+        ]
+        answers = self._jobs.session.ask([*ready, *rest])
+        counts = [int(rows[0][0]) for rows in answers[: len(ready)]]
+        depth = {"READY": [Total(min(n, COUNT_LIMIT), n <= COUNT_LIMIT) for n in counts]}
+        for name, rows in zip(("SCHEDULED", *HELD_STATES), answers[len(ready) :], strict=True):
+            total, *of_urgency = map(int, rows[0])
+            depth[name] = [Total(count, total <= LOOK_UP) for count in of_urgency]
+        return depth
 
     def _look(
         self,

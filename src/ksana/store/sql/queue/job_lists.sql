@@ -58,6 +58,25 @@ WHERE matches = 1 ORDER BY seq DESC LIMIT :limit
 SELECT seq FROM scheduler_job_runs {force_index job_runs_addon}
 WHERE {text_below addon_id seq addon_id} AND seq >= :floor {text_down addon_id seq} LIMIT 1 OFFSET :look
 
+-- name: count_ready_of
+-- How many ready jobs of one urgency there are, counted up to a limit; from the index alone.
+SELECT COUNT(*) FROM (SELECT seq FROM scheduler_job_runs {force_index job_runs_ready}
+  WHERE position = 1 AND {only urgency} ORDER BY {first urgency} turn, seq LIMIT :limit) AS looked
+
+-- name: count_scheduled
+-- Scheduled jobs, the first due first, up to a limit: all of them, and by urgency.
+SELECT COUNT(*), COUNT(CASE WHEN urgency = 0 THEN 1 END), COUNT(CASE WHEN urgency = 1 THEN 1 END),
+  COUNT(CASE WHEN urgency = 2 THEN 1 END), COUNT(CASE WHEN urgency = 3 THEN 1 END)
+FROM (SELECT urgency FROM scheduler_job_runs {force_index job_runs_scheduled}
+  WHERE position = 0 ORDER BY due_at, seq LIMIT :limit) AS looked
+
+-- name: count_of_state
+-- Jobs of one state, newest first, up to a limit: all of them, and by urgency.
+SELECT COUNT(*), COUNT(CASE WHEN urgency = 0 THEN 1 END), COUNT(CASE WHEN urgency = 1 THEN 1 END),
+  COUNT(CASE WHEN urgency = 2 THEN 1 END), COUNT(CASE WHEN urgency = 3 THEN 1 END)
+FROM (SELECT urgency FROM scheduler_job_runs {force_index job_runs_state}
+  WHERE {text_below state seq state} {text_down state seq} LIMIT :limit) AS looked
+
 -- name: job_span
 -- The least and the greatest number. Asked for in one query, SQLite would read every row for them.
 SELECT (SELECT MIN(seq) FROM scheduler_job_runs), (SELECT MAX(seq) FROM scheduler_job_runs)

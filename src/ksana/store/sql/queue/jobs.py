@@ -11,7 +11,7 @@ from ksana.base.ids import new_token
 from ksana.base.instant import Instant
 from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, ReadyJob
-from ksana.ports.queue.tables import ClaimOpening, ClaimOutlook, QueueDue, QueueGauges
+from ksana.ports.queue.tables import ClaimOpening, ClaimOutlook, QueueDue, QueueGauges, Request
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Question, Row, Session
 from ksana.store.sql.core.walks import walk_ended
@@ -87,8 +87,11 @@ class SqlJobs:
             self.flush()
         return self._raw
 
-    def insert(self, jobs: Sequence[Job], *, once: bool) -> int:
+    def insert(self, jobs: Sequence[Job], *, once: bool, is_checked: bool = False) -> int:
         rows = [_row_of(job) for job in jobs]
+        if once and is_checked and not self._raw.is_embedded:
+            self.session.contend_rows("queue.insert_job_once", _COLUMNS, rows)
+            return len(rows)
         if once:
             return self.session.run_rows("queue.insert_job_once", _COLUMNS, rows)
         # Nothing can refuse these: those of all functions of one commit are written together.
@@ -113,11 +116,17 @@ class SqlJobs:
         rows = self.session.all("queue.find_jobs", ids=sorted(job_ids))
         return {row[1]: Job(*row) for row in rows}
 
-    def find_job_by_request(self, addon_id: str, client_request_id: str) -> Job | None:
-        row = self.session.one(
-            "queue.find_job_by_request", addon_id=addon_id, client_request_id=client_request_id
-        )
-        return None if row is None else Job(*row)
+    def open_submit(
+        self, requests: Sequence[Request], urgencies: Sequence[int] = ()
+    ) -> tuple[dict[Request, Job], dict[int, int | None]]:
+        questions: list[Question] = [
+            ("queue.find_job_by_request", {"addon_id": addon_id, "client_request_id": request_id})
+            for addon_id, request_id in requests
+        ] + [("queue.tail_turn", {"urgency": urgency}) for urgency in urgencies]
+        answers = iter(self.session.ask(questions) if questions else ())
+        found = {key: Job(*rows[0]) for key in requests if (rows := next(answers))}
+        tails = {key: rows[0][0] if (rows := next(answers)) else None for key in urgencies}
+        return found, tails
 
     def lock_job(self, job_id: str) -> tuple[Job, bool] | None:
         row = self.session.one("queue.lock_job", job_id=job_id)
@@ -217,16 +226,17 @@ class SqlJobOrder:
         if class_id is not None:
             take = ("queue.take_class", {"class_id": class_id, "limit": limit})
         look: list[Question] = [("queue.get_pool", {}), ("queue.list_allotments", {})]
-        outlook, *standing, taken = session.ask(
+        taken, (outlook, *standing) = session.ask_as(
+            ReadyJob,
+            take,
             [
                 ("queue.claim_outlook", {"now_at": self._now}),
                 *(look if total is not None and held is None else ()),
-                take,
-            ]
+            ],
         )
         return ClaimOpening(
             _outlook_of(outlook[0]),
-            [ReadyJob(*row) for row in taken],
+            taken,
             held,
             self._capacity.standing_of(total, *standing)
             if total is not None and standing

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from ksana.base.instant import Instant
 from ksana.domain.queue.changes import JobChange
-from ksana.domain.queue.jobs import Lease, LeaseWithJob
+from ksana.domain.queue.jobs import Job, Lease, LeasedJob, LeaseWithJob
 from ksana.store.sql.core.session import Session
 
 _NEW: Final = (
@@ -22,6 +22,9 @@ _NEW: Final = (
     "expires_at",
     "lease_token",
 )
+
+_IS_LIVE: Final = len(Lease.__struct_fields__)
+"""The place of that column behind those of a lease."""
 
 
 class SqlLeases:
@@ -57,11 +60,16 @@ class SqlLeases:
         return None if row is None else Lease(*row)
 
     def lock_lease(self, lease_id: str) -> tuple[Lease, bool] | None:
-        return self.lock_leases([lease_id]).get(lease_id)
+        row = self._session.one("queue.lock_lease", lease_id=lease_id)
+        return None if row is None else (Lease(*row[:-1]), bool(row[-1]))
 
-    def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[Lease, bool]]:
-        rows = self._session.all("queue.lock_leases", ids=sorted(lease_ids))
-        return {row[0]: (Lease(*row[:-1]), bool(row[-1])) for row in rows}
+    def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[LeasedJob, bool]]:
+        rows = self._session.all("queue.lock_leases_and_jobs", ids=sorted(lease_ids))
+        at = _IS_LIVE
+        return {
+            row[0]: (LeasedJob(Lease(*row[:at]), Job(*row[at + 1 :])), bool(row[at]))
+            for row in rows
+        }
 
     def lock_with_jobs(self, lease_ids: Sequence[str]) -> dict[str, LeaseWithJob]:
         found = self._session.all_as(
@@ -80,13 +88,14 @@ class SqlLeases:
         rows = self._session.all("queue.list_expired_leases", now_at=self._now, limit=limit)
         return [row[0] for row in rows]
 
-    def extend(self, leases: Sequence[Lease]) -> int:
+    def extend(self, leases: Sequence[Lease], is_held: bool = False) -> int:
         columns = ("now_at", "expires_at", "ttl_sec", "lease_id", "lease_token")
         rows = [
             (one.last_heartbeat_at, one.expires_at, one.ttl_sec, one.lease_id, one.lease_token)
             for one in leases
         ]
-        return self._session.run_rows("queue.extend_lease", columns, rows)
+        run = self._session.require_rows if is_held else self._session.run_rows
+        return run("queue.extend_lease", columns, rows)
 
     def release(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = ("now_at", "status", "digest", "lease_id", "lease_token")

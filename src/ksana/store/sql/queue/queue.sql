@@ -204,22 +204,21 @@ SELECT COUNT(*) FROM (
   LIMIT :limit) AS ahead
 
 -- name: promote_job
--- A scheduled job gets its turn. Guard: still scheduled. In a guard `position + 0` and `COALESCE(state, '')` are not what an
--- index is of: a server that has not counted the table would walk that index, and not look the key up.
-UPDATE scheduler_job_runs SET position = 1, turn = :turn WHERE seq = :seq AND position + 0 = 0
+-- A scheduled job gets its turn. Guard: still scheduled.
+UPDATE scheduler_job_runs SET position = 1, turn = :turn WHERE seq = :seq AND position = 0
 
 -- name: claim_job
 -- Guard: still ready.
 UPDATE scheduler_job_runs SET position = 2, state = 'CLAIMED', claimed_by = :worker_id, claim_token = :claim_token,
   claims = :claims, claim_expires_at = :until, updated_at = :now_at, progress = NULL, note = NULL
-WHERE seq = :seq AND position + 0 = 1
+WHERE seq = :seq AND position = 1
 
 -- name: start_job
 -- Claim and lease in one. Guard: still ready, with so many attempts made.
 UPDATE scheduler_job_runs SET position = 4, state = 'RUNNING', claimed_by = :worker_id, claim_token = :claim_token,
   claims = :claims, lease_id = :lease_id, attempts = :attempts, started_at = :now_at, updated_at = :now_at,
   next_retry_at = NULL, progress = NULL, note = NULL
-WHERE seq = :seq AND position + 0 = 1 AND attempts = :old_attempts
+WHERE seq = :seq AND position = 1 AND attempts = :old_attempts
 
 -- name: grant_job
 -- A claimed job runs. Guard: claimed under this token, the claim lasts by the store's clock, with so many attempts made.
@@ -242,7 +241,7 @@ WHERE seq = :seq AND position IN (2, 3) AND state = :old_state AND claim_token =
 -- name: note_running_job
 -- A worker's note on its running job. Guard: running under this very lease.
 UPDATE scheduler_job_runs SET progress = :progress, note = :note, updated_at = :now_at
-WHERE job_id = :job_id AND position = 4 AND lease_id = :lease_id
+WHERE seq = :seq AND position = 4 AND lease_id = :lease_id
 
 -- name: cancel_job
 -- Guard: that state, and not running.
@@ -289,12 +288,26 @@ SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, grante
   released_at, release_status, release_digest, lease_token
 FROM scheduler_lease_runs WHERE lease_id = :lease_id
 
--- name: lock_leases
--- Leases by id, held, and whether each lasts by the store's clock.
+-- name: lock_lease
+-- A lease, held, and whether it lasts by the store's clock.
 SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at, last_heartbeat_at, expires_at,
   released_at, release_status, release_digest, lease_token,
   CASE WHEN state = 'ACTIVE' AND expires_at > (SELECT {now}) THEN 1 ELSE 0 END
-FROM scheduler_lease_runs {force_primary} WHERE lease_id {in ids} {for_update}
+FROM scheduler_lease_runs WHERE lease_id = :lease_id {for_update}
+
+-- name: lock_leases_and_jobs
+-- Leases by id with their jobs, whole, both held, and whether each lease lasts by the store's clock.
+SELECT l.lease_id, l.job_id, l.addon_id, l.worker_id, l.cost_units, l.ttl_sec, l.state, l.granted_at, l.last_heartbeat_at,
+  l.expires_at, l.released_at, l.release_status, l.release_digest, l.lease_token,
+  CASE WHEN l.state = 'ACTIVE' AND l.expires_at > (SELECT {now}) THEN 1 ELSE 0 END,
+  j.seq, j.job_id, j.addon_id, j.job_type, j.priority, j.cost_units, j.constraints_json, j.payload_json, j.state, j.max_attempts,
+  j.created_at, j.updated_at, j.position, j.urgency, j.class_id, j.turn, j.due_at, j.run_at, j.fairness_key,
+  j.client_request_id, j.attempts, j.claims, j.claim_token, j.claimed_by, j.claim_expires_at, j.lease_id, j.next_retry_at,
+  j.pending_at, j.cancel_requested, j.cancel_reason, j.progress, j.note, j.started_at, j.finished_at, j.final_status,
+  j.error_text, j.result_json, j.metrics_json
+FROM scheduler_lease_runs AS l {force_primary}
+JOIN scheduler_job_runs AS j {force_primary} ON j.seq = l.job_seq
+WHERE l.lease_id {in ids} {for_update}
 
 -- name: lock_leases_with_jobs
 -- Leases by id with what ending their attempts takes of the jobs, both held, and whether each lasts by the store's clock.
@@ -326,17 +339,17 @@ WHERE state = 'ACTIVE' AND expires_at <= :now_at AND expires_at <= {now} ORDER B
 -- name: extend_lease
 -- A sign of life. Guard: active, under this token. That it lasts was found when it was locked.
 UPDATE scheduler_lease_runs SET last_heartbeat_at = :now_at, expires_at = :expires_at, ttl_sec = :ttl_sec
-WHERE lease_id = :lease_id AND COALESCE(state, '') = 'ACTIVE' AND lease_token = :lease_token
+WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
 
 -- name: release_lease
 -- Guard: active, under this token. That it lasted was found when it was locked.
 UPDATE scheduler_lease_runs SET state = 'RELEASED', released_at = :now_at, release_status = :status, release_digest = :digest
-WHERE lease_id = :lease_id AND COALESCE(state, '') = 'ACTIVE' AND lease_token = :lease_token
+WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
 
 -- name: expire_lease
 -- Guard: active, under this token. That it ran out was found when it was locked.
 UPDATE scheduler_lease_runs SET state = 'EXPIRED', released_at = :now_at
-WHERE lease_id = :lease_id AND COALESCE(state, '') = 'ACTIVE' AND lease_token = :lease_token
+WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
 
 -- name: sum_active
 -- What the active leases hold in truth.

@@ -13,6 +13,7 @@ class Trouble(Enum):
     """What a driver's error means to us."""
 
     RETRY = "retry"  #: a deadlock or lock wait: nothing happened, run it again
+    RACED = "raced"  #: what was read is no longer so: nothing happened, run it again soon
     LOST = "lost"  #: no connection; before COMMIT nothing happened, during COMMIT nobody knows yet
     FULL = "full"  #: no room: nothing happened, later perhaps
     BROKEN = "broken"  #: the disk refused to make it durable: nothing after this can be trusted
@@ -84,6 +85,9 @@ class Dialect(Protocol):
     def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
         """Run a guarded change for each row and answer for each whether its guard held."""
         ...
+
+    fold: Callable[[str], str] | None
+    """Makes a SELECT answer each of its rows as one text, where that is read faster."""
 
     avoid_sorts: str | None
     """A statement after which, until the end of the transaction, rows are read from an index that

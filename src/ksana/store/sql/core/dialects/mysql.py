@@ -1,12 +1,15 @@
 """MariaDB and MySQL, through PyMySQL."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ksana.base.errors import SetupError
 from ksana.store.sql.core import bulk
+from ksana.store.sql.core.dialects import mysql_text
 from ksana.store.sql.core.dialects.base import Send, Trouble, all_match, load_driver
+from ksana.store.sql.core.dialects.mysql_text import Row
 from ksana.store.sql.core.statements import Macros
 
 
@@ -25,7 +28,19 @@ _COUNT = "SELECT IF(ROW_COUNT() = %s, 1, (SELECT 1 UNION SELECT 2))"
 """Fails (a subquery of two rows) unless the statement before it matched so many rows."""
 
 _COUNT_AGAIN = "SELECT 9223372036854775807 + IF(ROW_COUNT() = %s, 0, 1)"
-"""The same with an error (1690, out of range) after which the transaction is tried again."""
+"""The same with an error (out of range) after which the transaction is tried again."""
+
+_LOST_RACE = 1690
+
+
+_MOST_ROWS: Final = 500
+"""Rows of one INSERT."""
+
+_MOST_CHANGED: Final = 128
+"""Rows of one UPDATE: each looks for its key among those of all."""
+
+_JOINED_BYTES: Final = 256 * 1024
+"""Of rows that are joined: more of them would have the server put them on disk."""
 
 
 class MysqlDialect:
@@ -33,6 +48,7 @@ class MysqlDialect:
 
     name = "mysql"
     is_network = True
+    fold: Callable[[str], str] | None = staticmethod(bulk.fold_each)
     avoid_sorts: str | None = None
     begin_write = "BEGIN"
     begin_read = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
@@ -57,6 +73,9 @@ class MysqlDialect:
             "below": "{0} = %({2})s AND {1} < %(before)s",
             "above": "{0} = %({2})s AND {1} > %(after)s",
             "text_below": "{0} = %({2})s AND {1} < %(before)s",
+            "bytewise": "{}",
+            "text_between": "{0} = %({0})s AND {1} > %(floor)s AND {1} < %(top)s",
+            "text_up": "ORDER BY {1}",
             "only": "{0} = %({0})s",
             "first": "",
             "last": "",
@@ -80,7 +99,6 @@ class MysqlDialect:
     )
     _CHUNK_BYTES = 4 * 1024 * 1024
     _WIDE_BYTES = 256 * 1024
-    """Larger ones would have the server put the rows it is given on disk."""
     _LOST = frozenset(
         {
             2002,
@@ -101,7 +119,7 @@ class MysqlDialect:
             0,
         }
     )
-    _RETRY = frozenset({1213, 1205, 1020, 3572, 1690})
+    _RETRY = frozenset({1213, 1205, 1020, 3572})
     _SLOW = frozenset({1969, 3024})
     _FULL = frozenset({1021, 1026, 1114, 1041, 3})
 
@@ -126,6 +144,8 @@ class MysqlDialect:
             "password": unquote(parts.password or ""),
             "database": unquote(parts.path.strip("/")),
         }
+        self._primary: dict[str, list[str]] = {}
+        """The columns of primary keys, by table."""
         query = dict(parse_qsl(parts.query))
         if "unix_socket" in query:
             self._options["unix_socket"] = query["unix_socket"]
@@ -175,6 +195,8 @@ class MysqlDialect:
         code = error.args[0] if error.args else 0
         if code in self._RETRY:
             return Trouble.RETRY
+        if code == _LOST_RACE:
+            return Trouble.RACED
         if code in self._SLOW:
             return Trouble.SLOW
         if code in self._FULL:
@@ -207,53 +229,68 @@ class MysqlDialect:
             cursor.execute("SELECT @@auto_increment_increment")
             step = cursor.connection.__dict__["_ksana_id_step"] = int(cursor.fetchone()[0])
         ids: list[int] = []
-        for chunk in _chunks(rows, self._CHUNK_BYTES):
-            for statement in self._join(cursor, sql, chunk) or [(sql, row) for row in chunk]:
-                # One INSERT of many rows gets consecutive ids, and LAST_INSERT_ID is the first.
-                count = send([statement])[0]
-                ids.extend(range(cursor.lastrowid, cursor.lastrowid + step * count, step))
+        for statement in self._join(cursor, sql, rows, self._CHUNK_BYTES) or _each(sql, rows):
+            # One INSERT of many rows gets consecutive ids, and LAST_INSERT_ID is the first.
+            count = send([statement])[0]
+            ids.extend(range(cursor.lastrowid, cursor.lastrowid + step * count, step))
         return ids
 
-    def _join(self, cursor: Any, sql: str, rows: Sequence[dict[str, Any]]) -> list[tuple[str, Any]]:
-        """One INSERT for all rows; none if the statement is no INSERT of plain values."""
-        from pymysql.cursors import RE_INSERT_VALUES
-
-        insert = RE_INSERT_VALUES.match(sql)
-        if insert is None:
-            return []
-        before, values, after = insert[1] % (), insert[2].rstrip(), insert[3] or ""
-        return [(before + ",".join([cursor.mogrify(values, row) for row in rows]) + after, None)]
-
-    def widen(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
+    def _join(
+        self, cursor: Any, sql: str, rows: Sequence[Row], limit: int
+    ) -> list[tuple[str, Any]]:
+        """As few INSERTs as do for all rows, each of up to so many bytes or one row; none if the
+        statement is no INSERT of plain values."""
         statements: list[tuple[str, Any]] = []
-        for chunk in _chunks(rows, self._WIDE_BYTES):
-            joined = self._join(cursor, sql, chunk)
-            if joined:
-                statements += joined
-                continue
-            for width, piece in bulk.split_for(sql, chunk):
-                wide = bulk.widen_named(sql, width) if width > 1 else None
-                if wide is None:
-                    statements += [(sql, row) for row in piece]
-                else:
-                    given = [row[name] for row in piece for name in wide[1]]
-                    statements.append((wide[0], given))
+        for start in range(0, len(rows), _MOST_ROWS):
+            chunk = rows[start : start + _MOST_ROWS]
+            text = mysql_text.write_insert(cursor.connection, sql, chunk)
+            if text is None:
+                return []
+            if len(text) > limit and len(chunk) > 1:
+                half = len(chunk) // 2
+                for part in (chunk[:half], chunk[half:]):
+                    statements += self._join(cursor, sql, part, limit)
+            else:
+                statements.append((text, None))
         return statements
 
+    def _change(self, cursor: Any, sql: str, rows: Sequence[Row]) -> list[tuple[str, Any, int]]:
+        """As few UPDATEs as do for all rows, and how many rows each is to match."""
+        change = mysql_text.read_change(sql) if len(rows) > 1 else None
+        if change is None or not self._is_primary(cursor, change.table, change.key):
+            return _change_joined(sql, rows)
+        statements: list[tuple[str, Any, int]] = []
+        for start in range(0, len(rows), _MOST_CHANGED):
+            chunk = rows[start : start + _MOST_CHANGED]
+            text = mysql_text.write_change(cursor.connection, sql, change, chunk)
+            if text is None:
+                statements += _change_joined(sql, chunk)
+            elif len(text) > self._CHUNK_BYTES and len(chunk) > 1:
+                half = len(chunk) // 2
+                for part in (chunk[:half], chunk[half:]):
+                    statements += self._change(cursor, sql, part)
+            else:
+                statements.append((text, None, len(chunk)))
+        return statements
+
+    def _is_primary(self, cursor: Any, table: str, column: str) -> bool:
+        """Whether a column is a table's primary key."""
+        if table not in self._primary:
+            cursor.execute(f"SHOW INDEX FROM {table} WHERE Key_name = 'PRIMARY'")
+            self._primary[table] = [row[4] for row in cursor.fetchall()]
+        return self._primary[table] == [column]
+
+    def widen(self, cursor: Any, sql: str, rows: Sequence[Row]) -> list[tuple[str, Any]]:
+        joined = self._join(cursor, sql, rows, self._WIDE_BYTES)
+        return joined or [(text, given) for text, given, _ in self._change(cursor, sql, rows)]
+
     def require(
-        self, cursor: Any, sql: str, rows: Sequence[Any], *, is_race: bool = False
+        self, cursor: Any, sql: str, rows: Sequence[Row], *, is_race: bool = False
     ) -> list[tuple[str, Any]]:
         statements: list[tuple[str, Any]] = []
         count = _COUNT_AGAIN if is_race else _COUNT
-        for chunk in _chunks(rows, self._WIDE_BYTES):
-            for width, piece in bulk.split_for(sql, chunk):
-                wide = bulk.widen_named(sql, width) if width > 1 else None
-                if wide is None:
-                    for row in piece:
-                        statements += [(sql, row), (count, (1,))]
-                else:
-                    given = [row[name] for row in piece for name in wide[1]]
-                    statements += [(wide[0], given), (count, (width,))]
+        for text, given, matched in self._change(cursor, sql, rows):
+            statements += [(text, given), (count, (matched,))]
         return statements
 
     def ask(
@@ -288,7 +325,7 @@ class MysqlDialect:
     def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
         if all_match(self, send, cursor, sql, rows):
             return [True] * len(rows)
-        return [count == 1 for count in send([(sql, row) for row in rows])]
+        return [count == 1 for count in send(_each(sql, rows))]
 
 
 def _run_texts(cursor: Any, texts: Sequence[str]) -> list[int]:
@@ -300,14 +337,29 @@ def _run_texts(cursor: Any, texts: Sequence[str]) -> list[int]:
     return counts
 
 
-def _chunks(rows: Sequence[dict[str, Any]], limit: int) -> list[list[dict[str, Any]]]:
-    chunks: list[list[dict[str, Any]]] = []
+def _each(sql: str, rows: Sequence[Row]) -> list[tuple[str, Any]]:
+    return [(sql, bulk.name_row(sql, row)) for row in rows]
+
+
+def _change_joined(sql: str, rows: Sequence[Row]) -> list[tuple[str, Any, int]]:
+    """Changes of many rows by a join with them, where they have no key of one column."""
+    statements: list[tuple[str, Any, int]] = []
+    for chunk in _chunks(rows, _JOINED_BYTES):
+        for width, piece in bulk.split_for(sql, chunk):
+            wide = bulk.widen_named(sql, width) if width > 1 else None
+            if wide is None:
+                statements += [(one, given, 1) for one, given in _each(sql, piece)]
+            else:
+                statements.append((wide[0], list(chain.from_iterable(piece)), width))
+    return statements
+
+
+def _chunks(rows: Sequence[Row], limit: int) -> list[list[Row]]:
+    chunks: list[list[Row]] = []
     size = limit
     for row in rows:
-        weight = 64 + sum(
-            len(value) if isinstance(value, str | bytes) else 16 for value in row.values()
-        )
-        if size + weight > limit or len(chunks[-1]) >= 500:
+        weight = 64 + sum(len(value) if isinstance(value, str | bytes) else 16 for value in row)
+        if size + weight > limit or len(chunks[-1]) >= _MOST_ROWS:
             chunks.append([])
             size = 0
         chunks[-1].append(row)

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
@@ -34,9 +34,18 @@ def _postgres_list(values: Sequence[int] | Sequence[str]) -> str:
 
 def _write_array(values: Sequence[Any], *, is_text: bool) -> str:
     """An array literal. The driver would look at each value again to find the type of them all."""
+    if None in values:
+        write = _quote if is_text else str
+        return f"{{{','.join(['NULL' if value is None else write(value) for value in values])}}}"
     if not is_text:
-        return f"{{{','.join(['NULL' if value is None else str(value) for value in values])}}}"
-    return f"{{{','.join(map(_quote, values))}}}"
+        return f"{{{','.join(map(str, values))}}}"
+    # All at once, with a sign between them that no text of PostgreSQL has.
+    joined = "\0".join(values)
+    if joined.count("\0") >= len(values):
+        return f"{{{','.join(map(_quote, values))}}}"
+    if '"' in joined or "\\" in joined:
+        joined = joined.replace("\\", "\\\\").replace('"', '\\"')
+    return '{"' + joined.replace("\0", '","') + '"}' if values else "{}"
 
 
 def plain_url(url: str) -> str:
@@ -44,9 +53,7 @@ def plain_url(url: str) -> str:
     return re.sub(r"^postgres(?:ql)?(?:\+\w+)?://", "postgresql://", url)
 
 
-def _quote(text: str | None) -> str:
-    if text is None:
-        return "NULL"
+def _quote(text: str) -> str:
     if '"' in text or "\\" in text:
         text = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{text}"'
@@ -122,6 +129,7 @@ class PostgresDialect:
 
     name = "postgres"
     is_network = True
+    fold: Callable[[str], str] | None = None
     avoid_sorts: str | None = (
         "SELECT set_config('enable_sort', 'off', true),"
         " set_config('enable_incremental_sort', 'off', true)"
@@ -149,6 +157,10 @@ class PostgresDialect:
             "below": "{0} >= %({2})s AND ({0}, {1}) < (%({2})s, %(before)s)",
             "above": "{0} <= %({2})s AND ({0}, {1}) > (%({2})s, %(after)s)",
             "text_below": "({0} || '') >= %({2})s AND (({0} || ''), {1}) < (%({2})s, %(before)s)",
+            "bytewise": '{} COLLATE "C"',
+            "text_between": "(({0} || ''), {1} COLLATE \"C\") > (%({0})s, %(floor)s) "
+            "AND (({0} || ''), {1} COLLATE \"C\") < (%({0})s, %(top)s)",
+            "text_up": "ORDER BY ({0} || ''), {1} COLLATE \"C\"",
             "only": "{0} >= %({0})s AND {0} <= %({0})s",
             "first": "{0},",
             "last": "{0} DESC,",
@@ -223,8 +235,10 @@ class PostgresDialect:
         if not isinstance(error, psycopg.Error):
             return Trouble.OURS
         state = error.sqlstate or ""
-        if state in ("40P01", "40001", "55P03", _LOST_RACE):
+        if state in ("40P01", "40001", "55P03"):
             return Trouble.RETRY
+        if state == _LOST_RACE:
+            return Trouble.RACED
         if state == "57014":
             return Trouble.SLOW
         if state in ("53100", "53200", "58030"):
@@ -256,7 +270,7 @@ class PostgresDialect:
 
     def widen(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
         wide = self._widen(cursor, sql, rows)
-        return [(sql, row) for row in rows] if wide is None else [wide]
+        return [(sql, bulk.name_row(sql, row)) for row in rows] if wide is None else [wide]
 
     def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
         if len(statements) == 1:
@@ -274,7 +288,7 @@ class PostgresDialect:
     ) -> list[tuple[str, Any]]:
         wide = self._widen(cursor, sql, rows)
         if wide is None:
-            return [(_count_one(sql, is_race), row) for row in rows]
+            return [(_count_one(sql, is_race), bulk.name_row(sql, row)) for row in rows]
         return [(_count_all(wide[0], is_race), {**wide[1], "ksana_rows": len(rows)})]
 
     def ask(
@@ -298,7 +312,7 @@ class PostgresDialect:
             send([(wide[0] + " RETURNING v.row_number", wide[1])])
             held = {row[0] for row in cursor.fetchall()}
             return [number in held for number in range(1, len(rows) + 1)]
-        return [count == 1 for count in send([(sql, row) for row in rows])]
+        return [count == 1 for count in send([(sql, bulk.name_row(sql, row)) for row in rows])]
 
     def _widen(
         self, cursor: Any, sql: str, rows: Sequence[Any]
@@ -313,8 +327,8 @@ class PostgresDialect:
             return None
         names = bulk.list_names(sql)
         return wide, {
-            name: _write_array([row[name] for row in rows], is_text=kind in _TEXTS)
-            for name, kind in zip(names, types, strict=True)
+            name: _write_array(values, is_text=kind in _TEXTS)
+            for name, kind, values in zip(names, types, zip(*rows, strict=True), strict=True)
         }
 
     def _ask_types(self, cursor: Any, sql: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -32,6 +32,7 @@ class SqliteDialect:
 
     name = "sqlite"
     is_network = False
+    fold: Callable[[str], str] | None = None
     avoid_sorts: str | None = None
     begin_write = "BEGIN IMMEDIATE"
     begin_read = "BEGIN"
@@ -56,6 +57,9 @@ class SqliteDialect:
             "below": "{0} = :{2} AND {1} < :before",
             "above": "{0} = :{2} AND {1} > :after",
             "text_below": "({0} || '') = :{2} AND {1} < :before",
+            "bytewise": "{}",
+            "text_between": "({0} || '') = :{0} AND {1} > :floor AND {1} < :top",
+            "text_up": "ORDER BY {1}",
             "only": "{0} = :{0}",
             "first": "",
             "last": "",
