@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from ksana.api.core.routing import AnyRoute
-from ksana.api.tasks import callbacks, definitions, runs, schedules, simulate, timers
+from ksana.api.tasks import backfill, callbacks, definitions, runs, schedules, simulate, timers
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import Clock, VirtualClock
 from ksana.base.instant import HOUR, SECOND, Instant
@@ -19,6 +19,7 @@ from ksana.engine.tasks.claimer import claim_ready
 from ksana.ports.store import Store
 from ksana.service.queue.handover import QueueHandover
 from ksana.service.queue.service import QueueService
+from ksana.service.tasks.backfill import BackfillService
 from ksana.service.tasks.callbacks import CallbackService
 from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.runs import RunService
@@ -41,6 +42,9 @@ class SilentHints:
         pass
 
     def canceled(self, run_id: int) -> None:
+        pass
+
+    def paced(self) -> None:
         pass
 
 
@@ -157,10 +161,14 @@ def task_routes(
         CallbackService(core.store, clock, hints, HOUR, identity_mode),
         defaults or Defaults(),
         clock,
+        BackfillService(core.store, hints, SECOND),
         jobs,
     )
     return [
-        route
-        for module in (timers, definitions, runs, callbacks, schedules, simulate)
-        for route in module.routes(surface)
+        *(
+            route
+            for module in (timers, definitions, runs, callbacks, schedules, simulate)
+            for route in module.routes(surface)
+        ),
+        *backfill.routes(surface.backfills, clock),
     ]

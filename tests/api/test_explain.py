@@ -11,6 +11,7 @@ from ksana.api.tasks import definitions, explain, runs
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR, MINUTE, SECOND
+from ksana.service.tasks.backfill import BackfillService
 from ksana.service.tasks.callbacks import CallbackService
 from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.explain import ExplainService
@@ -32,11 +33,12 @@ async def open_explain(tmp_path: Path) -> AsyncIterator[Ground]:
             CallbackService(store, clock, hints, HOUR, True),
             Defaults(),
             clock,
+            BackfillService(store, hints, SECOND),
         )
         routes = [
             *definitions.routes(surface),
             *runs.routes(surface),
-            *explain.routes(ExplainService(store)),
+            *explain.routes(ExplainService(store), surface.backfills),
         ]
         async with client_of(core.app(*routes)) as client:
             yield Ground(client, clock, store, core)
@@ -176,6 +178,7 @@ async def test_enabling_is_told_beforehand_and_does_what_was_told(ground: Ground
         "next_run_at": "2026-01-01T00:06:00Z",
         "fires_at": "2026-01-01T00:06:00Z",
         "misfire_policy": "FIRE_NOW",
+        "catch_up": None,
     }
     await ground.ask("PATCH", f"{path}/enable", status=200)
     shown = await ground.ask("GET", path, status=200)

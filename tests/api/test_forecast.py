@@ -99,3 +99,29 @@ async def test_windows_that_are_too_fine_or_too_far_are_refused(ground: Ground) 
         ("from=2030-01-01T00:00:00Z", "from"),
     ):
         await ground.refused("GET", f"{PATH}?{query}", None, field)
+
+
+async def test_tasks_that_fire_together_are_named_with_what_would_part_them(
+    ground: Ground,
+) -> None:
+    made = [await ground.make_task(name=f"nightly {n}", cron_expr="0 0 3 * * *") for n in range(4)]
+    await ground.make_task(name="alone", cron_expr="0 0 4 * * *")
+    found = await ground.ask("GET", f"{PATH}/spread", status=200)
+    assert found["complete"] is True
+    assert [one["task_id"] for one in found["suggestions"]] == [task["id"] for task in made[1:]]
+    first = found["suggestions"][0]
+    assert (first["together"], first["now"], first["cron_expr"]) == (
+        4,
+        "0 0 3 * * *",
+        "0 H 3 * * *",
+    )
+    changed = await ground.ask(
+        "PATCH",
+        f"/api/v1/tasks/{first['task_id']}",
+        {"cron_expr": first["cron_expr"]},
+        status=200,
+    )
+    assert changed["cron_expr"] == first["becomes"]
+    await ground.clock.advance(3 * SECOND)  # an answer is kept for two seconds at least
+    left = (await ground.ask("GET", f"{PATH}/spread", status=200))["suggestions"]
+    assert [one["task_id"] for one in left] == [task["id"] for task in made[2:]]

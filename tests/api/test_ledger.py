@@ -9,6 +9,7 @@ from ksana.api.tasks import definitions, ledger
 from ksana.api.tasks.members import Defaults, TaskSurface
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
+from ksana.service.tasks.backfill import BackfillService
 from ksana.service.tasks.callbacks import CallbackService
 from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.ledger import LedgerService
@@ -32,6 +33,7 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
             CallbackService(store, clock, hints, HOUR, True),
             Defaults(),
             clock,
+            BackfillService(store, hints, SECOND),
         )
         routes = [
             *definitions.routes(surface),

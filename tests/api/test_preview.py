@@ -114,3 +114,31 @@ async def test_bad_input_is_refused_with_the_field(
     ground: Ground, body: dict[str, Any], field: str
 ) -> None:
     await ground.refused("POST", PREVIEW, body, field)
+
+
+@pytest.mark.spec("B8")
+async def test_h_is_shown_as_what_it_becomes_and_a_task_of_that_name_gets_the_same(
+    ground: Ground,
+) -> None:
+    body = {"cron_expr": "H H(1-4) * * *", "name": "nightly", "count": 1}
+    seen = await ground.ask("POST", "/api/v1/schedules/preview", body, status=200)
+    expr = seen["schedule"]["expr"]
+    second, minute, hour = expr.split()[:3]
+    assert (second, 0 <= int(minute) <= 59, 1 <= int(hour) <= 4) == ("0", True, True)
+    task = await ground.make_task(name="nightly", cron_expr="H H(1-4) * * *")
+    assert task["cron_expr"] == expr
+    changed = await ground.ask(
+        "PATCH", f"/api/v1/tasks/{task['id']}", {"cron_expr": "0 H 12 * * *"}, status=200
+    )
+    assert changed["cron_expr"] == f"0 {minute} 12 * * *"
+    refused = await ground.ask(
+        "PATCH", f"/api/v1/tasks/{task['id']}", {"cron_expr": "H(9-1) * * * *"}, status=400
+    )
+    assert refused["field"] == "cron_expr"
+    timer = {
+        "id": "t-1",
+        "schedule": {"kind": "cron", "expr": "H * * * *"},
+        "http": {"url": "http://target.test/"},
+    }
+    made = await ground.ask("POST", "/jobs", timer, status=201)
+    assert made["schedule"]["expr"].split()[1].isdigit()

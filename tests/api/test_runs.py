@@ -4,11 +4,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from ksana.api.tasks.runs import RunStatus
 from ksana.base.instant import MINUTE
 from ksana.domain.lifecycle import RUN
+from ksana.domain.schedule import Every
+from ksana.domain.tasks.records import Definition, target_of
 from tests.api.tasks_ground import Ground, open_tasks
 
 RUNS = "/api/v1/runs"
@@ -229,3 +232,17 @@ async def test_the_history_of_a_deleted_task_stays(ground: Ground) -> None:
     run = await ground.ask("GET", f"{RUNS}/{started['run_id']}", status=200)
     assert (run["status"], run["job_id"]) == ("CANCELED", task["job_id"])
     assert (await ground.ask("GET", f"/api/v1/tasks/{task['id']}/runs", status=200))["total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://user:secret@api.test:8443/a/b?token=1#x", "POST api.test:8443/a/b"),
+        ("http://api.test", "POST api.test"),
+        ("http://api.test?key=/1", "POST api.test"),
+    ],
+)
+def test_a_target_in_short_has_no_query_and_no_user(url: str, shown: str) -> None:
+    definition = Definition("", "", Every(1, 0, False), http_method="POST", target_url=url)
+    assert target_of(definition) == shown
+    assert target_of(msgspec.structs.replace(definition, target_url="")) is None

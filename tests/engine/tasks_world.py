@@ -306,6 +306,9 @@ class World:
     def canceled(self, run_id: int) -> None:
         self.delivery.abort(run_id)
 
+    def paced(self) -> None:
+        self.rescue.wakes.signal()
+
     # what tests ask
     async def add(
         self, definition: Definition, *, dialect: str = "C", status: str = "ENABLED"

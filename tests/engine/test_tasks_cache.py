@@ -55,4 +55,47 @@ async def test_no_more_tasks_are_remembered_than_the_limit_and_all_of_them_fire(
     assert len(world.firing.cache) == 3
     await world.clock.advance(20 * SECOND)
     assert sorted(urls(world)) == [f"http://h{number}.test/" for number in range(8)]
-    assert len(world.firing.cache) == 3
+    assert len(world.firing.cache) == 0, "what does not fire again is let go"
+
+
+def _numbered(task: Task, task_id: int) -> Task:
+    return msgspec.structs.replace(task, id=task_id)
+
+
+async def test_of_tasks_that_come_round_and_are_more_than_fit_most_that_fit_are_found(
+    world: World,
+) -> None:
+    made = await world.add(task_of(every(world, 10)), dialect="T")
+    cache, tasks = TaskCache(most=1000), [_numbered(made, n) for n in range(1200)]
+    found = 0
+    for _ in range(10):
+        found = 0
+        for start in range(0, 1200, 100):
+            due = tasks[start : start + 100]
+            found += sum(cache.find(task.id, task.version) is not None for task in due)
+            cache.add_fired(due)
+        assert len(cache) == 1000
+    assert found >= 900, "pushed out in turn, none of them would be found"
+
+
+async def test_tasks_that_fire_take_the_place_of_those_that_do_not(world: World) -> None:
+    made = await world.add(task_of(every(world, 10)), dialect="T")
+    cache = TaskCache(most=100)
+    cache.add([_numbered(made, n) for n in range(100)])
+    firing = [_numbered(made, n) for n in range(100, 150)]
+    for _ in range(80):
+        cache.add_fired(firing)
+    assert all(cache.find(task.id, task.version) for task in firing)
+
+
+async def test_a_new_version_takes_the_place_of_the_old_one_though_the_cache_is_full(
+    world: World,
+) -> None:
+    made = await world.add(task_of(every(world, 10)), dialect="T")
+    cache = TaskCache(most=2)
+    cache.add([_numbered(made, n) for n in range(2)])
+    changed = msgspec.structs.replace(_numbered(made, 1), version=made.version + 1)
+    cache.add_fired([changed])
+    assert cache.find(1, changed.version) is changed
+    assert cache.find(1, made.version) is None
+    assert len(cache) == 2

@@ -11,7 +11,7 @@ from ksana.base.clock import VirtualClock
 from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.domain.tasks.records import RetryPolicy
 from ksana.engine.tasks.claimer import claim_ready
-from ksana.engine.tasks.host_limits import ALONE, CallSlots, HostQueue
+from ksana.engine.tasks.host_limits import ALONE, SHARED, CallSlots, HostQueue
 from tests.engine.tasks_world import World, answer, every, open_world, task_of
 
 
@@ -92,6 +92,37 @@ def test_a_server_alone_holds_a_crowd_ahead_and_nothing_for_a_host_that_hangs() 
     held.began(200 * MILLISECOND)
     held.room(300 * MILLISECOND, ALONE)
     assert held.room(3 * SECOND, ALONE) <= 16, "half a second without an answer, and more: it hangs"
+
+
+def _call(queue: HostQueue, began: int, lasted: int) -> None:
+    queue.began(began)
+    queue.ended(began, began + lasted)
+
+
+@pytest.mark.spec("T14")
+def test_what_a_host_can_take_is_told_by_how_long_its_calls_last_not_by_how_few_there_were() -> (
+    None
+):
+    quick, slow = HostQueue("quick", 16), HostQueue("slow", 16)
+    for n in range(4):  # four calls in 100 ms: we were slow to make more
+        _call(quick, n * 25 * MILLISECOND, 4 * MILLISECOND)
+        _call(slow, n * 25 * MILLISECOND, 400 * MILLISECOND)
+    after = 600 * MILLISECOND
+    assert quick.room(after, SHARED) == 16 + 4096, "16 calls of 4 ms each: 4,000 a second"
+    assert slow.room(after, SHARED) == 16 + 80, "16 calls of 400 ms each: 40 a second"
+
+
+@pytest.mark.spec("T14")
+def test_a_host_that_was_not_called_for_a_while_can_take_what_it_could() -> None:
+    queue = HostQueue("h", 16)
+    for n in range(4):
+        _call(queue, n * 25 * MILLISECOND, 20 * MILLISECOND)
+    assert queue.room(200 * MILLISECOND, SHARED) == 16 + 1600
+    for minute in range(1, 60):
+        assert queue.room(minute * 60 * SECOND, SHARED) == 16 + 1600
+    queue.began(3600 * SECOND)
+    queue.room(3600 * SECOND + 100 * MILLISECOND, SHARED)
+    assert queue.room(3602 * SECOND, SHARED) == 15, "it was asked, and does not answer"
 
 
 @pytest.mark.spec("T14")

@@ -2,6 +2,8 @@
 
 import pytest
 
+from ksana.domain.tasks.headers import Target, split_url
+from ksana.outbound.plain import call
 from ksana.outbound.plain.call import encode_request, find_route, read_wait
 from ksana.ports.caller import Request
 
@@ -42,6 +44,23 @@ def test_the_first_lines_are_those_that_libcurl_sends(url: str, start: str) -> N
 )
 def test_what_libcurl_would_rewrite_is_left_to_libcurl(url: str) -> None:
     assert find_route(url) is None
+
+
+@pytest.mark.spec("T14")
+def test_urls_beyond_those_that_are_remembered_have_their_host_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[str] = []
+
+    def count(url: str) -> Target:
+        looked_at.append(url)
+        return split_url(url)
+
+    monkeypatch.setattr(call, "split_url", count)
+    routes = [find_route(f"http://many.test:81/{n}?%c3") for n in range(100)]
+    assert looked_at == ["http://many.test:81"]
+    assert {route.origin for route in routes if route} == {("many.test", 81)}
+    assert len({route.write_start("GET") for route in routes if route}) == 100
 
 
 @pytest.mark.parametrize("name", ["Expect", "TE", "connection", "Host", "Transfer-Encoding"])

@@ -43,6 +43,9 @@ class TaskHints:
     def ready(self, host: str) -> None:
         self._delivery.ready(host)
 
+    def paced(self) -> None:
+        self._delivery.on_wakes()
+
     def canceled(self, run_id: int) -> None:
         self._delivery.abort(run_id)
         self._signals.tell("tasks.canceled", str(run_id), _join)

@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "migrate": "Bring the store's schema up to date.",
     "config": "Print every setting, its value and where it came from.",
     "echo": "Show every request that comes: a target to try timers and tasks with.",
+    "backfill": "Fire past slots of a task, through the running server.",
     "doctor": "Check this machine and the store for what a server needs.",
     "key": "Make, list and revoke API keys.",
     "secret": "Make keys for secrets in the store, and replace them.",

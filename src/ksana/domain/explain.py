@@ -30,6 +30,9 @@ RECORDED: Final[dict[str, str]] = {
     "PAST_WHEN_SET": "its only slot had passed already when it was set",
     "TASK_DISABLED": "the task was disabled before the slot could be fired",
     "SCHEDULE_CHANGED": "the schedule was changed before the slot could be fired",
+    "BACKFILL": "somebody asked for this past slot to be fired",
+    "BACKFILL_TURN": "its turn in the backfill came, and the task had room for it",
+    "BACKFILL_CANCELED": "the backfill it belonged to was cancelled",
     "RUN_NOW": "somebody asked to run it at once, beside whatever runs",
     "RETRIED_BY_CALLER": "somebody asked to run a finished run again",
     # on the way to its end
@@ -114,6 +117,10 @@ PRESENT: Final[dict[str, str]] = {
     "WAITS_FOR_TURN": (
         "it is number {position} in line: {active} of {max_concurrency} runs of the task are active"
     ),
+    "WAITS_FOR_BACKFILL": (
+        "it belongs to a backfill, which lets its runs in one by one; its turn is at {at}"
+        " or later, when the task has room"
+    ),
     "HELD": "instance {instance} holds it and is at attempt {attempt}",
     "HOLDER_LOST": (
         "instance {instance} held it and gives no sign of life; it is taken over as soon as "
@@ -139,6 +146,8 @@ EVENTS: Final[dict[str, str]] = {
     "TASK_DISABLED": "the task was disabled",
     "TASK_DELETED": "the task was deleted",
     "TASK_MISFIRED": "slots were missed",
+    "TASK_BACKFILLED": "past slots were asked for",
+    "BACKFILL_CANCELED": "the backfill was cancelled",
     "TRIGGER_REFUSED": "a trigger was refused",
     "TASK_REARMED": "the task was armed anew",
     "TASK_MISSED": "the only slot was missed",

@@ -8,6 +8,7 @@ from msgspec import UnsetType as Unset
 from ksana.api.core.idempotency import answer_once, read_key
 from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Answer, Call, Content, Headers, Route
+from ksana.api.tasks.backfill import Backfilled, EnableBody, read_caps, show_filled
 from ksana.api.tasks.job_shapes import check_payload
 from ksana.api.tasks.members import TaskSurface, given, read_if_match, trace_of
 from ksana.api.tasks.runs import Page, PageSize, RunShown, TotalIs, show_run, total_is
@@ -64,10 +65,11 @@ class TaskChanged(TaskView, frozen=True, kw_only=True):
     updated: bool
 
 
-class TaskSwitched(msgspec.Struct, frozen=True):
-    """The state of the task now."""
+class TaskSwitched(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of the task now; and what is made up, if that was asked for."""
 
     status: Literal["ENABLED", "DISABLED"]
+    catch_up: Backfilled | None = None
 
 
 class TaskDeleted(msgspec.Struct, frozen=True):
@@ -157,7 +159,13 @@ class _TaskEdge:
         )
         return Answer(200, {**show_task(task), "updated": True}, _etag(task))
 
-    async def enable_task(self, call: Call) -> TaskSwitched:
+    async def enable_task(self, call: Call, body: EnableBody) -> TaskSwitched:
+        wanted = body.catch_up
+        if wanted is not None:
+            caps = read_caps(wanted.count, wanted.max_age, wanted.per_minute)
+            filled = await self._surface.backfills.resume(call.params["id"], caps)
+            if filled is not None:
+                return TaskSwitched(filled.task.status, show_filled(filled, is_dry=False))
         return TaskSwitched((await self._tasks.set_enabled(call.params["id"], True)).status)
 
     async def disable_task(self, call: Call) -> TaskSwitched:
@@ -274,6 +282,8 @@ def routes(surface: TaskSurface) -> list[Route]:
             "/{id:int}/enable",
             edge.enable_task,
             "Enable a task from now on",
+            body=EnableBody,
+            empty_body_ok=True,
             answers={200: TaskSwitched, 409: Error},
         ),
         route(

@@ -7,10 +7,12 @@ import msgspec
 
 from ksana.api.core.explain import ReasonView, show_reasons, summarize_reasons
 from ksana.api.core.routing import Call, Route
+from ksana.api.tasks.backfill import Backfilled, CatchUpQuery, read_caps, show_filled
 from ksana.api.tasks.members import read_time, show_time
 from ksana.api.tasks.runs import to_run_ref
 from ksana.domain.tasks.explain_runs import Moment, Waiting
 from ksana.domain.tasks.explain_tasks import Decision
+from ksana.service.tasks.backfill import BackfillService
 from ksana.service.tasks.explain import ExplainService
 
 
@@ -37,7 +39,8 @@ class TaskExplained(msgspec.Struct, frozen=True):
 
 
 class ResumePreview(msgspec.Struct, frozen=True):
-    """What enabling the task now would do; slots that passed meanwhile are not made up."""
+    """What enabling the task now would do. Slots that passed meanwhile are not made up unless that
+    is asked for: with `count` it says what `catch_up` would make up."""
 
     task_id: int
     status: str
@@ -49,6 +52,7 @@ class ResumePreview(msgspec.Struct, frozen=True):
     next_run_at: str | None
     fires_at: str | None
     misfire_policy: str
+    catch_up: Backfilled | None
 
 
 class RunExplained(msgspec.Struct, frozen=True):
@@ -66,7 +70,7 @@ class RunExplained(msgspec.Struct, frozen=True):
     timeline: list[Moment]
 
 
-def routes(explainer: ExplainService) -> list[Route]:
+def routes(explainer: ExplainService, backfills: BackfillService) -> list[Route]:
     """The questions."""
 
     async def explain_task(call: Call) -> TaskExplained:
@@ -91,21 +95,6 @@ def routes(explainer: ExplainService) -> list[Route]:
             run=shown,
             next_run_at=show_time(why.next_run_at),
             decision=why.decision,
-        )
-
-    async def preview_resume(call: Call) -> ResumePreview:
-        task, bill = await explainer.preview_resume(call.params["id"])
-        return ResumePreview(
-            task_id=task.id,
-            status=task.status,
-            disabled_at=show_time(bill.disabled_at),
-            passed=bill.passed,
-            first_passed=show_time(bill.first_passed),
-            last_passed=show_time(bill.last_passed),
-            fires=bill.fires,
-            next_run_at=show_time(bill.next_slot_at),
-            fires_at=show_time(bill.fire_at),
-            misfire_policy=task.definition.misfire_policy,
         )
 
     async def explain_run(call: Call) -> RunExplained:
@@ -136,15 +125,7 @@ def routes(explainer: ExplainService) -> list[Route]:
             summary="Say why a task did, did not, or has not yet run",
             answers={200: TaskExplained},
         ),
-        Route(
-            "GET",
-            "/api/v1/tasks/{id:int}/resume-preview",
-            preview_resume,
-            scope="tasks:read",
-            tags=("tasks",),
-            summary="Say what enabling a task would do",
-            answers={200: ResumePreview},
-        ),
+        _resume_route(explainer, backfills),
         Route(
             "GET",
             "/api/v1/runs/{id}/explain",
@@ -156,3 +137,37 @@ def routes(explainer: ExplainService) -> list[Route]:
             converters={"id": to_run_ref},
         ),
     ]
+
+
+def _resume_route(explainer: ExplainService, backfills: BackfillService) -> Route:
+    async def preview_resume(call: Call) -> ResumePreview:
+        query: CatchUpQuery = call.query
+        task, bill = await explainer.preview_resume(call.params["id"])
+        filled = None
+        if query.count is not None:
+            caps = read_caps(query.count, query.max_age, query.per_minute)
+            filled = await backfills.preview_resume(call.params["id"], caps)
+        return ResumePreview(
+            task_id=task.id,
+            status=task.status,
+            disabled_at=show_time(bill.disabled_at),
+            passed=bill.passed,
+            first_passed=show_time(bill.first_passed),
+            last_passed=show_time(bill.last_passed),
+            fires=bill.fires,
+            next_run_at=show_time(bill.next_slot_at),
+            fires_at=show_time(bill.fire_at),
+            misfire_policy=task.definition.misfire_policy,
+            catch_up=None if filled is None else show_filled(filled, is_dry=True),
+        )
+
+    return Route(
+        "GET",
+        "/api/v1/tasks/{id:int}/resume-preview",
+        preview_resume,
+        scope="tasks:read",
+        tags=("tasks",),
+        query=CatchUpQuery,
+        summary="Say what enabling a task would do",
+        answers={200: ResumePreview},
+    )

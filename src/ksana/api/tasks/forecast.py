@@ -9,7 +9,9 @@ from ksana.api.tasks.members import read_time
 from ksana.base.clock import Clock
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND, Micros, format_instant
+from ksana.domain.schedule import Cron
 from ksana.domain.tasks.forecast import Buckets, HeavyTask
+from ksana.domain.tasks.spreading import Suggestion
 from ksana.service.tasks.forecast import ForecastFound, ForecastService, HostForecast, align
 
 MAX_SPANS: Final = 1_440
@@ -65,6 +67,27 @@ class ForecastShown(msgspec.Struct, frozen=True):
     complete: bool
 
 
+class SpreadShown(msgspec.Struct, frozen=True):
+    """A task that fires together with others. `cron_expr` has `H` for its minute: sent in a PATCH
+    of the task it becomes `becomes`."""
+
+    task_id: int
+    job_id: str
+    name: str
+    host: str
+    together: int
+    now: str
+    cron_expr: str
+    becomes: str
+
+
+class SpreadList(msgspec.Struct, frozen=True):
+    """Up to a hundred tasks to spread, those that fall together most first."""
+
+    suggestions: list[SpreadShown]
+    complete: bool
+
+
 def routes(forecasts: ForecastService, clock: Clock) -> list[Route]:
     """The forecast."""
 
@@ -85,7 +108,20 @@ def routes(forecasts: ForecastService, clock: Clock) -> list[Route]:
             await forecasts.look_ahead(Buckets(align(since, width), width, count), query.host)
         )
 
+    async def suggest_spread(call: Call) -> SpreadList:
+        found, is_complete = await forecasts.suggest_spread()
+        return SpreadList([_show_suggestion(one) for one in found], is_complete)
+
     return [
+        Route(
+            "GET",
+            "/api/v1/forecast/spread",
+            suggest_spread,
+            scope="tasks:read",
+            tags=("tasks",),
+            summary="Name tasks that fire together and could be spread",
+            answers={200: SpreadList},
+        ),
         Route(
             "GET",
             "/api/v1/forecast",
@@ -113,6 +149,21 @@ def _show(found: ForecastFound) -> ForecastShown:
         busiest=[_show_task(heavy, found.means) for heavy in load.heaviest],
         tasks_counted=load.tasks,
         complete=found.is_complete,
+    )
+
+
+def _show_suggestion(one: Suggestion) -> SpreadShown:
+    task = one.task
+    assert isinstance(task.schedule, Cron)
+    return SpreadShown(
+        task_id=task.id,
+        job_id=task.job_id,
+        name=task.name,
+        host=task.host,
+        together=one.together,
+        now=task.schedule.expr,
+        cron_expr=one.expr,
+        becomes=one.becomes,
     )
 
 

@@ -16,6 +16,7 @@ from ksana.domain.tasks.records import Definition, Delivery, OnOrphan
 from ksana.domain.tasks.template import check_template
 from ksana.domain.timetable import DstGap, DstOverlap
 from ksana.ports.handover import NO_QUEUE, QueueJobs
+from ksana.service.tasks.backfill import BackfillService
 from ksana.service.tasks.callbacks import CallbackService
 from ksana.service.tasks.definitions import TaskService
 from ksana.service.tasks.runs import RunService
@@ -58,6 +59,7 @@ class TaskSurface(msgspec.Struct, frozen=True):
     callbacks: CallbackService
     defaults: Defaults
     clock: Clock
+    backfills: BackfillService
     queue_jobs: QueueJobs = NO_QUEUE
 
 

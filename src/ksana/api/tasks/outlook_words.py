@@ -26,6 +26,33 @@ _LEDGER: Final[Words] = {
     "known_from": at("What the task was before is not known any more, and not counted."),
 }
 
+_BACKFILL: Final[Words] = {
+    "BackfillBody.from": at("The first slot may be at this time."),
+    "BackfillBody.to": at("The last slot is before this time; now if absent."),
+    "BackfillBody.limit": Word("How many slots at most.", 100),
+    "BackfillBody.dry_run": Word("Only say what would be fired.", True),
+    "max_age": Word("Slots older than this are left alone; null for no bound.", "24h"),
+    "per_minute": Word("How many runs are let in a minute, at most.", 60),
+    "CatchUp.count": Word("How many slots at most, the newest.", 10),
+    "CatchUpQuery.count": Word("How many slots `catch_up` would make up; absent: none.", 10),
+    "EnableBody.catch_up": Word("What is made up; null for nothing.", {"count": 10}),
+    "catch_up": Word("What is made up of the slots that passed; null if nothing was asked.", None),
+    "dry_run": Word("True: nothing was fired.", False),
+    "Backfilled.from": at("From which slot on, after the caps."),
+    "Backfilled.to": at("Before which slot, after the caps."),
+    "in_range": Word("Slots that the schedule has there.", 24),
+    "recorded": Word("Slots looked at that have a run already.", 4),
+    "Backfilled.fires": Word("Slots that are fired.", 20),
+    "Backfilled.first": at("The first of them."),
+    "Backfilled.last": at("The last of them."),
+    "Backfilled.slots": Word("The first twenty of them.", []),
+    "ends_at": at("When the last of them is let in, at the earliest."),
+    "next_from": at("Where to go on; null at the end."),
+    "FilledSlot.slot": at("The slot."),
+    "starts_at": at("When it is let in, at the earliest."),
+    "BackfillStopped.canceled": Word("How many runs were cancelled.", 3),
+}
+
 _SIMULATE: Final[Words] = {
     "SimulateBody.tasks": Word("The tasks to try.", [{"task": {"schedule": _EVERY}}]),
     "SimulateBody.from": at("When it begins; now if absent."),
@@ -78,6 +105,13 @@ _FORECAST: Final[Words] = {
     "TaskAhead.name": Word("The task's name.", "nightly"),
     "TaskAhead.host": Word("The host that it calls.", "example.com"),
     "tasks_counted": Word("Armed tasks that were counted.", 120),
+    "suggestions": Word("The tasks.", []),
+    "SpreadShown.name": Word("The task's name.", "nightly"),
+    "SpreadShown.host": Word("The host that it calls.", "example.com"),
+    "together": Word("How many tasks fire there in the same second.", 12),
+    "SpreadShown.now": Word("Its expression now.", "0 0 3 * * *"),
+    "SpreadShown.cron_expr": Word("Its expression with H for the minute.", "0 H 3 * * *"),
+    "becomes": Word("What that becomes for it.", "0 37 3 * * *"),
     "complete": Word("Whether those are all; else the first ones by id.", True),
 }
 
@@ -102,4 +136,4 @@ _RESUME: Final[Words] = {
     "fires_at": at("When that slot fires, its jitter included."),
 }
 
-OUTLOOK: Final[Words] = {**_LEDGER, **_SIMULATE, **_FORECAST, **_SERIES, **_RESUME}
+OUTLOOK: Final[Words] = {**_LEDGER, **_BACKFILL, **_SIMULATE, **_FORECAST, **_SERIES, **_RESUME}

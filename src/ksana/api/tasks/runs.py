@@ -13,7 +13,7 @@ from ksana.base.errors import InvalidError
 from ksana.base.ids import is_uid
 from ksana.domain.handover import job_id_of
 from ksana.domain.secrets import MASK
-from ksana.domain.tasks.records import QUEUE_PLACE, Run, Task, is_place
+from ksana.domain.tasks.records import QUEUE_PLACE, Run, Task, is_place, target_of
 from ksana.ports.pages import Place, Total
 from ksana.ports.tasks.runs import RunFilter
 from ksana.service.tasks.callbacks import SHOWN_FINAL
@@ -95,6 +95,7 @@ class RunShown(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     task_id: int
     task_name: str | None
+    task_target: str | None
     job_id: str | None
     scheduled_time: str
     start_time: str | None
@@ -284,6 +285,7 @@ def show_run(run: Run, task: Task | None) -> RunShown:
         uid=run.uid,
         task_id=run.task_id,
         task_name=None if task is None else task.definition.name,
+        task_target=None if task is None else target_of(task.definition),
         job_id=None if task is None else task.job_id,
         scheduled_time=show_time(run.scheduled_time) or "",
         start_time=show_time(run.start_time),

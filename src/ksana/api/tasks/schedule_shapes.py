@@ -12,6 +12,7 @@ from msgspec import UnsetType as Unset
 from ksana.base.errors import InvalidError
 from ksana.base.instant import Instant
 from ksana.domain.cron import parse_cron
+from ksana.domain.cron_spread import resolve_spread
 from ksana.domain.schedule import Every, Schedule
 from ksana.domain.schedule_json import read_schedule, write_schedule
 from ksana.domain.timetable import DstGap, DstOverlap
@@ -105,8 +106,10 @@ def read_chosen(
     dst_gap: DstGap | None,
     dst_overlap: DstOverlap | None,
     old: Chosen | None = None,
+    seed: str = "",
 ) -> Chosen:
-    """Read a schedule set now from the `schedule` member and the short ones.
+    """Read a schedule set now from the `schedule` member and the short ones. `seed` chooses the
+    places that `H` in a cron expression stands for.
 
     Where both say something different, the one that differs from what is stored is meant; else it
     is a 400. A null or an empty text stands for the default, so it too may be the one that differs.
@@ -116,12 +119,21 @@ def read_chosen(
     wanted = {name: value for name, value in members.items() if name != "anchor_at"}
     wanted, origin = _fold(*_drop_defaults(wanted, dict(short), base), base)
     try:
+        if isinstance(expr := wanted.get("expr"), str):
+            wanted["expr"] = _resolve(expr, seed)
         schedule = read_schedule(wanted, now, dst_gap=dst_gap, dst_overlap=dst_overlap)
     except InvalidError as error:
         raise _renamed(error, origin) from None
     if old is not None:
         schedule = _keep_anchor(old.schedule, schedule)
     return Chosen(schedule, wanted.get("max_runs"))
+
+
+def _resolve(expr: str, seed: str) -> str:
+    try:
+        return resolve_spread(expr, seed)
+    except InvalidError as error:
+        raise InvalidError(error.message, field="schedule.expr") from None
 
 
 def show_schedule(schedule: Schedule, max_runs: int | None) -> dict[str, Any]:

@@ -42,6 +42,7 @@ class PreviewBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     jitter: Span | Unset | None = UNSET
     dst_gap: Literal["next", "skip", "shift"] | Unset | None = UNSET
     dst_overlap: Literal["first", "second", "both"] | Unset | None = UNSET
+    name: Annotated[str, msgspec.Meta(max_length=128)] | Unset | None = UNSET
     count: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)] | Unset | None = UNSET
     after: Time | Unset | None = UNSET
 
@@ -76,6 +77,7 @@ def routes(surface: TaskSurface) -> list[Route]:
             now,
             dst_gap=given(body.dst_gap, None) or defaults.dst_gap,
             dst_overlap=given(body.dst_overlap, None) or defaults.dst_overlap,
+            seed=given(body.name, ""),
         )
         return _preview(chosen, read_time(after, "after") if after else now, given(body.count, 10))
 

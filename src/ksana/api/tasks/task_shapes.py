@@ -41,6 +41,7 @@ from ksana.api.tasks.task_bodies import RetryBody, TaskBody
 from ksana.api.tasks.task_views import view_task
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, HOUR, MILLISECOND, SECOND, Instant, Micros
+from ksana.domain.cron_spread import seed_of
 from ksana.domain.schedule import Cron
 from ksana.domain.tasks import headers as header_rules
 from ksana.domain.tasks.records import (
@@ -204,6 +205,7 @@ def _read_schedule(body: TaskBody, defaults: Defaults, now: Instant, old: Task |
         old=None
         if old is None
         else Chosen(old.definition.schedule, old.definition.options.max_runs),
+        seed=seed_of(given(body.name, ""), "" if old is None else old.job_id),
     )
     if not isinstance(chosen.schedule, Cron):
         for name, value in (("dst_gap", dst_gap), ("dst_overlap", dst_overlap)):

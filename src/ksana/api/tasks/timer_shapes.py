@@ -39,6 +39,7 @@ from ksana.api.tasks.secret_members import (
 from ksana.base.durations import format_duration
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, MILLISECOND, Instant
+from ksana.domain.cron_spread import seed_of
 from ksana.domain.schedule import Cron
 from ksana.domain.schedule_json import write_schedule
 from ksana.domain.tasks import headers as header_rules
@@ -270,7 +271,17 @@ def _read_schedule(body: TimerBody, defaults: Defaults, now: Instant, old: Task 
         old=None
         if old is None
         else Chosen(old.definition.schedule, old.definition.options.max_runs),
+        seed=_seed(body, old),
     )
+
+
+def _seed(body: TimerBody, old: Task | None) -> str:
+    """What chooses its places: its name, its id, or, where we choose the id, what it calls."""
+    if old is not None:
+        return seed_of(given(body.name, ""), old.job_id)
+    http = given(body.http, None)
+    url = "" if http is None else given(http.url, "")
+    return seed_of(given(body.name, ""), given(body.id, "") or url)
 
 
 def change_timer(patch: TimerBody, defaults: Defaults, now: Instant, old: Task) -> Definition:

@@ -46,6 +46,7 @@ _DEFINITION: Final[Words] = {
     "type": Word("What a slot makes: an `http` call, a `queue` job or a `node` job.", "http"),
     "queue": Word("The queue job that a slot submits, for type `queue`.", SHAPE),
     "node": Word("The node job that a slot makes, for type `node`.", SHAPE),
+    "PreviewBody.name": Word("The task's name: it chooses what `H` stands for.", "nightly"),
     "cron_expr": Word("When it fires, in place of `schedule`: six cron fields.", "0 0 3 * * *"),
     "timezone": Word("The zone of the cron expression.", "Europe/Berlin"),
     "schedule": Word("When it fires: once, every so often, or by cron.", _EVERY),
@@ -170,6 +171,9 @@ _RUNS: Final[Words] = {
     "RunDetail.id": Word("The run's id.", 42),
     "run_id": Word("The run's id.", 42),
     "task_name": Word("The task's name; null if it is gone.", "nightly"),
+    "task_target": Word(
+        "What its task calls, in short; null if it is gone or calls no host.", "GET example.com/r"
+    ),
     "uid": Word("The run's uid: the same on every attempt.", "0b1c2d3e4f5061728394a5b6c7d8e9f0"),
     "scheduled_time": at("The slot; for a manual run when it was asked for."),
     "start_time": at("When it was first started."),
@@ -183,7 +187,7 @@ _RUNS: Final[Words] = {
     "final_status": Word("How it ended; null while it has not.", "SUCCESS"),
     "reason": Word("Why it is there, as a code.", "BELOW_LIMIT"),
     "attempt": Word("Which attempt this is, from 1.", 1),
-    "trigger": Word("What made it: schedule, manual, catchup or retry.", "schedule"),
+    "trigger": Word("What made it: schedule, manual, catchup, retry or backfill.", "schedule"),
     "retry_of": Word("The run of which it is a repeat.", 41),
     "request_headers": Word("The headers of the last call; secrets read `***`.", {"X-Team": "ops"}),
     "request_body": Word("The body of the last call.", "{}"),

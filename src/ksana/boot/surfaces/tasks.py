@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ksana import __version__
 from ksana.api.core.routing import AnyRoute
+from ksana.api.tasks import backfill as backfill_api
 from ksana.api.tasks import callbacks as callbacks_api
 from ksana.api.tasks import definitions as tasks_api
 from ksana.api.tasks import explain as explain_api
@@ -50,6 +51,7 @@ from ksana.engine.tasks.zone_rules import ZoneRules
 from ksana.ports.handover import NO_NODES, NO_QUEUE, QueueJobs, RunNodeJobs
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
+from ksana.service.tasks.backfill import BackfillService
 from ksana.service.tasks.callbacks import CallbackService
 from ksana.service.tasks.dead_letters import make_section as make_letter_section
 from ksana.service.tasks.definitions import TaskService
@@ -253,7 +255,8 @@ def make_surface(core: CoreServices) -> Surface:
         words=WORDS,
         routes=(
             *_list_routes(surface),
-            *explain_api.routes(ExplainService(store, queue_runs.jobs)),
+            *explain_api.routes(ExplainService(store, queue_runs.jobs), surface.backfills),
+            *backfill_api.routes(surface.backfills, clock),
             *ledger_api.routes(_make_ledger(core), clock),
             *forecast_api.routes(ForecastService(store, clock), clock),
             *series_api.routes(RunSeriesService(store)),
@@ -325,6 +328,7 @@ def _make_services(
         ),
         defaults=_defaults(core),
         clock=clock,
+        backfills=BackfillService(store, hints, timers.once_grace_us, secrets),
         queue_jobs=jobs,
     )
 

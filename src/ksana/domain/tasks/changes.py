@@ -148,18 +148,18 @@ def bury(change: RunChange) -> NewLetter:
 
 def make_ready(run: Run) -> RunChange:
     """A retry's pause is over: it is about to start."""
-    return _step(run, ready_host=run.host, next_retry_time=run.next_retry_time)
+    return step(run, ready_host=run.host, next_retry_time=run.next_retry_time)
 
 
 def promote(run: Run) -> RunChange:
     """A waiting run's turn has come: it is about to start."""
     data = f'{{"task_id":{run.task_id},"reason":"TURN_CAME"}}'
-    return _step(run, ready_host=run.host, event="RUN_PROMOTED", data=data)
+    return step(run, ready_host=run.host, event="RUN_PROMOTED", data=data)
 
 
 def extend_deadline(run: Run, deadline: Instant) -> RunChange:
     """The target of a pending run asked for more time."""
-    return _step(run, wake_at=deadline, callback_deadline=deadline)
+    return step(run, wake_at=deadline, callback_deadline=deadline)
 
 
 def retry_delay(policy: RetryPolicy, attempt: int, uid: str) -> int:
@@ -244,7 +244,7 @@ def move(
     )
 
 
-def _step(
+def step(
     run: Run,
     *,
     ready_host: str | None = None,

@@ -50,6 +50,20 @@ KINDS: Final = (
     ),
     EventKind(
         "TASK",
+        "TASK_BACKFILLED",
+        "Somebody asked for past slots to be fired: a range, or, with `resumed`, what passed while"
+        " the task was disabled.",
+        ("from", "to", "count", "first", "last", "per_minute"),
+        ("resumed",),
+    ),
+    EventKind(
+        "TASK",
+        "BACKFILL_CANCELED",
+        "Somebody cancelled the runs of a backfill that waited.",
+        ("count",),
+    ),
+    EventKind(
+        "TASK",
         "TASK_REARMED",
         "The task is due at another slot than before: the clock was set back and had jumped over "
         "it, or the rules of its zone changed.",

@@ -9,6 +9,7 @@ from ksana.base.instant import Instant
 from ksana.domain.explain import Fact, Reason, reason, recorded, show, span_words, tell
 from ksana.domain.handover import HandedJob, job_id_of
 from ksana.domain.lifecycle import RUN
+from ksana.domain.tasks.backfill import is_held_back
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.job_runs import is_waiting_for_job
 from ksana.domain.tasks.records import NODE_PLACE, Run, Task
@@ -139,6 +140,9 @@ def _explain_waiting(facts: RunFacts) -> tuple[Waiting, Reason]:
             Waiting("place", host=run.ready_host, position=facts.ahead + 1),
             reason("WAITS_FOR_PLACE", host=run.ready_host, ahead=ahead),
         )
+    if is_held_back(run):
+        at = run.wake_at or now
+        return Waiting("turn", until=show(at)), reason("WAITS_FOR_BACKFILL", at=show(at))
     limit = 1 if facts.task is None else facts.task.definition.max_concurrency
     position = facts.ahead + 1
     return (

@@ -19,7 +19,7 @@ Strategy = Literal["fixed", "exponential"]
 OnOrphan = Literal["retry", "fail"]
 Delivery = Literal["at_least_once", "at_most_once"]
 Status = Literal["ENABLED", "DISABLED"]
-Trigger = Literal["schedule", "manual", "catchup", "retry"]
+Trigger = Literal["schedule", "manual", "catchup", "retry", "backfill"]
 
 MAX_CATCHUP: Final = 1000
 
@@ -231,6 +231,17 @@ def host_of(url: str) -> str:
     for mark in "/?#":
         rest = rest.partition(mark)[0]
     return rest.rpartition("@")[2].lower()[:255]
+
+
+def target_of(definition: Definition) -> str | None:
+    """What a task calls, for people: the method, the host and the path, cut where a query or a
+    user's name would begin. None if it calls no host."""
+    url = definition.target_url
+    if not url:
+        return None
+    rest = (url.partition("://")[2] or url).partition("?")[0].partition("#")[0]
+    slash, path = rest.partition("/")[1:]
+    return f"{definition.http_method} {host_of(url)}{slash}{path}"[:200]
 
 
 def is_place(host: str) -> bool:

@@ -9,7 +9,13 @@ from ksana.base.instant import Instant
 from ksana.domain import schedule as schedules
 from ksana.domain.explain import Fact
 from ksana.domain.tasks.arming import rearm
+from ksana.domain.tasks.backfill import Span
 from ksana.domain.tasks.records import Task
+
+
+def missed_while_disabled(disabled_at: Instant, now: Instant) -> Span:
+    """The slots that passed while a task was disabled."""
+    return Span(disabled_at + 1, now + 1)
 
 
 class ResumeBill(msgspec.Struct, frozen=True):

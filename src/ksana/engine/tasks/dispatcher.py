@@ -191,7 +191,8 @@ class Dispatcher:
         for run in runs:
             queue = queues[run.host]
             queue.waiting.append(run)
-            if queue.in_flight < queue.limit:
+            # One that waits for the watermark is filled when it moves.
+            if queue.in_flight < queue.limit and queue not in self.watermark.blocked:
                 self._fill(queue)
         self.watermark.watch(queues.values())
 
@@ -269,8 +270,9 @@ class Dispatcher:
 
     def _wait_for_watermark(self, queue: HostQueue) -> None:
         """The next run of a host lies above the watermark."""
-        self.watermark.blocked[queue] = None
-        self.on_blocked()
+        if queue not in self.watermark.blocked:
+            self.watermark.blocked[queue] = None
+            self.on_blocked()
 
     def _send(self, queue: HostQueue, run: ClaimedRun) -> None:
         now = self._clock.now()

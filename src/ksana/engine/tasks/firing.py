@@ -22,6 +22,7 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.ids import new_run_uids, new_tokens
 from ksana.base.instant import MILLISECOND, Instant
+from ksana.domain.schedule import Once
 from ksana.domain.tasks import firing as rules
 from ksana.domain.tasks.clock_steps import NO_WINDOWS, ClockWindows
 from ksana.domain.tasks.firing import Counts, Firing, PlannedRun
@@ -38,12 +39,15 @@ from ksana.ports.tasks.tables import Advance, FindTask, TasksTx, find_no_task
 MOST_CACHED: Final = 16_384
 """Tasks remembered at most, some 2 kB each."""
 
+KEPT_OUT: Final = 8
+"""When the cache is full, one of so many fired tasks takes the place of the oldest."""
+
 LARGEST_CACHED: Final = 4096
 """Characters of body and headers of a task that is remembered: larger ones are read each time."""
 
 
 class TaskCache:
-    """Tasks as they were committed, by id. Filled on the event loop, after the commit that made or
+    """Tasks as they were committed, by id. Changed on the event loop, after the commit that made or
     fired a task; read by the writer. What is remembered is never the truth: firing reads the
     version of every due task, uses what is here only if that is its version, and claims the slot by
     compare-and-set on it."""
@@ -52,12 +56,13 @@ class TaskCache:
         self._most = most
         # Its oldest entry is found in constant time; a dict walks over all that were removed.
         self._tasks: OrderedDict[int, Task] = OrderedDict()
+        self._kept_out = 0
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     def add(self, tasks: Sequence[Task]) -> None:
-        """These tasks are committed as they are here."""
+        """These tasks were made or changed, and are committed as they are here."""
         held = self._tasks
         for task in tasks:
             known = held.get(task.id)
@@ -65,6 +70,23 @@ class TaskCache:
                 held[task.id] = task
         while len(held) > self._most:
             held.popitem(last=False)
+
+    def add_fired(self, tasks: Sequence[Task]) -> None:
+        """These tasks were due. One that has no other slot is let go. When the cache is full most
+        stay out: tasks that come round in turn, more of them than fit, would otherwise push each
+        other out just before they are due again, and none would be found."""
+        held = self._tasks
+        for task in tasks:
+            known = held.get(task.id)
+            if isinstance(task.definition.schedule, Once):
+                if known is not None:
+                    del held[task.id]
+            elif known is None or known.version != task.version:
+                if known is None and len(held) >= self._most:
+                    self._kept_out += 1
+                    if self._kept_out % KEPT_OUT:
+                        continue
+                self.add((task,))
 
     def find(self, task_id: int, version: int) -> Task | None:
         """The task, if it is remembered with this version."""
@@ -190,7 +212,7 @@ class FiringEngine:
             WHOLE if began_at <= self._all_until + LEFT_FOR else self._share(),
         )
         self.steps.observe(fired.now, began, self._clock.monotonic())
-        self.cache.add(fired.due)
+        self.cache.add_fired(fired.due)
         self._is_busy = fired.is_full
         if fired.claimed or fired.ready_hosts:
             self._deliver(fired.claimed, fired.ready_hosts, fired.watermark)

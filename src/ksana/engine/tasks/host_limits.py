@@ -1,10 +1,11 @@
 """How many calls may be in flight, in all and per host, and how many runs are claimed ahead.
 
 A claimed run waits in our memory for a call slot; one that is only ready waits in the store, for
-any instance. To keep a fast host busy some runs are prefetched: as many as the host will start
-within 2 s by its measured rate; where no other instance could take them, within 30 s, since one
-that is ready costs another write before it starts. A host that hangs has a rate of zero, so nothing
-is claimed for it beyond its free slots.
+any instance. To keep a fast host busy some runs are prefetched: as many as the host can take within
+2 s; where no other instance could take them, within 30 s, since one that is ready costs another
+write before it starts. What it can take is told by how long its calls last, not by how many there
+were: few calls may mean that we had few to make. A host that hangs can take none, so nothing is
+claimed for it beyond its free slots.
 
 Hosts that hang must not take every slot from those that answer. A call without an answer for half
 a second makes its host slow, until a call of it ends sooner. Slow hosts share the `workers` slots;
@@ -30,7 +31,7 @@ class Prefetch(msgspec.Struct, frozen=True):
     unknown: int
     """For a host nothing is known of yet."""
     window_us: Micros
-    """For a known one: what it starts in this time."""
+    """For a known one: what it can take in this time."""
     limit: int
 
 
@@ -109,8 +110,10 @@ class HostQueue:
 
     __slots__ = (
         "_quiet_since",
+        "_window_busy",
         "_window_count",
         "_window_ends",
+        "capacity",
         "host",
         "in_flight",
         "is_in_turn",
@@ -127,10 +130,14 @@ class HostQueue:
         self.in_flight = 0
         self.waiting: deque[ClaimedRun] = deque()
         self.rate = 0.0
+        """Calls that ended a second, lately."""
+        self.capacity = 0.0
+        """Calls that would end a second if all its slots were in use."""
         self.is_known = False
         self.is_slow = False
         self.is_in_turn = False
         self._quiet_since: Micros = 0
+        self._window_busy: Micros = 0
         self._window_count = 0
         self._window_ends: Micros = 0
 
@@ -142,12 +149,14 @@ class HostQueue:
 
     def ended(self, since_mono: Micros, now_mono: Micros) -> None:
         """A call ended: count it into the rate."""
+        lasted = now_mono - since_mono
         self.in_flight -= 1
         self._quiet_since = now_mono
-        self.is_slow = now_mono - since_mono >= STALE
+        self.is_slow = lasted >= STALE
         if now_mono >= self._window_ends:
             self._roll(now_mono)
         self._window_count += 1
+        self._window_busy += lasted
 
     def room(self, now_mono: Micros, prefetch: Prefetch) -> int:
         """How many more runs may be claimed for this host."""
@@ -158,7 +167,7 @@ class HostQueue:
         elif not self.is_known:
             ahead = prefetch.unknown
         else:
-            ahead = min(int(self.rate * prefetch.window_us / 1e6), prefetch.limit)
+            ahead = min(int(self.capacity * prefetch.window_us / 1e6), prefetch.limit)
         return self.limit - self.in_flight + ahead - len(self.waiting)
 
     def soon(self, now_mono: Micros) -> int:
@@ -175,13 +184,18 @@ class HostQueue:
             self.is_known = True
             measured = self._window_count / ((_RATE_WINDOW + max(0, late)) / 1e6)
             self.rate = measured if self.rate == 0 else 0.5 * self.rate + 0.5 * measured
+            capacity = self.limit * self._window_count / (max(1, self._window_busy) / 1e6)
+            self.capacity = capacity if self.capacity == 0 else 0.5 * (self.capacity + capacity)
         elif self._window_ends:
-            self.rate *= 0.5 ** min(20, 1 + late // _RATE_WINDOW)
+            lost = 0.5 ** min(20, 1 + late // _RATE_WINDOW)
+            self.rate *= lost
+            if self.in_flight:  # it was asked and does not answer; otherwise nobody asked
+                self.capacity *= lost
             # Not sooner: in a crowd we ourselves may be too busy to read the first answers.
             self.is_known = self.is_known or (
                 self.in_flight > 0 and now_mono - self._quiet_since >= STALE
             )
-        self._window_count = 0
+        self._window_busy = self._window_count = 0
         self._window_ends = now_mono + _RATE_WINDOW
 
 

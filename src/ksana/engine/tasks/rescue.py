@@ -1,10 +1,10 @@
 """Rescue: runs that must be looked at later. A retry's pause ends, a callback's deadline passes, a
 holder dies, a job takes too long.
 
-Every unfinished state has somebody who comes back to it: RETRYING, CALLBACK_PENDING and RUNNING
-ones that wait for a job by `wake_at`, other RUNNING ones by their holder's lease, ready ones by the
-claim pump's poll, waiting ones by the promotion net. Each pass is idempotent and runs on a timer,
-not only at the start.
+Every unfinished state has somebody who comes back to it: RETRYING, CALLBACK_PENDING, RUNNING ones
+that wait for a job and SCHEDULED ones of a backfill by `wake_at`, other RUNNING ones by their
+holder's lease, ready ones by the claim pump's poll, waiting ones by the promotion net. Each pass is
+idempotent and runs on a timer, not only at the start.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ from ksana.base.clock import Clock
 from ksana.base.ids import new_token
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.tasks import rescue as decide
+from ksana.domain.tasks.backfill import is_held_back
 from ksana.domain.tasks.callbacks import expire_callback
 from ksana.domain.tasks.changes import RunChange, make_ready
 from ksana.domain.tasks.job_runs import is_waiting_for_job, refuse_job
@@ -23,7 +24,7 @@ from ksana.domain.tasks.records import Run, Task
 from ksana.engine.core.clock_watch import proven_skew
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.claimed_run import AttemptOver
-from ksana.engine.tasks.run_writer import promote_waiting, write_changes
+from ksana.engine.tasks.run_writer import let_in_runs, promote_waiting, write_changes
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
 
@@ -127,8 +128,11 @@ def wake_due(tx: TasksTx, jobs: OverdueJobs) -> Woken:
     due = tx.run_due.list_wakes(tx.now, BATCH)
     changes: list[RunChange] = []
     expired: dict[int, AttemptOver] = {}
+    held_back: dict[int, list[Run]] = {}
     for run in due:
-        if run.status == "RETRYING":
+        if is_held_back(run):
+            held_back.setdefault(run.task_id, []).append(run)
+        elif run.status == "RETRYING":
             changes.append(make_ready(run))
         elif run.status == "CALLBACK_PENDING":
             task = tx.tasks.find(run.task_id)
@@ -141,6 +145,9 @@ def wake_due(tx: TasksTx, jobs: OverdueJobs) -> Woken:
             change, expired[run.id] = jobs.expire(tx, run, task)
             changes.append(change)
     written = write_changes(tx, changes)
+    for task_id in sorted(held_back):
+        # The others of its line may be due as well, and were not all read.
+        written.ready_hosts |= let_in_runs(tx, task_id, held_back[task_id])
     woken = Woken(written.ready_hosts, None, len(due) == BATCH, tx.now)
     woken.overs = [
         (expired[change.run_id], change.new)

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
-from ksana.base.instant import SECOND, format_instant
+from ksana.base.instant import SECOND, Instant, format_instant
 from ksana.domain.lifecycle import RUN
+from ksana.domain.tasks import backfill
 from ksana.domain.tasks import changes as decide
 from ksana.domain.tasks.changes import DEAD, RunChange
-from ksana.domain.tasks.firing import Firing
-from ksana.domain.tasks.records import NewRun, Task
+from ksana.domain.tasks.firing import Counts, Firing
+from ksana.domain.tasks.records import NewRun, Run, Task
 from ksana.ports.tasks.tables import TasksTx
 
 SURFACE: Final = "tasks"
@@ -95,6 +96,30 @@ def promote_waiting(tx: TasksTx, task_ids: Sequence[int]) -> set[str]:
         if room > 0:
             promotions += [decide.promote(run) for run in tx.run_due.list_waiting(task_id, room)]
     return _write(tx, promotions).ready_hosts if promotions else set()
+
+
+def write_held_back(tx: TasksTx, runs: Sequence[NewRun], wake_at: Sequence[Instant]) -> list[int]:
+    """Write runs that wait outside of their task's line until they are let in."""
+    ids = write_runs(tx, runs)
+    tx.run_changes.pace(list(zip(ids, wake_at, strict=True)))
+    return ids
+
+
+def let_in_runs(tx: TasksTx, task_id: int, due: Sequence[Run]) -> set[str]:
+    """Let runs of one task into its line as far as it has room, and put off the rest; answer the
+    hosts that have ready runs now. `due` are in their order."""
+    task = tx.tasks.find(task_id, lock=True)
+    if task is None:
+        return set()
+    counts = tx.runs.count_open([task_id]).get(task_id, Counts())
+    decision = backfill.let_in(task, due, counts, tx.now)
+    entering = [(change.run_id, change.token) for change in decision.changes]
+    # A run that is not as it was seen was cancelled: it has ended, and its change is refused too.
+    tx.run_changes.count_in(entering)
+    ready_hosts = _write(tx, decision.changes).ready_hosts if entering else set()
+    if decision.put_off_us:
+        tx.run_changes.put_off(task_id, decision.put_off_us)
+    return ready_hosts
 
 
 def write_misfire(tx: TasksTx, task: Task, decision: Firing) -> None:

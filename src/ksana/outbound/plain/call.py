@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from ipaddress import ip_address
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ksana.base.clock import SystemClock
 from ksana.base.durations import format_duration
@@ -30,7 +30,7 @@ from ksana.outbound.redirects import MAX_HOPS, show_url
 from ksana.outbound.resolver import LookupResult, is_literal
 from ksana.ports.caller import NOT_OURS, Call, MaySend, Reply, ReplyKind, Request, Timing
 
-_PARTS = re.compile(r"[^:]+://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?P<query>[^#]*)")
+_PARTS = re.compile(r"(?P<site>[^:]+://[^/?#]*)(?P<path>[^?#]*)(?P<query>[^#]*)")
 _ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
 _DOTS = re.compile(r"/(?:\.|%2e)", re.IGNORECASE)
 """Where a dot segment may begin, which libcurl would take out of the path."""
@@ -51,20 +51,26 @@ _ODD_NAMES: Final = frozenset(
 has them."""
 
 
+class Site(NamedTuple):
+    """The part of a URL before its path: what all URLs of one host and port have in common."""
+
+    host: str
+    port: int
+    host_line: str
+    addresses: tuple[str, ...] | None
+    """An address stands for itself; a name is looked up."""
+
+
 class PlainRoute:
     """A URL that the plain client can call: the origin, and the first lines by method."""
 
     __slots__ = ("_host_line", "_path", "addresses", "host", "origin", "port", "starts")
 
-    def __init__(self, host: str, port: int, named: str, path: str) -> None:
-        self.host = host
-        self.port = port
-        self.origin = (host, port)
-        # An address stands for itself; a name is looked up.
-        self.addresses: tuple[str, ...] | None = (host,) if is_literal(host) else None
+    def __init__(self, site: Site, path: str) -> None:
+        self.host, self.port, self._host_line, self.addresses = site
+        self.origin = (self.host, self.port)
         self.starts: dict[str, str] = {}
         self._path = path
-        self._host_line = f"Host: {named}" if port == 80 else f"Host: {named}:{port}"
 
     def write_start(self, method: str) -> str:
         """Write the request line and the Host header. Raise ValueError for what is no method."""
@@ -78,19 +84,38 @@ class PlainRoute:
 def find_route(url: str) -> PlainRoute | None:
     """Find where a URL leads, or None if it is not for this client. Raise ValueError if it cannot
     be called at all."""
-    target = split_url(url)
-    parts = _PARTS.match(target.url)
-    if target.scheme != "http" or parts is None or _DOTS.search(parts["path"]):
+    if not url.isascii() or not url.isprintable() or " " in url:
+        url = split_url(url).url
+    parts = _PARTS.match(url)
+    if parts is None:
+        split_url(url)  # says what is wrong with it
         return None
-    host = target.host
-    if is_literal(host) and not _is_plain_address(host):
+    site = _find_site(parts["site"])
+    path = parts["path"]
+    if site is None or _DOTS.search(path):
         return None
-    authority = parts["authority"]
+    if "%" in path:
+        # libcurl writes escapes of the path, not of the query, in capitals; signatures are made of
+        # what is sent.
+        path = _ESCAPE.sub(lambda escape: escape[0].upper(), path)
+    return PlainRoute(site, (path or "/") + parts["query"])
+
+
+@cache_short(maxsize=16_384, longest=512)
+def _find_site(text: str) -> Site | None:
+    """The same for the part before the path. Apart from the route, so that taking a URL apart costs
+    little beyond the routes that are remembered: many URLs have few hosts."""
+    target = split_url(text)
+    if target.scheme != "http":
+        return None
+    host, port = target.host, target.port
+    is_address = is_literal(host)
+    if is_address and not _is_plain_address(host):
+        return None
+    authority = target.url.partition("://")[2]
     named = f"[{host}]" if ":" in host else authority.partition(":")[0]
-    # libcurl writes escapes of the path, not of the query, in capitals; signatures are made of what
-    # is sent.
-    path = _ESCAPE.sub(lambda escape: escape[0].upper(), parts["path"] or "/")
-    return PlainRoute(host, target.port, named, path + parts["query"])
+    line = f"Host: {named}" if port == 80 else f"Host: {named}:{port}"
+    return Site(host, port, line, (host,) if is_address else None)
 
 
 def encode_request(route: PlainRoute, request: Request) -> bytes | None:

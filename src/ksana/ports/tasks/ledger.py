@@ -1,6 +1,7 @@
 """What a store answers for the ledger: how many slots of a task have a run, and which. Nothing here
 reads more rows than it is told to."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from ksana.base.instant import Instant
@@ -22,6 +23,10 @@ class SlotLedger(Protocol):
 
     def find_newest_slot(self, task_id: int, after: Instant, until: Instant) -> Instant | None:
         """The latest slot in a span that has a run."""
+        ...
+
+    def list_filled(self, task_ids: Sequence[int], after: Instant, until: Instant) -> set[int]:
+        """Those among some tasks that have a run of a slot later than `after`, up to `until`."""
         ...
 
     def count_fired(self, task_id: int, after: Instant, limit: int) -> int:

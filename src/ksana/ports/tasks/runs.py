@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from ksana.base.instant import Instant
+from ksana.base.instant import Instant, Micros
 from ksana.domain.tasks.changes import RunChange
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import NewRun, Run, Task
@@ -137,6 +137,14 @@ class RunDue(Protocol):
         """Runs of a task that wait for their turn, in order."""
         ...
 
+    def list_held_back(self, task_id: int, limit: int) -> list[Run]:
+        """Runs of a task that wait outside of its line, in order."""
+        ...
+
+    def count_unfinished(self, task_id: int, limit: int) -> int:
+        """Unfinished runs of a task, counted or not; `limit` at most."""
+        ...
+
     def list_stalled(self, limit: int) -> list[int]:
         """Tasks with runs that wait for their turn."""
         ...
@@ -179,6 +187,20 @@ class RunChanges(Protocol):
     def move(self, changes: Sequence[RunChange]) -> list[bool]:
         """Write all members of changes of different runs; answer for each whether its run was in
         the old state under its token. What is recorded of the attempt stays."""
+        ...
+
+    def pace(self, runs: Sequence[tuple[int, Instant]]) -> None:
+        """Runs (id, until when) that were just made, not counted, wait outside of their task's line
+        until an instant."""
+        ...
+
+    def count_in(self, runs: Sequence[tuple[int, int]]) -> int:
+        """Count runs (id, token) that waited outside of their task's line; answer how many were as
+        they were seen."""
+        ...
+
+    def put_off(self, task_id: int, by_us: Micros) -> None:
+        """Put off all runs of a task that wait outside of its line, each by as much."""
         ...
 
     def insert_callback(self, run_id: int, headers: str, body: str, status: str) -> None:

@@ -141,7 +141,7 @@ class TaskService:
 
     async def set_enabled(self, ref: TaskRef, enabled: bool) -> Task:
         """Pause or resume. Resuming takes the next slot from now; a repeat changes nothing."""
-        task = await self._store.transact(_set_enabled, ref, enabled)
+        task = await self._store.transact(set_enabled, ref, enabled)
         self._hints.due(task.fire_at)
         return task
 
@@ -339,7 +339,8 @@ def _change(
     return find_task(tx, task.id)
 
 
-def _set_enabled(tx: TasksTx, ref: TaskRef, enabled: bool) -> Task:
+def set_enabled(tx: TasksTx, ref: TaskRef, enabled: bool) -> Task:
+    """Pause or resume a task. A repeat changes nothing."""
     task = find_task(tx, ref, lock=True)
     status = "ENABLED" if enabled else "DISABLED"
     if task.status == status:

@@ -13,7 +13,8 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.domain.tasks import forecast
-from ksana.domain.tasks.forecast import Buckets, HostLoad, Load, Memo
+from ksana.domain.tasks.forecast import ArmedTask, Buckets, HostLoad, Load, Memo
+from ksana.domain.tasks.spreading import SpreadCensus, Suggestion
 from ksana.ports.store import Store
 from ksana.ports.tasks.forecast import ForecastTx
 
@@ -60,6 +61,7 @@ class ForecastService:
         self._kept: OrderedDict[tuple[Buckets, str | None], tuple[Instant, ForecastFound]] = (
             OrderedDict()
         )
+        self._spread: tuple[Instant, tuple[list[Suggestion], bool]] = (0, ([], True))
 
     async def look_ahead(self, spans: Buckets, host: str | None = None) -> ForecastFound:
         """Count the firings in spans of time, of one host or of all. One at a time: who waited may
@@ -76,6 +78,26 @@ class ForecastService:
             self._kept[spans, host] = (self._clock.now() + kept, found)
             while len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
+            return found
+
+    async def suggest_spread(self) -> tuple[list[Suggestion], bool]:
+        """Tasks that could fire beside others instead of with them, and whether all tasks were
+        looked at. Kept for a while, as a forecast is."""
+        async with self._turn:
+            until, found = self._spread
+            if until > self._clock.now():
+                return found
+            census, place, looked = SpreadCensus(), 0, 0
+            began = self._clock.monotonic()
+            last: int | None = 0
+            while last is not None and looked < MAX_TASKS:
+                tasks, last = await self._store.read_list(_list_armed, place)
+                census.add(tasks)
+                place, looked = last or place, looked + PAGE
+            took = self._clock.monotonic() - began
+            kept = min(KEPT_MOST, max(KEPT_LEAST, took * KEPT_TIMES))
+            found = (census.suggest(), last is None)
+            self._spread = (self._clock.now() + kept, found)
             return found
 
     def _find_kept(self, spans: Buckets, host: str | None) -> ForecastFound | None:
@@ -105,6 +127,10 @@ def _count_page(
 ) -> tuple[Load, int | None]:
     tasks, last = tx.armed_tasks.list_armed(after, PAGE)
     return forecast.add_up(tasks, spans, host, memo), last
+
+
+def _list_armed(tx: ForecastTx, after: int) -> tuple[list[ArmedTask], int | None]:
+    return tx.armed_tasks.list_armed(after, PAGE)
 
 
 def _read_means(tx: ForecastTx, task_ids: list[int]) -> dict[int, float]:

@@ -106,11 +106,17 @@ def read_ledger(
         ids = tx.slot_ledger.list_task_ids(after.task_id if after else 0, TASKS_LOOKED_AT)
     entries: list[LedgerEntry] = []
     rows = ROWS
+    filled: set[int] | None = None
     for one in ids:
         begun = after.since if after is not None and after.task_id == one else None
         task = tx.tasks.find(one)
-        if task is None or _is_outside(task, window):
+        if task is None:
             continue
+        if _is_outside(task, window):
+            if filled is None:  # a backfill may have fired slots from before the task was made
+                filled = tx.slot_ledger.list_filled(ids, window.since - 1, window.until - 1)
+            if one not in filled:
+                continue
         entry, looked = _read_entry(tx, task, window, begun or window.since, rows)
         entries.append(entry)
         rows -= looked

@@ -1,5 +1,6 @@
 """Which slots of tasks have a run: bounded counts for the ledger."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from ksana.base.instant import Instant
@@ -30,6 +31,14 @@ class SqlSlotLedger:
     def find_newest_slot(self, task_id: int, after: Instant, until: Instant) -> Instant | None:
         row = self._session.one("ledger.newest_slot", task_id=task_id, after=after, until=until)
         return None if row is None else int(row[0])
+
+    def list_filled(self, task_ids: Sequence[int], after: Instant, until: Instant) -> set[int]:
+        if not task_ids:
+            return set()
+        rows = self._session.all(
+            "ledger.list_filled", task_ids=list(task_ids), after=after, until=until
+        )
+        return {int(row[0]) for row in rows}
 
     def count_fired(self, task_id: int, after: Instant, limit: int) -> int:
         row = self._session.one("ledger.count_fired", task_id=task_id, after=after, limit=limit)

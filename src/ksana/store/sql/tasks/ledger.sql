@@ -18,7 +18,13 @@ SELECT slot_at FROM task_runs {force_index task_runs_slot} WHERE task_id = :task
 ORDER BY slot_at DESC LIMIT 1
 
 -- name: count_fired
--- Runs of later slots that are not skipped, among so many.
+-- Runs of later slots that are not skipped, among so many. A task does not count those of a backfill as fired.
 SELECT COUNT(*) FROM (
-  SELECT status FROM task_runs {force_index task_runs_slot} WHERE task_id = :task_id AND slot_at > :after ORDER BY slot_at LIMIT :limit
-  ) AS looked WHERE status <> 'SKIPPED'
+  SELECT status, trigger_kind FROM task_runs {force_index task_runs_slot} WHERE task_id = :task_id AND slot_at > :after
+  ORDER BY slot_at LIMIT :limit
+  ) AS looked WHERE status <> 'SKIPPED' AND trigger_kind <> 'backfill'
+
+-- name: list_filled
+-- Those among some tasks that have a run of a slot in a span.
+SELECT id FROM tasks WHERE id {in task_ids} AND EXISTS (
+  SELECT 1 FROM task_runs WHERE task_runs.task_id = tasks.id AND slot_at > :after AND slot_at <= :until)

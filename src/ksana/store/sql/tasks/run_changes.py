@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ksana.base.instant import Instant
+from ksana.base.instant import Instant, Micros
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.changes import AttemptRecord, RunChange
 from ksana.domain.tasks.records import NewRun
@@ -221,6 +221,16 @@ class SqlRunChanges:
             self._counts.add(KIND, old, -count)
             self._counts.add(KIND, new, count)
         return done
+
+    def pace(self, runs: Sequence[tuple[int, Instant]]) -> None:
+        rows = [(wake_at, run_id) for run_id, wake_at in runs]
+        self._session.run_rows("runs.pace_run", ("wake_at", "id"), rows)
+
+    def count_in(self, runs: Sequence[tuple[int, int]]) -> int:
+        return self._session.run_rows("runs.count_in_run", ("id", "token"), list(runs))
+
+    def put_off(self, task_id: int, by_us: Micros) -> None:
+        self._session.run("runs.put_off_runs", task_id=task_id, by_us=by_us)
 
     def insert_callback(self, run_id: int, headers: str, body: str, status: str) -> None:
         self._session.run(

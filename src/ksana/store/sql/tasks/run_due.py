@@ -30,6 +30,13 @@ class SqlRunDue:
     def list_waiting(self, task_id: int, limit: int) -> list[Run]:
         return list_runs_as(self._session, "runs.list_waiting", task_id=task_id, limit=limit)
 
+    def list_held_back(self, task_id: int, limit: int) -> list[Run]:
+        return list_runs_as(self._session, "runs.list_held_back", task_id=task_id, limit=limit)
+
+    def count_unfinished(self, task_id: int, limit: int) -> int:
+        row = self._session.one("runs.count_unfinished", task_id=task_id, limit=limit)
+        return 0 if row is None else int(row[0])
+
     def list_stalled(self, limit: int) -> list[int]:
         return [int(row[0]) for row in self._session.all("runs.list_stalled", limit=limit)]
 

@@ -46,6 +46,32 @@ FROM task_runs {force_index task_runs_open} WHERE open_task {in task_ids} AND is
 -- Slots of a task that have a run.
 SELECT slot_at FROM task_runs WHERE task_id = :task_id AND slot_at > :after AND slot_at <= :until ORDER BY slot_at LIMIT :limit
 
+-- name: pace_run
+-- Let a run that was just made wait until an instant.
+UPDATE task_runs SET wake_at = :wake_at WHERE id = :id AND status = 'SCHEDULED' AND is_counted = 0
+
+-- name: count_in_run
+-- Count a run that waited outside of its task's line. Guard: it is as it was seen.
+UPDATE task_runs SET is_counted = 1 WHERE id = :id AND status = 'SCHEDULED' AND token = :token AND is_counted = 0
+
+-- name: put_off_runs
+-- Put off all runs of a task that wait to be let in.
+UPDATE task_runs {force_index task_runs_open} SET wake_at = wake_at + :by_us
+WHERE open_task = :task_id AND status = 'SCHEDULED' AND is_counted = 0 AND wake_at IS NOT NULL
+
+-- name: count_unfinished
+-- Unfinished runs of a task, counted or not, among so many.
+SELECT COUNT(*) FROM (SELECT id FROM task_runs {force_index task_runs_open} WHERE open_task = :task_id LIMIT :limit) AS looked
+
+-- name: list_held_back
+-- Runs of a task that wait to be let in, in order.
+SELECT id, uid, task_id, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind, exec_type, is_counted,
+  ready_host, wake_at, held_by, token, request_headers, request_body, response_code, response_body, response_truncated,
+  response_encoding, error_message, reason, next_retry_time, callback_token, callback_deadline, callback_data, override_body,
+  retry_of, trace_id, attempts, created_at, updated_at, host
+FROM task_runs {force_index task_runs_open} WHERE open_task = :task_id AND status = 'SCHEDULED' AND is_counted = 0
+  AND wake_at IS NOT NULL ORDER BY id LIMIT :limit
+
 -- name: list_claimed
 -- Which slots of some tasks have a run.
 SELECT task_id, slot_at FROM task_runs WHERE task_id {in task_ids} AND slot_at >= :since AND slot_at <= :until
