@@ -4,11 +4,12 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from ksana.domain.governance.records import Gate
+from ksana.domain.governance.changes import OBJECT_LIFECYCLES
+from ksana.domain.governance.records import Gate, ObjectStatus
 from tests.api.governance_ground import SECOND, GovernanceGround, open_governance
 
 
@@ -341,3 +342,56 @@ async def test_a_waiting_job_and_its_object_are_explained(ground: GovernanceGrou
     assert told["summary"]
     unknown = await ground.get("/objects/memory/nobody/explain")
     assert unknown["reasons"][0]["code"] == "NOT_REGISTERED"
+
+
+@pytest.mark.spec("G7", "X13")
+async def test_objects_are_listed_a_page_at_a_time_by_type_status_and_the_beginning_of_their_ids(
+    ground: GovernanceGround,
+) -> None:
+    for name in ("memory/b", "memory/a", "memory/a1", "cognition/z", "experience/a"):
+        await ground.put(name, status="active")
+    await ground.put("memory/c", status="candidate")
+
+    async def keys(query: str) -> list[str]:
+        page = await ground.get(f"/objects?{query}")
+        return [f"{one['object_type']}/{one['object_id']}" for one in page["objects"]]
+
+    everything = ["cognition/z", "experience/a", "memory/a", "memory/a1", "memory/b", "memory/c"]
+    assert await keys("") == everything
+    assert await keys("object_type=memory") == everything[2:]
+    assert await keys("status=candidate") == ["memory/c"]
+    assert await keys("object_type=memory&status=active") == everything[2:5]
+    assert await keys("object_type=memory&id_prefix=a") == ["memory/a", "memory/a1"]
+    walked, cursor = [], ""
+    while True:
+        page = await ground.get(f"/objects?limit=2{cursor}")
+        walked += [f"{one['object_type']}/{one['object_id']}" for one in page["objects"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert walked == everything
+
+
+@pytest.mark.spec("X8")
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("id_prefix=a", "id_prefix"),
+        ("object_type=memory&id_prefix=%00", "id_prefix"),
+        ("status=nothing", "status"),
+        ("object_type=memory&status=refuted", "status"),
+        ("object_type=plant", "object_type"),
+        ("cursor=plant:1", "cursor"),
+        ("limit=501", "limit"),
+    ],
+)
+async def test_a_list_of_objects_that_cannot_be_is_refused_by_name(
+    ground: GovernanceGround, query: str, field: str
+) -> None:
+    refused = await ground.get(f"/objects?{query}", 400)
+    assert refused["field"] == field
+
+
+def test_the_statuses_that_can_be_asked_for_are_those_of_the_lifecycles() -> None:
+    states = {state for one in OBJECT_LIFECYCLES.values() for state in one.states}
+    assert set(get_args(ObjectStatus)) == states

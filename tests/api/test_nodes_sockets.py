@@ -281,3 +281,30 @@ async def test_a_node_that_reads_nothing_is_closed_and_its_jobs_go_on(server: No
             await keen.echo()
             while (await session.read("job_result"))["request_id"] != "after":
                 pass
+
+
+@pytest.mark.spec("N4", "X13")
+async def test_sessions_are_listed_a_page_at_a_time(
+    server: NodesServer, http: httpx.AsyncClient
+) -> None:
+    async def listed() -> list[str]:
+        page = (await http.get("/api/v1/sessions")).json()
+        return [one["session_id"] for one in page["sessions"]]
+
+    async with server.session(session_id="a"), server.session(session_id="b"):
+        async with server.session(session_id="c"), asyncio.timeout(30):
+            while await listed() != ["a", "b", "c"]:
+                await asyncio.sleep(0.02)
+            page = (await http.get("/api/v1/sessions?limit=2")).json()
+            assert page["next_after"] == "b"
+            first = page["sessions"][0]
+            assert (first["instance_id"], first["key_id"]) == ("here", None)
+            assert first["connected_at"].endswith("Z")
+            rest = (await http.get("/api/v1/sessions?limit=2&after=b")).json()
+            assert [one["session_id"] for one in rest["sessions"]] == ["c"]
+            assert rest["next_after"] is None
+        async with asyncio.timeout(30):
+            while await listed() != ["a", "b"]:
+                await asyncio.sleep(0.02)
+    bad = await http.get("/api/v1/sessions?limit=501")
+    assert (bad.status_code, bad.json()["field"]) == (400, "limit")

@@ -11,8 +11,9 @@ from ksana.domain.nodes.attempts import AttemptLimits
 from ksana.domain.nodes.records import InstanceInfo
 from ksana.engine.nodes.home import NoNodeError
 from ksana.engine.nodes.parameters import NodeParameters
+from ksana.service.nodes.cluster import ClusterService
 from tests.nodes.load import slots_are_free
-from tests.nodes.world import FAST, NodeTalker, World, until
+from tests.nodes.world import FAST, PATIENCE_S, Instance, NodeTalker, World, until
 
 SLOW = NodeParameters(refresh_us=100 * MILLISECOND, progress_us=10 * MILLISECOND)
 
@@ -171,3 +172,38 @@ async def test_an_instance_that_closes_in_order_tells_its_peers(world: World) ->
         return any(info.instance_id == "one" for info in infos)
 
     assert not is_listed(await two.fabric.presence.list_living())
+
+
+@pytest.mark.spec("N4", "X3")
+async def test_every_instance_lists_the_sessions_of_all_even_after_the_list_was_lost(
+    world: World,
+) -> None:
+    one, two = await world.start("one", FAST), await world.start("two", FAST)
+
+    async def listed(instance: Instance) -> list[tuple[str, str]]:
+        found, _ = await ClusterService(instance.engine).list_sessions("", 10)
+        return [(session.session_id, session.instance_id) for session in found]
+
+    async def wait_for(expected: list[tuple[str, str]]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while [await listed(one), await listed(two)] != [expected, expected]:
+                await asyncio.sleep(0.02)
+
+    await one.session("a")
+    await one.session("b")
+    moving = await two.session("c")
+    await wait_for([("a", "one"), ("b", "one"), ("c", "two")])
+    await one.session("c")  # it comes back elsewhere before the old socket is known to be dead
+    await wait_for([("a", "one"), ("b", "one"), ("c", "one")])
+    assert moving.peer is not None
+    await two.engine.sessions.leave("c", moving.peer)
+    async with asyncio.timeout(PATIENCE_S):
+        while await two.fabric.sessions.read(["two"], "", 10):
+            await asyncio.sleep(0.02)
+    assert await listed(two) == [("a", "one"), ("b", "one"), ("c", "one")]
+    await one.fabric.sessions.write_all([], FAST.presence_ttl_us)
+    assert await listed(two) == []
+    one.engine.upkeep.life.signal()
+    await wait_for([("a", "one"), ("b", "one"), ("c", "one")])
+    await one.engine.close()
+    await wait_for([])

@@ -173,3 +173,108 @@ def test_an_id_says_where_it_was_written() -> None:
         assert place_of(entry_id(chain, seq)) == (chain, seq)
     assert place_of("aud_789") is None
     assert place_of("aud_zzzz000000000001") is None
+
+
+def finding_of(found: list[AuditFinding]) -> tuple[str, int, int, str, str | None]:
+    [one] = found
+    return one.kind, one.chain, one.seq, one.message, one.id
+
+
+def test_each_fault_of_a_chain_has_its_kind_and_its_words() -> None:
+    rows = a_chain(5)
+    head = head_of(rows)
+    words = "entry 2 of chain 3 is missing"
+    assert finding_of(check([rows[0], *rows[2:]], head)) == ("MISSING", 3, 2, words, entry_id(3, 2))
+    words = "entry 2 to 3 of chain 3 is missing"
+    assert finding_of(check([rows[0], *rows[3:]], head)) == ("MISSING", 3, 2, words, entry_id(3, 2))
+    cut = finding_of(check(rows[:3], head))
+    words = "chain 3 lacks its end: entries 4 to 5"
+    assert cut == ("CUT", 3, 4, words, entry_id(3, 4))
+    other = msgspec.structs.replace(head, hash="0" * 64)
+    words = "chain 3 ends with another hash than is recorded for it"
+    assert finding_of(check(rows, other)) == ("ALTERED", 3, 5, words, entry_id(3, 5))
+    moved = msgspec.structs.replace(rows[2], id=entry_id(3, 9))
+    kinds = [(one.kind, one.seq) for one in check([*rows[:2], moved, *rows[3:]], head)]
+    assert ("REORDERED", 3) in kinds
+
+
+def test_a_row_that_follows_another_is_told_as_altered() -> None:
+    rows = a_chain(3)
+    body = body_of(rows[1].id, rows[1], rows[1].timestamp)
+    forged = msgspec.structs.replace(rows[1], prev_hash="0" * 64, hash=hash_of("0" * 64, body))
+    found = list(ChainCheck(head_of(rows)).feed([rows[0], forged]))
+    assert [(one.kind, one.seq) for one in found] == [("ALTERED", 2)]
+    assert "does not follow the entry before it" in found[0].message
+
+
+def test_rows_are_counted_as_they_are_fed() -> None:
+    rows = a_chain(3)
+    checking = ChainCheck(head_of(rows))
+    assert checking.count == 0
+    assert list(checking.feed(rows[:2])) == []
+    assert list(checking.feed(rows[2:])) == []
+    assert checking.count == 3
+    assert list(checking.finish()) == []
+
+
+def test_each_fault_of_the_anchors_has_its_kind_and_place() -> None:
+    head = head_of(a_chain(2))
+    first = an_anchor(head)
+    second = an_anchor(head, number=2, prev=first.hash)
+    third = an_anchor(head, number=3, prev=second.hash)
+    base = (0, GENESIS)
+    assert list(verify_anchors([first, second, third], base)) == []
+    assert list(verify_anchors([second, third], (1, first.hash))) == []
+    words = "anchor 2 is missing: 3 comes after 1"
+    assert finding_of(list(verify_anchors([first, third], base)))[:4] == ("MISSING", -1, 2, words)
+    stray = an_anchor(head, number=2, prev="0" * 64)
+    words = "anchor 2 does not follow the one before it"
+    assert finding_of(list(verify_anchors([first, stray], base)))[:4] == ("REORDERED", -1, 2, words)
+    altered = msgspec.structs.replace(second, at=second.at + 1_000_000)
+    words = "anchor 2 was altered: its hash is another"
+    found = list(verify_anchors([first, altered], base))
+    assert finding_of(found)[:4] == ("ALTERED", -1, 2, words)
+
+
+def test_anchors_say_what_they_know_of_each_chain_once() -> None:
+    rows, others = a_chain(4), a_chain(2, chain=5)
+    early, late = head_of(rows[:2]), head_of(rows)
+    first = an_anchor(early, head_of(others))
+    second = an_anchor(late, head_of(others), number=2, prev=first.hash)
+    again = an_anchor(late, number=3, prev=second.hash)
+    known = Expectations([first, second, again])
+    assert known.chains == {3, 5}
+    assert known.of(3) == [(2, rows[1].hash, 1), (4, rows[3].hash, 2)]
+    assert known.of(5) == [(2, others[1].hash, 1)]
+    assert known.of(9) == []
+    # The same place with another hash is something else that an anchor said.
+    forged = an_anchor(msgspec.structs.replace(late, hash="0" * 64), number=2, prev=first.hash)
+    assert len(Expectations([second, forged]).of(3)) == 2
+
+
+def test_anchors_are_compared_in_order_and_from_where_the_chain_begins() -> None:
+    rows = a_chain(5)
+    based = ChainHead(3, 5, rows[4].hash, 2, rows[1].hash)
+    anchored = [(2, "0" * 64, 1), (3, rows[2].hash, 2), (4, "0" * 64, 3)]
+    checking = ChainCheck(based, anchored)
+    found = list(checking.feed(rows[2:]))
+    assert [(one.kind, one.seq) for one in found] == [("ANCHOR", 4)]
+    assert "anchor 3" in found[0].message
+    assert list(checking.finish()) == []
+    # Of two that lie beyond the end, the nearer is told.
+    short = ChainCheck(head_of(rows[:2]), [(2, rows[1].hash, 1), (3, "x", 2), (4, "y", 3)])
+    assert list(short.feed(rows[:2])) == []
+    words = "anchor 2 has entry 3 of chain 3, which ends at 2"
+    assert finding_of(list(short.finish())) == ("CUT", 3, 3, words, entry_id(3, 3))
+
+
+@pytest.mark.parametrize(
+    "odd", ["", "aud_", "x" * 20, entry_id(1, 2)[4:], entry_id(1, 2) + "0", "aud_" + "g" * 16]
+)
+def test_what_is_no_id_of_ours_has_no_place(odd: str) -> None:
+    assert place_of(odd) is None
+
+
+def test_a_place_is_read_from_its_digits() -> None:
+    assert entry_id(0xABCD, 0x123456789ABC) == "aud_abcd123456789abc"
+    assert place_of("aud_abcd123456789abc") == (0xABCD, 0x123456789ABC)

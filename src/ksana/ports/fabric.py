@@ -41,6 +41,7 @@ from ksana.domain.nodes.records import (
 )
 from ksana.domain.nodes.storm import MarkResult, StormLimits
 from ksana.ports.inbox import DeadLetters, Inbox, Post, SendResult
+from ksana.ports.nodes.sessions import SessionList
 from ksana.ports.signals import Signals
 
 
@@ -329,6 +330,9 @@ class Fabric(Protocol):
 
     @property
     def snapshots(self) -> NodeSnapshots: ...
+
+    @property
+    def sessions(self) -> SessionList: ...
 
     @property
     def requests(self) -> RequestBindings: ...

@@ -39,6 +39,7 @@ def test_keys_are_those_of_the_contract() -> None:
     assert keys.request_lock("r") == "p:v1:requests:lock:r"
     assert keys.request_binding("r") == "p:v1:requests:binding:r"
     assert keys.reserved("n") == "p:v1:nodes:{node:n}:reserved"
+    assert keys.sessions("i") == "p:v1:sessions:{instance:i}:listed"
     assert keys.job("j") == "p:v1:jobs:{job:j}:fsm"
 
 
@@ -48,7 +49,7 @@ def test_keys_are_those_of_the_contract() -> None:
 def test_keys_that_belong_together_lie_in_one_slot_whatever_the_id(name: str) -> None:
     keys = RedisKeys("p")
     for group in (
-        (keys.inbox(name), keys.dlq(name), keys.drainer(name)),
+        (keys.inbox(name), keys.dlq(name), keys.drainer(name), keys.sessions(name)),
         (keys.reserved(name), keys.away(name), keys.away_marks(name), keys.drain(name)),
     ):
         assert len({slot_of(key) for key in group}) == 1

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ksana.api.core.explain import ReasonView
-from ksana.api.governance.views import AuditView, GateView, GovernanceJobView
+from ksana.api.governance.views import AuditView, GateView, GovernanceJobView, ObjectView
 
 
 class PulledJobs(msgspec.Struct, frozen=True):
@@ -20,6 +20,13 @@ class GovernanceJobPage(msgspec.Struct, frozen=True):
     """Some jobs, newest first."""
 
     jobs: list[GovernanceJobView]
+    next_cursor: str | None
+
+
+class ObjectPage(msgspec.Struct, frozen=True):
+    """Some objects, by type and id."""
+
+    objects: list[ObjectView]
     next_cursor: str | None
 
 
@@ -90,6 +97,27 @@ class GateList(msgspec.Struct, frozen=True):
     """Every setting of every gate."""
 
     gates: list[GateView]
+
+
+class FaultView(msgspec.Struct, frozen=True):
+    """Something that is wrong with the audit, and where."""
+
+    kind: str
+    chain: int
+    seq: int
+    message: str
+    id: str | None
+
+
+class AuditCheck(msgspec.Struct, frozen=True):
+    """What a portion of a verification found."""
+
+    ok: bool
+    checked: int
+    anchors: int
+    restarted: bool
+    next_cursor: str | None
+    first_fault: FaultView | None
 
 
 class AuditPage(msgspec.Struct, frozen=True):

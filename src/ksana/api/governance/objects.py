@@ -7,9 +7,12 @@ from ksana.api.core.routing import Answer, Call
 from ksana.api.governance.reading import (
     read_audit_cursor,
     read_fields,
+    read_object_cursor,
+    read_verify_cursor,
     read_who,
+    show_verify_cursor,
 )
-from ksana.api.governance.shapes import AuditQuery, GateBody, ObjectBody
+from ksana.api.governance.shapes import AuditQuery, GateBody, ObjectBody, ObjectsQuery, VerifyQuery
 from ksana.api.governance.views import (
     AuditView,
     GateView,
@@ -20,7 +23,7 @@ from ksana.api.governance.views import (
 )
 from ksana.domain.governance.audit import entry_id
 from ksana.domain.governance.gates import check_scope
-from ksana.ports.governance.tables import AuditFilter
+from ksana.ports.governance.tables import AuditFilter, ObjectFilter
 from ksana.service.governance.audit import AuditService
 from ksana.service.governance.explain import GovernanceExplainer
 from ksana.service.governance.figures import GovernanceStats
@@ -55,6 +58,20 @@ class ObjectEndpoints:
         """One object."""
         object_type, object_id = call.params["object_type"], call.params["object_id"]
         return show_object(await self._service.get_object(object_type, object_id))
+
+    async def list(self, call: Call) -> Any:
+        """Some objects, by type and id."""
+        query: ObjectsQuery = call.query
+        wanted = ObjectFilter(
+            object_type=query.object_type, status=query.status, id_prefix=query.id_prefix
+        )
+        page = await self._service.list_objects(
+            wanted, read_object_cursor(query.cursor), query.limit
+        )
+        return {
+            "objects": [show_object(governed) for governed in page],
+            "next_cursor": page[-1].key if page.is_cut else None,
+        }
 
     async def explain(self, call: Call) -> Any:
         """What comes next for an object, and what its jobs came to."""
@@ -105,6 +122,19 @@ class AuditEndpoints:
             at, chain, seq = page.next_before
             cursor = f"{at}.{entry_id(chain, seq)}"
         return {"events": [show_audit(row) for row in page.entries], "next_cursor": cursor}
+
+    async def verify(self, call: Call) -> Any:
+        """The next portion of a verification."""
+        query: VerifyQuery = call.query
+        portion = await self._audit.portions.verify(read_verify_cursor(query.cursor))
+        return {
+            "ok": not portion.findings,
+            "checked": portion.entries,
+            "anchors": portion.anchors,
+            "restarted": portion.is_restart,
+            "next_cursor": None if portion.next is None else show_verify_cursor(portion.next),
+            "first_fault": portion.findings[0] if portion.findings else None,
+        }
 
     async def get(self, call: Call) -> AuditView:
         """One entry."""

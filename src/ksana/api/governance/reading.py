@@ -17,8 +17,13 @@ from ksana.domain.governance.objects import NO_FIELDS, ObjectFields
 from ksana.domain.governance.records import GATES, MAX_OBJECT_ID, OBJECT_TYPES, Who
 from ksana.domain.leases import read_token
 from ksana.ports.governance.tables import AuditPlace
+from ksana.service.governance.portions import AuditCursor
 
 _JOB_ID: Final = re.compile(r"job_[0-9A-Za-z_-]{1,60}\Z", re.ASCII)
+_VERIFY_CURSOR: Final = re.compile(
+    r"[0-9]{1,18}\.(-1|[0-9]{1,5})\.[0-9]{1,13}\.[0-9a-f]{64}"
+    r"(~(-1|[0-9]{1,5})\.[0-9]{1,13}\.[0-9a-f]{64}){0,64}\Z"
+)
 _MAX_NAME: Final = 128
 ANONYMOUS: Final = "anonymous"
 _SAME: Final = (
@@ -116,6 +121,16 @@ def read_cursor(text: str | None) -> int | None:
     raise _bad_cursor()
 
 
+def read_object_cursor(text: str | None) -> str:
+    """A place in the list of objects: the last one's key, `<type>:<id>`."""
+    if text is None:
+        return ""
+    object_type, _, object_id = text.partition(":")
+    if object_type in OBJECT_TYPES and object_id.isprintable() and len(object_id) <= MAX_OBJECT_ID:
+        return text
+    raise _bad_cursor()
+
+
 def read_audit_cursor(text: str | None) -> AuditPlace | None:
     """A place in the list of audit entries: `<microseconds>.<entry id>`."""
     if text is None:
@@ -125,6 +140,29 @@ def read_audit_cursor(text: str | None) -> AuditPlace | None:
     if place is None or not (at.isascii() and at.isdigit() and len(at) <= 18):
         raise _bad_cursor()
     return int(at), place[0], place[1]
+
+
+def read_verify_cursor(text: str | None) -> AuditCursor | None:
+    """Where a verification goes on: `<mark>.<chain>.<place>.<hash>`, then `~<chain>.<place>.<hash>`
+    for each chain of which removed entries are known."""
+    if text is None:
+        return None
+    if not _VERIFY_CURSOR.match(text):
+        raise _bad_cursor()
+    mark, _, rest = text.partition(".")
+    at, *purged = (
+        (int(chain), int(seq), digest)
+        for chain, seq, digest in (part.split(".") for part in rest.split("~"))
+    )
+    return AuditCursor(int(mark), *at, {chain: (seq, digest) for chain, seq, digest in purged})
+
+
+def show_verify_cursor(cursor: AuditCursor) -> str:
+    """The same as text."""
+    places = [(cursor.chain, (cursor.seq, cursor.hash)), *cursor.purged.items()]
+    return f"{cursor.mark}." + "~".join(
+        f"{chain}.{seq}.{digest}" for chain, (seq, digest) in places
+    )
 
 
 def _bad_cursor() -> InvalidError:

@@ -4,12 +4,14 @@ from typing import Any, Final
 
 from ksana.api.core.routing import AnyRoute, Converter, Route
 from ksana.api.governance.answers import (
+    AuditCheck,
     AuditPage,
     GateList,
     GovernanceJobExplained,
     GovernanceJobPage,
     GovernanceResults,
     ObjectExplained,
+    ObjectPage,
     PulledJobs,
     Requeued,
 )
@@ -32,10 +34,12 @@ from ksana.api.governance.shapes import (
     GateBody,
     JobsQuery,
     ObjectBody,
+    ObjectsQuery,
     PullBody,
     RenewBatch,
     RenewBody,
     RequeueBody,
+    VerifyQuery,
 )
 from ksana.api.governance.views import AuditView, GateView, GovernanceJobView, ObjectView
 from ksana.service.governance.audit import AuditService
@@ -195,6 +199,14 @@ def _other_routes(governance: Governance) -> list[AnyRoute]:
     shown: dict[int, Any] = {200: ObjectView}
     return [
         _route(
+            "GET",
+            "/objects",
+            objects.list,
+            "List objects by type and id.",
+            query=ObjectsQuery,
+            answers={200: ObjectPage},
+        ),
+        _route(
             "PUT",
             path,
             objects.put,
@@ -227,6 +239,14 @@ def _other_routes(governance: Governance) -> list[AnyRoute]:
             "List audit entries, newest first.",
             query=AuditQuery,
             answers={200: AuditPage},
+        ),
+        _route(
+            "GET",
+            "/audit/verify",
+            audit.verify,
+            "Verify the audit, up to 5,000 entries at a time.",
+            query=VerifyQuery,
+            answers={200: AuditCheck},
         ),
         _route(
             "GET",

@@ -10,6 +10,7 @@ from ksana.domain.governance.records import (
     MAX_OBJECT_ID,
     Action,
     GateState,
+    ObjectStatus,
     ObjectType,
     Priority,
     Status,
@@ -207,6 +208,22 @@ class JobsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     run_before: str | None = None
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
     cursor: str | None = None
+
+
+class ObjectsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which objects to list."""
+
+    object_type: ObjectType | None = None
+    status: ObjectStatus | None = None
+    id_prefix: Annotated[str, Meta(max_length=MAX_OBJECT_ID)] = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+    cursor: str | None = None
+
+
+class VerifyQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a verification goes on."""
+
+    cursor: Annotated[str, Meta(max_length=8192)] | None = None
 
 
 class AuditQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

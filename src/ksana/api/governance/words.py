@@ -25,6 +25,12 @@ WORDS: Final[Words] = {
     "allow_past": Word("Whether `run_at` may be past; then it is due at once.", False),
     "status": Word("Where it stands.", "queued"),
     "JobsQuery.status": Word("Only jobs that stand there.", "dead_letter"),
+    "ObjectsQuery.status": Word("Only objects that stand there.", "active"),
+    "ObjectsQuery.object_type": Word("Only objects of this type.", "memory"),
+    "ObjectsQuery.cursor": Word("The `next_cursor` of the page before.", "memory:mem-7"),
+    "ObjectPage.next_cursor": Word("Send it as `cursor` to go on; null at the end.", None),
+    "id_prefix": Word("Only ids that begin so; needs `object_type`.", "mem-"),
+    "objects": Word("The objects.", []),
     "ObjectBody.status": Word("Where the object stands.", "active"),
     "ObjectView.status": Word("Where the object stands.", "active"),
     "GovernanceItemResult.status": Word(
@@ -109,6 +115,23 @@ WORDS: Final[Words] = {
     "seq": Word("Its place in the chain.", 17),
     "prev_hash": Word("The hash of the entry before.", _HASH),
     "hash": Word("The hash of this entry.", _HASH),
+    "AuditCheck.ok": Word("Whether nothing was found in this portion.", True),
+    "checked": Word("Entries checked in this portion.", 5000),
+    "anchors": Word("Anchors checked in this portion.", 0),
+    "restarted": Word(
+        "True where retention removed entries meanwhile, and the verification begins again.", False
+    ),
+    "first_fault": Word("The first thing that is wrong; null where all is well.", None),
+    "FaultView.id": Word("The entry's id, where it is one.", "aud_0000000000000011"),
+    "VerifyQuery.cursor": Word("The `next_cursor` of the portion before.", f"0.0.17.{_HASH}"),
+    "AuditCheck.next_cursor": Word(
+        "Send it as `cursor` to go on; null when all was verified.", f"0.0.17.{_HASH}"
+    ),
+    "kind": Word("ALTERED, MISSING, REORDERED, CUT, ANCHOR or PURGE.", "ALTERED"),
+    "FaultView.message": Word(
+        "The same in words.", "entry 17 of chain 1 was altered: its hash is another"
+    ),
+    "FaultView.chain": Word("Which hash chain; -1 for that of the anchors.", 1),
     "since": at("From this time on."),
     "until": at("Before this time."),
     "events": Word("The entries.", []),

@@ -13,15 +13,18 @@ from ksana.api.nodes.shapes import (
     LetterPage,
     ListLetters,
     ListNodes,
+    ListSessions,
     NodeJobAccepted,
     NodeJobShown,
     NodePage,
     NodeShown,
+    SessionPage,
     SubmitNodeJob,
     show_cluster,
     show_job,
     show_letter,
     show_node,
+    show_session,
 )
 from ksana.api.nodes.sockets import SocketBounds, WriteBudget
 from ksana.domain.nodes.frames import AskJob
@@ -31,6 +34,7 @@ from ksana.service.nodes.jobs import NodeJobService
 
 _JOBS = "/api/v1/node-jobs"
 _NODES = "/api/v1/nodes"
+_SESSIONS = "/api/v1/sessions"
 _CLUSTER = "/api/v1/cluster"
 _TAGS = ("nodes",)
 
@@ -53,6 +57,7 @@ def routes(
         asyncapi.route(),
         *_job_routes(service),
         *_node_routes(cluster),
+        _session_route(cluster),
         *_cluster_routes(cluster),
     ]
 
@@ -163,6 +168,24 @@ def _node_routes(cluster: ClusterService) -> list[AnyRoute]:
         _plain("POST", one + "/drain", drain, "nodes:admin", "Give a node no more jobs", shown),
         _plain("POST", one + "/undrain", undrain, "nodes:admin", "Give it jobs again", shown),
     ]
+
+
+def _session_route(cluster: ClusterService) -> Route:
+    async def list_sessions(call: Call) -> SessionPage:
+        query: ListSessions = call.query
+        found, next_after = await cluster.list_sessions(query.after, query.limit)
+        return SessionPage(sessions=[show_session(one) for one in found], next_after=next_after)
+
+    return Route(
+        "GET",
+        _SESSIONS,
+        list_sessions,
+        scope="nodes:read",
+        summary="List the sessions of all instances",
+        tags=_TAGS,
+        query=ListSessions,
+        answers={200: SessionPage},
+    )
 
 
 def _cluster_routes(cluster: ClusterService) -> list[AnyRoute]:

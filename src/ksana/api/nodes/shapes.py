@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from ksana.base.instant import format_instant
 from ksana.domain.nodes.frames import Labels, Name, RequestId
-from ksana.domain.nodes.records import JobError, NodeJob, NodeRecord, empty_object
+from ksana.domain.nodes.records import JobError, NodeJob, NodeRecord, SessionRecord, empty_object
 from ksana.ports.inbox import DeadLetter
 from ksana.service.nodes.cluster import ClusterStatus, read_body
 
@@ -95,6 +95,29 @@ class ListNodes(msgspec.Struct, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
 
+class SessionShown(msgspec.Struct):
+    """A connected session."""
+
+    session_id: str
+    instance_id: str
+    key_id: str | None
+    connected_at: str
+
+
+class SessionPage(msgspec.Struct):
+    """Sessions, by id."""
+
+    sessions: list[SessionShown]
+    next_after: str | None
+
+
+class ListSessions(msgspec.Struct, forbid_unknown_fields=True):
+    """Which page."""
+
+    after: Annotated[str, Meta(max_length=256)] = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+
+
 class ListLetters(msgspec.Struct, forbid_unknown_fields=True):
     """Whose dead letters, and which page. Without an instance: those of the one that answers."""
 
@@ -162,6 +185,16 @@ def show_node(node: NodeRecord) -> NodeShown:
         platform=node.platform,
         connected_at=format_instant(node.connected_at),
         seen_at=format_instant(node.seen_at),
+    )
+
+
+def show_session(session: SessionRecord) -> SessionShown:
+    """A session as it is answered."""
+    return SessionShown(
+        session_id=session.session_id,
+        instance_id=session.instance_id,
+        key_id=session.key_id or None,
+        connected_at=format_instant(session.connected_at),
     )
 
 

@@ -48,6 +48,13 @@ WORDS: Final[Words] = {
     "seen_at": at("When it last gave a sign of life."),
     "nodes": Word("The nodes.", []),
     "InstanceShown.nodes": Word("How many nodes are connected to it.", 3),
+    "SessionShown.session_id": Word(
+        "The session's id, with its key's id in front if one opened it.", "b7d1.phone"
+    ),
+    "key_id": Word("The API key that opened it; null if none did.", "b7d1"),
+    "SessionPage.sessions": Word("The sessions.", []),
+    "ListSessions.after": Word("Only those after this one.", "b7d1.phone"),
+    "SessionPage.next_after": Word("Send it as `after` to go on; null at the end.", None),
     "sessions": Word("How many sessions are connected to it.", 1),
     "after": Word("Only those after this one.", "gpu-1"),
     "next_after": Word("Send it as `after` to go on; null at the end.", "gpu-9"),

@@ -21,6 +21,8 @@ GENESIS: Final = "0" * 64
 
 ANCHORED: Final = "audit.anchor"
 PURGED: Final = "audit.purge"
+ANCHOR_CHAIN: Final = -1
+"""Stands for the chain of anchors."""
 SYSTEM: Final = "system"
 """Who acts where nobody asked."""
 
@@ -103,9 +105,15 @@ class Anchor(msgspec.Struct, frozen=True, gc=False):
     hash: str
 
     def list_heads(self) -> list[tuple[int, int, str]]:
-        """The ends, read."""
-        return msgspec.json.decode(self.heads, type=list[tuple[int, int, str]])
+        """The ends, read; none of an anchor that was altered, which is found by its hash."""
+        try:
+            return msgspec.json.decode(self.heads, type=list[tuple[int, int, str]])
+        except msgspec.DecodeError:
+            return []
 
+
+Purged = Mapping[int, tuple[int, str]]
+"""By chain, how far entries were removed: the last one's place and hash."""
 
 FindingKind = Literal["ALTERED", "MISSING", "REORDERED", "CUT", "ANCHOR", "PURGE"]
 
@@ -241,8 +249,10 @@ class ChainCheck:
 
     def __init__(self, head: ChainHead, anchored: Sequence[tuple[int, str, int]] = ()) -> None:
         self._head = head
-        self._seq = head.base_seq
-        self._prev = head.base_hash
+        self.seq = head.base_seq
+        """The place of the last row."""
+        self.hash = head.base_hash
+        """Its hash."""
         self._anchored = [one for one in anchored if one[0] > head.base_seq]
         self._anchored.reverse()
         self.count = 0
@@ -256,11 +266,11 @@ class ChainCheck:
                 yield self._found("ALTERED", row, "was altered: its hash is another")
             yield from self._check_anchors(row)
             # Go on from what the row says, so that one fault is told once.
-            self._seq, self._prev = row.seq, row.hash
+            self.seq, self.hash = row.seq, row.hash
 
     def finish(self) -> Iterator[AuditFinding]:
         """Check that the chain ends where it is said to end."""
-        head, seq = self._head, self._seq
+        head, seq = self._head, self.seq
         if seq < head.seq:
             yield AuditFinding(
                 kind="CUT",
@@ -269,7 +279,7 @@ class ChainCheck:
                 message=f"chain {head.chain} lacks its end: entries {seq + 1} to {head.seq}",
                 id=entry_id(head.chain, seq + 1),
             )
-        elif seq == head.seq and self._prev != head.hash:
+        elif seq == head.seq and self.hash != head.hash:
             yield AuditFinding(
                 kind="ALTERED",
                 chain=head.chain,
@@ -290,7 +300,7 @@ class ChainCheck:
                 return
 
     def _check_place(self, row: AuditRow) -> Iterator[AuditFinding]:
-        expected = self._seq + 1
+        expected = self.seq + 1
         if row.seq > expected:
             last = row.seq - 1
             span = f"{expected}" if last == expected else f"{expected} to {last}"
@@ -302,10 +312,10 @@ class ChainCheck:
                 id=entry_id(row.chain, expected),
             )
         elif row.seq < expected:
-            yield self._found("REORDERED", row, f"comes after {self._seq}")
+            yield self._found("REORDERED", row, f"comes after {self.seq}")
         elif place_of(row.id) != (row.chain, row.seq):
             yield self._found("REORDERED", row, "stands in the place of another")
-        elif row.prev_hash != self._prev:
+        elif row.prev_hash != self.hash:
             yield self._found("ALTERED", row, "does not follow the entry before it")
 
     def _check_anchors(self, row: AuditRow) -> Iterator[AuditFinding]:
@@ -322,9 +332,42 @@ class ChainCheck:
         )
 
 
-def verify_purges(
-    heads: Iterable[ChainHead], purged: Mapping[int, tuple[int, str]]
+def verify_anchored(
+    anchor: int, told: tuple[int, int, str], head: ChainHead, row: AuditRow | None
 ) -> Iterator[AuditFinding]:
+    """Check what an anchor says of one entry, which is `row` now: (chain, place, hash)."""
+    chain, place, expected = told
+    if place <= head.base_seq:
+        return  # removed by retention
+    entry = f"entry {place} of chain {chain}"
+    kind: FindingKind = "CUT" if place > head.seq else "MISSING" if row is None else "ANCHOR"
+    if kind == "CUT":
+        message = f"anchor {anchor} has {entry}, which ends at {head.seq}"
+    elif row is None:
+        message = f"anchor {anchor} has {entry}, which is missing"
+    elif row.hash != expected:
+        message = f"{entry} ({row.id}) has another hash than anchor {anchor} says"
+    else:
+        return
+    yield AuditFinding(
+        kind=kind, chain=chain, seq=place, message=message, id=entry_id(chain, place)
+    )
+
+
+def note_purge(row: AuditRow, purged: dict[int, tuple[int, str]]) -> None:
+    """Remember the furthest removal that entries tell of, by chain."""
+    if row.event_type != PURGED or row.after is None:
+        return
+    try:
+        told = msgspec.json.decode(row.after)
+        chain, seq, digest = int(told["chain"]), int(told["seq"]), str(told["hash"])
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return  # an altered entry, which is found by its hash
+    if seq > purged.get(chain, (0, ""))[0]:
+        purged[chain] = (seq, digest)
+
+
+def verify_purges(heads: Iterable[ChainHead], purged: Purged) -> Iterator[AuditFinding]:
     """Check that entries at the beginning of a chain were removed by retention: the newest removal
     that the audit itself tells of must be where the chain begins now."""
     for head in heads:

@@ -10,6 +10,21 @@ ObjectType = Literal["memory", "experience", "cognition"]
 Action = Literal["verify", "revalidate", "decay", "archive", "reinstate-check"]
 Priority = Literal["low", "medium", "high"]
 Status = Literal["queued", "running", "succeeded", "failed", "dead_letter"]
+ObjectStatus = Literal[
+    "candidate",
+    "verified",
+    "quarantine",
+    "active",
+    "stale",
+    "stale_uncertain",
+    "rejected_poisoned",
+    "needs_review",
+    "invalidated",
+    "needs_revalidate",
+    "refuted",
+    "archived",
+]
+"""Of objects of any type; which of them a type has, its lifecycle says."""
 GateName = Literal["persona", "cognition"]
 GateState = Literal["open", "degraded", "closed"]
 

@@ -63,6 +63,16 @@ class NodeRecord(msgspec.Struct):
     seen_at: Instant = 0
 
 
+class SessionRecord(msgspec.Struct, frozen=True):
+    """A connected session as every instance sees it."""
+
+    session_id: str
+    """As it is known here: with the id of its API key in front, if one opened it."""
+    instance_id: str
+    key_id: str = ""
+    connected_at: Instant = 0
+
+
 class JobRequest(msgspec.Struct, frozen=True):
     """What was asked for. It does not change."""
 

@@ -159,6 +159,7 @@ class NodesEngine:
                 _log.warning("a session could not be given up", err=str(error))
         await self.background.close()
         try:
+            await self.sessions.roll.write()
             await self.fabric.presence.withdraw()
             await self.recorder.flush()
         except UnavailableError as error:

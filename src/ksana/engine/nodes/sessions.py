@@ -9,9 +9,11 @@ from ksana.base.clock import Clock
 from ksana.base.instant import Micros
 from ksana.domain.nodes.frames import encode
 from ksana.domain.nodes.messages import Push
+from ksana.domain.nodes.records import SessionRecord
 from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.parameters import NodeParameters
 from ksana.engine.nodes.peers import REPLACED, Peer
+from ksana.engine.nodes.session_roll import SessionRoll
 from ksana.ports.fabric import Fabric
 
 _MOST_KEPT: Final = 1_000
@@ -30,6 +32,7 @@ class Sessions:
         self._courier = courier
         self._settings = settings
         self.local: dict[str, Peer] = {}
+        self.roll = SessionRoll(fabric, settings)
         self._kept: deque[tuple[Micros, str, bytes]] = deque()
         """(when it is thrown away, session, frame)"""
         self._kept_bytes = 0
@@ -47,6 +50,14 @@ class Sessions:
             await self._fabric.owners.replace_if("session", session_id, holder, ttl_us)
         former = self.local.get(session_id)
         self.local[session_id] = peer
+        self.roll.enter(
+            SessionRecord(
+                session_id=session_id,
+                instance_id=self._fabric.instance_id,
+                key_id=peer.key_id,
+                connected_at=self._clock.now(),
+            )
+        )
         if former is not None:
             former.close(REPLACED, "SESSION_REPLACED")
 
@@ -60,6 +71,7 @@ class Sessions:
         peer.is_open = False
         if self.local.get(session_id) is peer:
             del self.local[session_id]
+            self.roll.leave(session_id)
             await self._fabric.owners.drop_if_ours("session", session_id)
 
     def is_here(self, session_id: str) -> bool:

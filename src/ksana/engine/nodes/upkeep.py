@@ -97,6 +97,7 @@ class Upkeep:
         nodes = {node_id: hosted.peer for node_id, hosted in self._hosting.nodes.items()}
         await self._renew_owners("node", nodes)
         await self._renew_owners("session", dict(self._sessions.local))
+        await self._sessions.roll.renew()
         for hosted in list(self._hosting.nodes.values()):
             if hosted.record.is_draining:
                 await self._fabric.marks.set_draining(
@@ -114,7 +115,9 @@ class Upkeep:
 
     async def refresh(self) -> Instant | None:
         """Write what changed of our nodes, read what changed of all."""
-        await asyncio.gather(self._publish(), self._home.endings.strike())
+        await asyncio.gather(
+            self._publish(), self._sessions.roll.write(), self._home.endings.strike()
+        )
         now_mono = self._clock.monotonic()
         is_whole = now_mono >= self._whole_mono + _WHOLE_EVERY or not self._mark
         is_looked = is_whole or now_mono >= self._looked_mono + _LIVING_EVERY

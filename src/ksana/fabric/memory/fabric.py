@@ -13,6 +13,7 @@ from ksana.fabric.memory.nodes import (
     MemoryReservations,
     MemorySnapshots,
 )
+from ksana.fabric.memory.sessions import MemorySessions
 from ksana.ports.fabric import FabricHealth
 from ksana.ports.inbox import InboxSettings
 
@@ -65,6 +66,7 @@ class MemoryFabric:
         self.inbox = MemoryInbox(hub, instance_id, settings)
         self.dead_letters = MemoryDeadLetters(hub)
         self.snapshots = MemorySnapshots(hub)
+        self.sessions = MemorySessions(hub, instance_id)
         self.reservations = MemoryReservations(hub)
         self.requests = MemoryRequests(hub, instance_id, self.reservations)
         self.marks = MemoryMarks(hub)

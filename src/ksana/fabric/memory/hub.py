@@ -12,7 +12,13 @@ import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.instant import Instant, Micros
-from ksana.domain.nodes.records import Binding, InstanceInfo, NodeJob, NodeRecord
+from ksana.domain.nodes.records import (
+    Binding,
+    InstanceInfo,
+    NodeJob,
+    NodeRecord,
+    SessionRecord,
+)
 
 T = TypeVar("T")
 
@@ -125,6 +131,8 @@ class MemoryHub:
         self.nodes: Expiring[NodeRecord] = Expiring(clock)
         self.node_marks: dict[str, tuple[int, Micros]] = {}
         """When each node was last written: a number that only grows, and the monotonic time."""
+        self.sessions: Expiring[dict[str, SessionRecord]] = Expiring(clock)
+        """By instance and session."""
         self.bindings: Expiring[Binding] = Expiring(clock)
         self.bound_by: dict[str, str] = {}
         """The request of each job that has one."""
@@ -170,6 +178,7 @@ class MemoryHub:
             self.owners,
             self.drainers,
             self.nodes,
+            self.sessions,
             self.bindings,
             self.locks,
             self.draining,

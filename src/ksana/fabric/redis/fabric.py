@@ -11,6 +11,7 @@ from ksana.fabric.redis.keys import RedisKeys
 from ksana.fabric.redis.nodes import RedisMarks, RedisReservations, RedisSnapshots
 from ksana.fabric.redis.replicas import ReplicaWatch
 from ksana.fabric.redis.router import Router
+from ksana.fabric.redis.sessions import RedisSessions
 from ksana.fabric.redis.signals import RedisSignals
 from ksana.ports.fabric import FabricHealth
 from ksana.ports.inbox import InboxSettings
@@ -41,6 +42,7 @@ class RedisFabric:
         self.inbox = RedisInbox(router, keys, instance_id, settings)
         self.dead_letters = RedisDeadLetters(router, keys, settings)
         self.snapshots = RedisSnapshots(router, keys)
+        self.sessions = RedisSessions(router, keys, instance_id)
         self.signals = RedisSignals(router, keys, instance_id)
         self.reservations = RedisReservations(router, keys)
         self.requests = RedisRequests(router, keys, instance_id, self.reservations)

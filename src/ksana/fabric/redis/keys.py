@@ -18,6 +18,7 @@ may touch only keys of one slot.
     v1:nodes:{node:<id>}:away                      zset          models by until when they are away
     v1:nodes:{node:<id>}:away_marks                zset          marks of the last seconds
     v1:nodes:{node:<id>}:drain                     string, TTL   the node gets no more jobs
+    v1:sessions:{instance:<id>}:listed             zset, TTL     its sessions, by id
     v1:requests:lock:<request>                     string, TTL   who makes the job of a request
     v1:requests:binding:<request>                  JSON, TTL     the job of a request
     v1:jobs:{job:<id>}:fsm                         hash, TTL     a node job
@@ -81,6 +82,9 @@ class RedisKeys:
 
     def drain(self, node_id: str) -> str:
         return f"{self.prefix}:v1:nodes:{{node:{node_id}}}:drain"
+
+    def sessions(self, instance_id: str) -> str:
+        return f"{self.prefix}:v1:sessions:{{instance:{instance_id}}}:listed"
 
     def request_lock(self, request_id: str) -> str:
         return f"{self.prefix}:v1:requests:lock:{request_id}"

@@ -2,7 +2,7 @@
 `tx.gates`, `tx.audit`. The store is told values and guards them; it decides nothing."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -14,6 +14,9 @@ from ksana.ports.pages import PageRows
 from ksana.ports.retention import OldRows, WalkPlace
 
 Order = Literal["run_at", "priority"]
+
+_LAST: Final = "\U0010ffff"
+"""Greater than every letter that a key may have."""
 
 
 class LockedJob(GovernanceJob, frozen=True, array_like=True, gc=False):
@@ -47,6 +50,31 @@ class GovernanceJobFilter(msgspec.Struct, frozen=True, gc=False):
     worker_id: str | None = None
     run_after: Instant | None = None
     run_before: Instant | None = None
+
+
+class ObjectFilter(msgspec.Struct, frozen=True, gc=False):
+    """Which objects to list; None matches all. A prefix of ids is printable, as ids are, and needs
+    a type: keys begin with it."""
+
+    object_type: str | None = None
+    status: str | None = None
+    id_prefix: str = ""
+
+    @property
+    def _first(self) -> str:
+        return "" if self.object_type is None else f"{self.object_type}:{self.id_prefix}"
+
+    @property
+    def floor(self) -> str:
+        """The keys that match are greater than this, and nothing lies between it and the first
+        that could."""
+        first = self._first
+        return f"{first[:-1]}{chr(ord(first[-1]) - 1)}{_LAST}" if first else ""
+
+    @property
+    def top(self) -> str:
+        """The keys that match are less than this."""
+        return f"{self._first}{_LAST}"
 
 
 class AuditFilter(msgspec.Struct, frozen=True, gc=False):
@@ -192,6 +220,11 @@ class Objects(Protocol):
         """Objects by their keys, held. Only who holds an object changes its follow-up."""
         ...
 
+    def list_page(self, wanted: ObjectFilter, after: str, limit: int) -> PageRows[GovernedObject]:
+        """Objects whose keys are greater than `after`, in the order of the bytes of their keys.
+        `is_cut` where more follow: there were more, or their bytes too many."""
+        ...
+
     def insert_if_new(self, objects: Sequence[GovernedObject]) -> int:
         """Enter objects; answer how many were new. Waits for others who enter the same."""
         ...
@@ -239,8 +272,9 @@ class AuditLog(Protocol):
         """Entries, newest first, before a place; fewer where their bytes are many."""
         ...
 
-    def list_chain(self, chain: int, after: int, until: int, limit: int) -> list[AuditRow]:
-        """The entries of a chain with places in (after, until], in order."""
+    def list_chain(self, chain: int, after: int, until: int, limit: int) -> PageRows[AuditRow]:
+        """The entries of a chain with places in (after, until], in order; fewer where their bytes
+        are many."""
         ...
 
     def list_heads(self) -> list[ChainHead]:

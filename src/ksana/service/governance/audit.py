@@ -7,8 +7,8 @@ import msgspec
 
 from ksana.base.errors import NotFoundError
 from ksana.domain.governance.audit import (
+    ANCHOR_CHAIN,
     GENESIS,
-    PURGED,
     Anchor,
     AuditFinding,
     AuditRow,
@@ -17,15 +17,16 @@ from ksana.domain.governance.audit import (
     Expectations,
     anchor_body,
     body_of,
+    note_purge,
     verify_anchors,
     verify_purges,
 )
 from ksana.ports.governance.tables import AuditFilter, AuditPlace, GovernanceTx
 from ksana.ports.pages import PageRows
 from ksana.ports.store import Store
+from ksana.service.governance.portions import AuditPortions, list_chain
 
 PAGE: Final = 2000
-ANCHOR_CHAIN: Final = -1
 
 _encode = msgspec.json.Encoder().encode
 
@@ -58,6 +59,7 @@ class AuditService:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.portions = AuditPortions(store)
 
     async def list_entries(
         self, wanted: AuditFilter, before: AuditPlace | None, limit: int
@@ -120,7 +122,7 @@ class AuditService:
         async for rows in self._pages(head):
             findings += check.feed(rows)
             for row in rows:
-                _note_purge(row, purged)
+                note_purge(row, purged)
         findings += check.finish()
         return findings, check.count
 
@@ -146,13 +148,13 @@ class AuditService:
     async def _pages(self, head: ChainHead) -> AsyncIterator[list[AuditRow]]:
         after = head.base_seq
         while True:
-            rows: list[AuditRow] = await self._store.read(
-                _list_chain, head.chain, after, head.seq, PAGE
+            rows: PageRows[AuditRow] = await self._store.read(
+                list_chain, head.chain, after, head.seq, PAGE
             )
             if rows:
                 yield rows
                 after = rows[-1].seq
-            if len(rows) < PAGE:
+            if len(rows) < PAGE and not rows.is_cut:
                 return
 
     async def _anchors(self) -> AsyncIterator[Anchor]:
@@ -179,11 +181,6 @@ def _list_entries(
     return tx.audit.list_entries(wanted, before, limit)
 
 
-def _list_chain(tx: Any, chain: int, after: int, until: int, limit: int) -> list[AuditRow]:
-    rows: list[AuditRow] = tx.audit.list_chain(chain, after, until, limit)
-    return rows
-
-
 def _list_anchors(tx: Any, after: int, limit: int) -> list[Anchor]:
     anchors: list[Anchor] = tx.audit.list_anchors(after, limit)
     return anchors
@@ -196,19 +193,6 @@ def _with_anchored(heads: list[ChainHead], expected: Expectations) -> list[Chain
         ChainHead(chain=chain, seq=0, hash=GENESIS) for chain in sorted(expected.chains - known)
     ]
     return [*heads, *lost]
-
-
-def _note_purge(row: AuditRow, purged: dict[int, tuple[int, str]]) -> None:
-    """Remember the furthest removal that entries tell of, by chain."""
-    if row.event_type != PURGED or row.after is None:
-        return
-    try:
-        told = msgspec.json.decode(row.after)
-        chain, seq, digest = int(told["chain"]), int(told["seq"]), str(told["hash"])
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
-        return  # an altered entry, which is found by its hash
-    if seq > purged.get(chain, (0, ""))[0]:
-        purged[chain] = (seq, digest)
 
 
 def _line(value: dict[str, Any]) -> bytes:

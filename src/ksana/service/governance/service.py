@@ -16,7 +16,7 @@ from ksana.domain.governance.jobs import (
     NewGovernanceJob,
     Renewal,
 )
-from ksana.domain.governance.objects import ObjectFields
+from ksana.domain.governance.objects import ObjectFields, check_status
 from ksana.domain.governance.records import (
     GATES,
     Gate,
@@ -39,7 +39,8 @@ from ksana.engine.governance.ending import (
 from ksana.engine.governance.pulling import Pull, Pulled, pull_jobs
 from ksana.engine.governance.sweep import GovernanceSweep
 from ksana.engine.governance.writer import LostRaceError
-from ksana.ports.governance.tables import GovernanceJobFilter, GovernanceTx
+from ksana.ports.governance.tables import GovernanceJobFilter, GovernanceTx, ObjectFilter
+from ksana.ports.pages import PageRows
 from ksana.ports.store import Store
 from ksana.service.governance.transactions import (
     Enqueued,
@@ -275,6 +276,21 @@ class GovernanceService:
         if found is None:
             raise object_not_found(object_type, object_id)
         return found
+
+    async def list_objects(
+        self, wanted: ObjectFilter, after: str, limit: int
+    ) -> PageRows[GovernedObject]:
+        """One page, by type and id. `is_cut` where more follow."""
+        if wanted.id_prefix and wanted.object_type is None:
+            raise InvalidError("'id_prefix' needs 'object_type'", field="id_prefix")
+        if not wanted.id_prefix.isprintable():
+            raise InvalidError("'id_prefix': ids are printable", field="id_prefix")
+        if wanted.object_type is not None and wanted.status is not None:
+            check_status(wanted.object_type, wanted.status)
+        page: PageRows[GovernedObject] = await self._store.read_list(
+            lambda tx: tx.objects.list_page(wanted, after, limit)
+        )
+        return page
 
     # Gates
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.errors import InvalidError, NotFoundError
-from ksana.domain.nodes.records import InstanceInfo, NodeRecord
+from ksana.domain.nodes.records import InstanceInfo, NodeRecord, SessionRecord
 from ksana.engine.nodes.engine import NodesEngine
 from ksana.ports.fabric import FabricHealth
 from ksana.ports.inbox import DeadLetter, InboxState
@@ -54,6 +54,19 @@ class ClusterService:
         if node is None:
             raise NotFoundError(f"no node {node_id[:128]!r} is connected")
         return node
+
+    async def list_sessions(self, after: str, limit: int) -> tuple[list[SessionRecord], str | None]:
+        """Sessions of all instances that live, by id, and the id to go on after. A session that
+        moved may be listed by two: the later connection is the true one."""
+        living = [one.instance_id for one in await self._fabric.presence.list_living()]
+        found = await self._fabric.sessions.read(living, after, limit)
+        shown: dict[str, SessionRecord] = {}
+        for session in found:
+            known = shown.get(session.session_id)
+            if known is None or known.connected_at < session.connected_at:
+                shown[session.session_id] = session
+        next_after = found[-1].session_id if len(found) == limit else None
+        return list(shown.values()), next_after
 
     async def set_draining(self, node_id: str, is_draining: bool) -> NodeRecord:
         """Give a node no more jobs, or give it jobs again. What it has it may finish."""

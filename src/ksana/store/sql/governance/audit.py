@@ -11,6 +11,7 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.governance.audit import (
+    ANCHOR_CHAIN,
     Anchor,
     AuditEntry,
     AuditRow,
@@ -42,7 +43,6 @@ _COLUMNS: Final = (
     "prev_hash",
     "hash",
 )
-ANCHOR_CHAIN: Final = -1
 _SEQ_BITS: Final = 44
 _SEQ_MASK: Final = (1 << _SEQ_BITS) - 1
 
@@ -157,14 +157,18 @@ class SqlAuditLog:
         entries.is_cut = rows.is_cut
         return entries
 
-    def list_chain(self, chain: int, after: int, until: int, limit: int) -> list[AuditRow]:
-        rows = self._session.all(
+    def list_chain(self, chain: int, after: int, until: int, limit: int) -> PageRows[AuditRow]:
+        rows = self._session.paged(
             "audit.list_chain",
+            {},
+            MAX_PAGE_BYTES,
             after=_place(chain, after),
             until=_place(chain, until),
             limit=limit,
         )
-        return [_row(row) for row in rows]
+        entries = PageRows(_row(row) for row in rows)
+        entries.is_cut = rows.is_cut
+        return entries
 
     def list_heads(self) -> list[ChainHead]:
         return [ChainHead(*row) for row in self._session.all("audit.list_heads")]

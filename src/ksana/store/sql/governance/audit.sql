@@ -43,6 +43,7 @@ ORDER BY ts DESC, place DESC LIMIT :limit
 
 -- name: list_chain
 -- Entries of one chain, in their order.
+-- large: before_json, after_json, evidence_refs
 SELECT place, id, event_type, actor, object_type, object_id, before_json, after_json, reason, evidence_refs, job_id,
   correlation_id, decision_trace_id, ts, prev_hash, hash
 FROM audit_events WHERE place > :after AND place <= :until ORDER BY place LIMIT :limit

@@ -16,17 +16,17 @@ VALUES (:job_id, :object_type, :object_id, :action, :urgency, :run_at, :attempt,
 {on_conflict_ignore}
 
 -- name: lease_job
--- Hand a job out. Guard: it is queued. `COALESCE(status, '')` is not what an index is of: the key is looked up.
+-- Hand a job out. Guard: it is queued.
 UPDATE governance_jobs SET status = :status, position = NULL, reason = :reason, worker_id = :worker_id, lease_token = :lease_token,
   lease_expires_at = :lease_expires_at, gate_key = NULL, follow_key = NULL, updated_at = :updated_at
-WHERE seq = :seq AND COALESCE(status, '') = 'queued'
+WHERE seq = :seq AND status = 'queued'
 
 -- name: end_job
 -- End a job that is held. Guard: it is running, under the token of the decision.
 UPDATE governance_jobs SET status = :status, position = NULL, reason = :reason, last_error = :last_error, lease_token = 0,
   lease_expires_at = NULL, finished_at = :finished_at, updated_at = :updated_at, audit_event_id = :audit_event_id,
   next_action_at = :next_action_at, follow_up_id = :follow_up_id, ack_digest = :ack_digest
-WHERE seq = :seq AND COALESCE(status, '') = 'running' AND lease_token = :old_token
+WHERE seq = :seq AND status = 'running' AND lease_token = :old_token
 
 -- name: change_job
 -- Any other change. Guard: the status and the token of the decision.

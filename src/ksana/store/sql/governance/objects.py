@@ -7,6 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from ksana.domain.governance.records import Gate, GovernedObject
+from ksana.ports.governance.tables import ObjectFilter
+from ksana.ports.pages import MAX_PAGE_BYTES, PageRows
 from ksana.store.sql.core.session import Row, Session
 
 _FIELDS: Final = GovernedObject.__struct_fields__
@@ -45,6 +47,25 @@ class SqlObjects:
         rows = self._session.all(statement, keys=list(keys), **more)
         found = [GovernedObject(*row) for row in rows]
         return {governed.key: governed for governed in found}
+
+    def list_page(self, wanted: ObjectFilter, after: str, limit: int) -> PageRows[GovernedObject]:
+        self._session.avoid_sorts()
+        name, given = (
+            "objects.find_keys",
+            {"floor": max(after, wanted.floor), "top": wanted.top},
+        )
+        if wanted.status is not None:
+            name, given = "objects.find_keys_of_status", {**given, "status": wanted.status}
+        found = self._session.all(name, limit=limit + 1, **given)
+        keys = [row[0] for row in found[:limit]]
+        rows = (
+            self._session.paged("objects.list_objects", {}, MAX_PAGE_BYTES, keys=keys)
+            if keys
+            else PageRows()
+        )
+        objects = PageRows(GovernedObject(*row[1:]) for row in rows)
+        objects.is_cut = rows.is_cut or len(found) > limit
+        return objects
 
     def insert_if_new(self, objects: Sequence[GovernedObject]) -> int:
         rows = [(governed.key, *msgspec.structs.astuple(governed)) for governed in objects]

@@ -28,6 +28,24 @@ SELECT object_type, object_id, status, epistemic_state, unknown_type, risk_tier,
   last_reinforced_at, decayed_at, evidence_refs, data, version, created_at, updated_at
 FROM governance_objects WHERE object_key {in keys} {for_update}
 
+-- name: find_keys
+-- A page's keys, in the order of their bytes.
+SELECT object_key FROM governance_objects {force_primary} WHERE {bytewise object_key} > :floor AND {bytewise object_key} < :top
+ORDER BY {bytewise object_key} LIMIT :limit
+
+-- name: find_keys_of_status
+-- The same, of one status.
+SELECT object_key FROM governance_objects {force_index governance_objects_status} WHERE {text_between status object_key}
+{text_up status object_key} LIMIT :limit
+
+-- name: list_objects
+-- Objects by their keys, in the order of a page.
+-- large: evidence_refs, data
+SELECT object_key, object_type, object_id, status, epistemic_state, unknown_type, risk_tier, impact_tier, auto_verify_budget, verify_count,
+  uncertainty_ttl_us, review_due_at, expires_at, next_action_at, next_action, weight, half_life_us, reinforcement_count,
+  last_reinforced_at, decayed_at, evidence_refs, data, version, created_at, updated_at
+FROM governance_objects {force_primary} WHERE object_key {in keys} ORDER BY {bytewise object_key}
+
 -- name: insert_object
 -- Enter an object unless it is there.
 {insert_ignore} governance_objects (object_key, object_type, object_id, status, epistemic_state, unknown_type, risk_tier,

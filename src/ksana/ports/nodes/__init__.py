@@ -1,0 +1,1 @@
+"""What a backend must guarantee to nodes besides the fabric itself."""
