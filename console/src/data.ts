@@ -24,6 +24,8 @@ interface Options {
   follows?: string[];
   /** New rows come in on top: wait for the reader. */
   isList?: boolean;
+  /** The least time between two loads, where one costs more than others. */
+  pauseMs?: number;
 }
 
 export function useData<T>(path: string | null, options: Options = {}): Loaded<T> {
@@ -56,7 +58,7 @@ export function useData<T>(path: string | null, options: Options = {}): Loaded<T
   const before = useRef(seen);
   useEffect(() => {
     if (seen === before.current || !follows.length || paused.value) return;
-    const wait = Math.max(0, LEAST_PAUSE_MS - (Date.now() - lastAt.current));
+    const wait = Math.max(0, (options.pauseMs ?? LEAST_PAUSE_MS) - (Date.now() - lastAt.current));
     const timer = setTimeout(() => {
       if (paused.value) return;
       before.current = seen;

@@ -80,6 +80,7 @@ export interface Run {
   uid: string;
   task_id: number;
   task_name: string | null;
+  task_target: string | null;
   scheduled_time: string;
   start_time: string | null;
   end_time: string | null;

@@ -132,8 +132,13 @@ def test_no_page_has_a_serious_accessibility_fault(
 ) -> None:
     tab = tabs(server.url(), color_scheme=theme)
     run = server.get("/api/v1/runs", params={"task_id": some_task}).json()["items"][0]["id"]
+    governed = server.request("PUT", "/scheduler/objects/memory/seen-by-axe", json={})
+    assert governed.status_code in (200, 201), governed.text
+    job = {"addon_id": "axe", "job_type": "looks", "cost_units": 1, "payload": {}}
+    job_id = server.post("/api/scheduler/jobs/submit", json=job).json()["job"]["job_id"]
     found = {}
-    for place in (*PAGES, f"tasks/{some_task}", f"runs/{run}"):
+    others = ("governance/memory/seen-by-axe", f"queue/{job_id}")
+    for place in (*PAGES, f"tasks/{some_task}", f"tasks/{some_task}/edit", f"runs/{run}", *others):
         tab.go(place)
         expect(tab.page.locator(".loading")).to_have_count(0)
         found[place] = tab.find_serious_faults()

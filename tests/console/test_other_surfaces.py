@@ -90,8 +90,12 @@ def test_an_object_is_found_with_its_budget_and_what_comes_next(
     made = server.request("PUT", "/scheduler/objects/memory/of-the%2Fconsole", json=body)
     assert made.status_code == 201, made.text
     tab.go("governance")
-    tab.page.get_by_label("Object, as type/id").fill("memory/of-the/console")
-    tab.page.get_by_role("button", name="Show").click()
+    tab.page.get_by_label("Type").select_option("memory")
+    tab.page.get_by_label("Id begins with…").fill("of-the/con")
+    rows = tab.page.locator("section", has_text="Objects").locator("tbody tr")
+    expect(rows).to_have_count(1)
+    expect(rows.first).to_contain_text("active")
+    rows.get_by_role("link").click()
     expect(tab.page.get_by_role("heading", level=1)).to_contain_text("of-the/console")
     facts = tab.page.locator(".facts")
     expect(facts.locator("div", has_text="Verifications left")).to_contain_text("3")
@@ -113,3 +117,65 @@ def test_dead_letters_that_cannot_be_reached_are_said_to_be_missing(
     expect(tab.page.get_by_role("alert")).to_contain_text(
         "Dead letters of nodes cannot be reached: redis is away"
     )
+
+
+def test_the_depth_of_the_queue_is_shown_by_priority(
+    browser_thread: BrowserThread, tab: Tab, server: Program
+) -> None:
+    body = {"addon_id": "console", "job_type": "deep", "cost_units": 1, "priority": "URGENT"}
+    later = {**body, "priority": "LOW", "run_at": "2099-01-01T00:00:00Z"}
+    jobs = [
+        server.post("/api/scheduler/jobs/submit", json=one).json()["job"]["job_id"]
+        for one in (body, body, later)
+    ]
+    depth = tab.page.locator("section", has_text="Depth by priority")
+    tab.go("queue")
+    urgent = depth.locator("tbody tr", has_text="urgent").locator("td")
+    expect(urgent).to_have_text(["urgent", "2", "0", "0", "0", "0", "0"])
+    low = depth.locator("tbody tr", has_text="low").locator("td")
+    expect(low.nth(2)).to_have_text("1")
+    for job_id in jobs:
+        server.post(f"/api/scheduler/jobs/{job_id}/cancel", json={})
+    expect(urgent.nth(1)).to_have_text("0")
+    rows = server.get("/api/scheduler/stats/depth").json()["priorities"]
+    rows[0]["ready"] = {"count": 10_000, "more": True}
+    tab.page.route("**/stats/depth", lambda route: route.fulfill(json={"priorities": rows}))
+    tab.page.reload()
+    expect(urgent.nth(1)).to_have_text("≥ 10,000")
+
+
+@pytest.mark.spec("G12")
+def test_the_audit_is_verified_on_the_page(
+    browser_thread: BrowserThread, tab: Tab, server: Program
+) -> None:
+    made = server.request("PUT", "/scheduler/objects/memory/audited", json={"status": "active"})
+    assert made.status_code in (200, 201), made.text
+    portion = {
+        "ok": True,
+        "checked": 5000,
+        "anchors": 0,
+        "restarted": False,
+        "next_cursor": "more",
+        "first_fault": None,
+    }
+    tab.go("governance")
+    said = tab.page.locator(".check")
+    button = said.get_by_role("button")
+    expect(said).to_contain_text("Nothing was verified")
+    button.click()
+    expect(said).to_contain_text("The audit is whole: ")
+
+    tab.page.route("**/audit/verify*", lambda route: route.fulfill(json=portion))
+    button.click()
+    expect(said).to_contain_text("entries verified so far")
+    said.get_by_role("button", name="Stop").click()
+    expect(said).to_contain_text("Stopped after ")
+
+    fault = {"kind": "ALTERED", "chain": 0, "seq": 17, "message": "m", "id": None}
+    wrong = {**portion, "ok": False, "first_fault": fault}
+    tab.page.unroute("**/audit/verify*")
+    tab.page.route("**/audit/verify*", lambda route: route.fulfill(json=wrong))
+    button.click()
+    expect(said).to_contain_text("Something is wrong: entry 17 of chain 0 was altered")
+    tab.page.get_by_role("button", name="中文").click()
+    expect(said).to_contain_text("链 0 的第 17 条记录被改动")

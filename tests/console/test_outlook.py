@@ -1,5 +1,7 @@
 """What became of slots, and what is to come, in the browser."""
 
+from typing import Any
+
 import pytest
 from playwright.sync_api import expect
 
@@ -85,3 +87,33 @@ def test_the_calendar_shows_what_falls_together(
     tab.page.get_by_role("button", name="7 days").click()
     expect(tab.page.locator(".heat thead th").first).to_have_text("Day")
     expect(tab.page.locator(".heat tbody tr").nth(6)).to_be_visible()
+
+
+@pytest.mark.spec("B8")
+def test_tasks_that_fire_together_are_spread_by_a_press_and_back_by_another(
+    browser_thread: BrowserThread, tab: Tab, server: Program, target: Target
+) -> None:
+    made = [
+        make_task(server, target.url("/alike"), schedule={"kind": "cron", "expr": "0 0 2 * * *"})
+        for _ in range(3)
+    ]
+
+    def expr_of(task: dict[str, Any]) -> str:
+        return str(server.get(f"/api/v1/tasks/{task['id']}").json()["cron_expr"])
+
+    def is_told() -> bool:
+        found = server.get("/api/v1/forecast/spread").json()["suggestions"]
+        return made[-1]["id"] in [one["task_id"] for one in found]
+
+    wait_for(is_told, "they are told to spread")
+    tab.go("calendar")
+    section = tab.page.locator("section", has_text="Fire together")
+    row = section.locator("tbody tr", has_text=made[-1]["name"])
+    row.get_by_role("button", name="Spread").click()
+    expect(tab.page.get_by_role("status").first).to_contain_text("now")
+    assert expr_of(made[-1]) != "0 0 2 * * *"
+    expect(row).to_have_count(0)
+    tab.page.get_by_role("button", name="Undo").click()
+    wait_for(lambda: expr_of(made[-1]) == "0 0 2 * * *", "it is as it was")
+    for task in made:
+        server.request("DELETE", f"/api/v1/tasks/{task['id']}")

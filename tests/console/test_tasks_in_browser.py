@@ -183,7 +183,7 @@ def test_what_enabling_does_is_told_before_it_is_done(
 
     wait_for(lambda: passed() >= 2, "slots pass")
     tab.go(f"tasks/{task['id']}")
-    tab.page.get_by_role("button", name="Enable").click()
+    tab.page.get_by_role("button", name="Enable", exact=True).click()
     dialog = tab.page.get_by_role("dialog")
     expect(dialog).to_contain_text("slots passed while it was disabled")
     expect(dialog).to_contain_text("none of them is made up. It fires next at")
@@ -191,3 +191,52 @@ def test_what_enabling_does_is_told_before_it_is_done(
     dialog.get_by_role("button", name="Enable").click()
     expect(tab.page.get_by_role("button", name="Disable")).to_be_visible()
     server.request("DELETE", f"/api/v1/tasks/{task['id']}")
+
+
+def test_past_slots_are_previewed_fired_and_stand_in_the_ledger(
+    browser_thread: BrowserThread, tab: Tab, server: Program, target: Target
+) -> None:
+    target.on("/past", Answer(200))
+    cron = {"kind": "cron", "expr": "0 0 * * * *"}
+    task = make_task(server, target.url("/past"), schedule=cron)
+    tab.go(f"tasks/{task['id']}")
+    section = tab.page.locator("section", has_text="Past slots")
+    section.get_by_label("At most").fill("3")
+    section.get_by_label("Per minute").fill("6000")
+    section.get_by_role("button", name="Preview").click()
+    expect(section).to_contain_text("3 of 24 slots would be fired; 0 have a run already.")
+    assert not runs_of(server, task, "SUCCESS")
+    section.get_by_role("button", name="Fire them").click()
+    tab.page.get_by_role("dialog").get_by_role("button", name="Fire them").click()
+    expect(tab.page.get_by_role("status").first).to_contain_text("3 past slots are being fired")
+    wait_for(lambda: len(runs_of(server, task, "SUCCESS")) == 3, "all of them have run")
+    expect(tab.page.locator("tbody tr", has_text="backfill")).to_have_count(3)
+    section.get_by_role("button", name="Preview").click()
+    expect(section).to_contain_text("3 have a run already")
+
+
+def test_enabling_makes_up_as_many_slots_as_asked_for(
+    browser_thread: BrowserThread, tab: Tab, server: Program, target: Target
+) -> None:
+    target.on("/made-up", Answer(200))
+    task = make_task(
+        server, target.url("/made-up"), schedule={"kind": "cron", "expr": "* * * * * *"}
+    )
+    server.request("PATCH", f"/api/v1/tasks/{task['id']}/disable")
+    before = len(runs_of(server, task, "SUCCESS"))
+    path = f"/api/v1/tasks/{task['id']}/resume-preview?count=2"
+    wait_for(
+        lambda: server.get(path).json()["catch_up"]["fires"] == 2, "slots pass while it is disabled"
+    )
+    tab.go(f"tasks/{task['id']}")
+    section = tab.page.locator("section", has_text="Past slots")
+    section.get_by_label("At most").fill("2")
+    section.get_by_role("button", name="Enable and make up").click()
+    dialog = tab.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("fire the newest 2 of")
+    dialog.get_by_role("button", name="Enable").click()
+    expect(tab.page.get_by_role("status").first).to_contain_text("2 past slots are being fired")
+    server.request("PATCH", f"/api/v1/tasks/{task['id']}/disable")
+    wait_for(lambda: len(runs_of(server, task, "SUCCESS")) >= before + 2, "they have run")
+    triggers = [run["trigger"] for run in runs_of(server, task, "SUCCESS")]
+    assert triggers.count("backfill") == 2

@@ -20,6 +20,7 @@ FAMILIES = (
     "overlap.",
     "misfire.",
     "reason.",
+    "fault.",
 )
 """Words that are looked up by a code the API answers."""
 SAME_IN_BOTH = {"step.tls"}

@@ -1,9 +1,11 @@
 // What is to come: firings per hour and host as a heat map, and what falls together in one hour.
-import { query } from "../api";
+import { useState } from "preact/hooks";
+import { patch, query } from "../api";
 import { useData } from "../data";
 import { t } from "../i18n";
-import { Choice, Empty, Figures, Head, Load, Number as Count, Section } from "../parts/basics";
+import { Act, Choice, Empty, Figures, Head, Load, Number as Count, Section } from "../parts/basics";
 import { Chart } from "../parts/chart";
+import { tell } from "../parts/dialog";
 import { change, link, place } from "../route";
 import type { Forecast, HostAhead } from "../shapes";
 import { exact, instant, ownZone, span, weekday } from "../time";
@@ -154,6 +156,53 @@ function Hour({ at, host }: { at: string; host: string | null }) {
   );
 }
 
+interface Spread {
+  task_id: number;
+  job_id: string;
+  name: string;
+  host: string;
+  together: number;
+  now: string;
+  cron_expr: string;
+  becomes: string;
+}
+
+/** Tasks that fire together because they were written alike, and a way to part them. */
+function Spreading() {
+  const found = useData<{ suggestions: Spread[] }>("api/v1/forecast/spread", { follows: ["TASK"] });
+  const [done, setDone] = useState<number[]>([]);
+  const left = (found.data?.suggestions ?? []).filter((one) => !done.includes(one.task_id));
+  if (!left.length) return null;
+  async function spread(one: Spread) {
+    const set = (cron_expr: string) => patch(`api/v1/tasks/${one.task_id}`, { cron_expr });
+    await set(one.cron_expr);
+    setDone((before) => [...before, one.task_id]);
+    tell(t("calendar.spread_done", { name: one.name || one.job_id, expr: one.becomes }), async () => {
+      await set(one.now);
+      setDone((before) => before.filter((id) => id !== one.task_id));
+    });
+  }
+  return (
+    <Section title={t("calendar.spread_title")} aside={t("calendar.spread_about")}>
+      <table>
+        <thead><tr><th>{t("runs.task")}</th><th class="wide">{t("calendar.host")}</th><th class="right">{t("calendar.spread_together")}</th><th class="wide">{t("calendar.spread_now")}</th><th>{t("calendar.spread_becomes")}</th><th /></tr></thead>
+        <tbody>
+          {left.slice(0, 20).map((one) => (
+            <tr key={one.task_id}>
+              <td class="clip"><a href={link(["tasks", one.task_id])}>{one.name || one.job_id}</a></td>
+              <td class="wide mono clip">{one.host}</td>
+              <td class="right num">{one.together}</td>
+              <td class="wide mono">{one.now}</td>
+              <td class="mono">{one.becomes}</td>
+              <td class="right"><Act does={() => spread(one)}>{t("calendar.spread")}</Act></td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Section>
+  );
+}
+
 export function CalendarPage() {
   const { values } = place.value;
   const isWeek = values["view"] === "week";
@@ -184,6 +233,7 @@ export function CalendarPage() {
             {found.elsewhere > 0 && <p class="muted">{t("calendar.elsewhere", { count: found.elsewhere.toLocaleString("en-US") })}</p>}
             {values["at"] && <Hour at={values["at"]} host={host} />}
             <Section title={t("calendar.hosts")}><Hosts found={found} /></Section>
+            <Spreading />
           </>
         )}
       </Load>

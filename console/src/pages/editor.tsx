@@ -112,13 +112,13 @@ function Firings({ form }: { form: Form }) {
   useEffect(() => {
     let isHere = true;
     const timer = setTimeout(() => {
-      post<Preview>("api/v1/schedules/preview", { schedule: JSON.parse(schedule), count: 10 }).then(
+      post<Preview>("api/v1/schedules/preview", { schedule: JSON.parse(schedule), name: form.name.slice(0, 128), count: 10 }).then(
         (found) => { if (isHere) { setPreview(found); setError(null); } },
         (failure: Error) => { if (isHere) setError(failure); },
       );
     }, WAIT_MS);
     return () => { isHere = false; clearTimeout(timer); };
-  }, [schedule]);
+  }, [schedule, form.name]);
   return (
     <Section title={t("editor.firings")}>
       <Problem error={error} />

@@ -1,11 +1,12 @@
-// Governance: what is due, the gates and how to change them, jobs, and the audit.
+// Governance: what is due, the gates and how to change them, jobs, objects, and the audit.
 import { useState } from "preact/hooks";
 import { put, query } from "../api";
 import { useData } from "../data";
 import { say, t, type Word } from "../i18n";
+import { AuditCheck } from "../parts/audit_check";
 import { Choice, Clock, Empty, Figures, Head, Load, Pager, Section, State, Time } from "../parts/basics";
 import { confirm, tell } from "../parts/dialog";
-import { change, go, link, place } from "../route";
+import { change, link, place } from "../route";
 import type { GovernanceFigures } from "../shapes";
 import { span } from "../time";
 
@@ -46,6 +47,22 @@ interface AuditEntry {
   hash: string;
 }
 
+interface Governed {
+  object_type: string;
+  object_id: string;
+  status: string;
+  risk_tier: string;
+  impact_tier: string;
+  auto_verify_budget: number;
+  next_action: string | null;
+  next_action_at: string | null;
+}
+
+const OBJECT_STATES: Record<string, string[]> = {
+  memory: ["candidate", "verified", "quarantine", "active", "stale", "stale_uncertain", "rejected_poisoned", "archived"],
+  experience: ["candidate", "active", "needs_review", "invalidated", "archived"],
+  cognition: ["candidate", "active", "needs_revalidate", "stale", "refuted", "archived"],
+};
 const GATE_STATES = ["open", "degraded", "closed"];
 const JOB_STATES = ["queued", "running", "succeeded", "failed", "dead_letter"];
 
@@ -124,7 +141,8 @@ function Jobs() {
 function Audit() {
   const audit = useData<{ events: AuditEntry[] }>("scheduler/audit?limit=15", { follows: ["GOV_JOB", "GATE", "OBJECT"] });
   return (
-    <Section title={t("gov.audit")} aside={t("gov.verify")}>
+    <Section title={t("gov.audit")}>
+      <AuditCheck />
       <Load from={audit}>
         {(page) => page.events.length === 0 ? <p class="muted">{t("gov.no_audit")}</p> : (
           <table>
@@ -137,16 +155,31 @@ function Audit() {
   );
 }
 
-/** Objects are found by type and id: there may be millions. */
-function Find() {
-  const [text, setText] = useState("");
-  const [type, ...rest] = text.trim().split("/");
-  const id = rest.join("/");
+/** Objects by type and id, a page at a time: there may be millions. */
+function Objects() {
+  const { values } = place.value;
+  const { type, object, prefix, at } = values;
+  const objects = useData<{ objects: Governed[]; next_cursor: string | null }>(`scheduler/objects${query({ object_type: type, status: object, id_prefix: type && prefix, cursor: at, limit: 25 })}`, { follows: ["OBJECT"], isList: true });
+  const states = type ? (OBJECT_STATES[type] ?? []) : [...new Set(Object.values(OBJECT_STATES).flat())];
   return (
-    <form class="filters" onSubmit={(event) => { event.preventDefault(); if (type && id) go(link(["governance", type, id])); }}>
-      <input class="search" aria-label={t("gov.find")} placeholder={t("gov.find")} value={text} onInput={(event) => setText(event.currentTarget.value)} />
-      <button disabled={!type || !id}>{t("gov.show")}</button>
-    </form>
+    <Section title={t("gov.objects")}>
+      <div class="filters">
+        <Choice label={t("gov.type")} value={type ?? ""} options={[["", t("gov.any_type")], ...Object.keys(OBJECT_STATES).map((one): [string, string] => [one, one])]} onChange={(one) => change({ type: one, object: null, prefix: null, at: null })} />
+        <Choice label={t("gov.status")} value={object ?? ""} options={[["", t("tasks.any_status")], ...states.map((one): [string, string] => [one, say("state", one)])]} onChange={(one) => change({ object: one, at: null })} />
+        {type && <input class="search" aria-label={t("gov.prefix")} placeholder={t("gov.prefix")} value={prefix ?? ""} onInput={(event) => change({ prefix: event.currentTarget.value, at: null }, false)} />}
+      </div>
+      <Load from={objects}>
+        {(page) => page.objects.length === 0 ? <Empty title={t(type || object ? "gov.no_match" : "gov.no_objects")}>{!type && !object && <p>{t("gov.no_objects_how")}</p>}</Empty> : (
+          <>
+            <table>
+              <thead><tr><th>{t("gov.object")}</th><th>{t("queue.state")}</th><th class="wide">{t("gov.risk")}</th><th class="wide right">{t("gov.budget")}</th><th class="wide">{t("gov.next_action")}</th><th class="right">{t("gov.due")}</th></tr></thead>
+              <tbody>{page.objects.map((one) => <tr key={`${one.object_type}/${one.object_id}`}><td class="clip"><ObjectLink type={one.object_type} id={one.object_id} /></td><td><State of={one.status} /></td><td class="wide">{one.risk_tier} · {one.impact_tier}</td><td class="wide right num">{one.auto_verify_budget}</td><td class="wide">{one.next_action ?? "–"}</td><td class="right"><Time at={one.next_action_at} /></td></tr>)}</tbody>
+            </table>
+            <Pager byId cursor={at} next={page.next_cursor} change={({ cursor }) => change({ at: cursor })} />
+          </>
+        )}
+      </Load>
+    </Section>
   );
 }
 
@@ -169,9 +202,9 @@ export function GovernancePage() {
           { name: t("overview.dead"), value: now.dead_letter_count, href: link(["letters"], { surface: "governance" }), tone: now.dead_letter_count ? "bad" : "idle" },
         ]} />
       )}
-      <Find />
       <Gates />
       <Jobs />
+      <Objects />
       <Audit />
     </>
   );

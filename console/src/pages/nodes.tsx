@@ -45,6 +45,33 @@ function NodeRow({ node, reload }: { node: Node; reload: () => void }) {
   );
 }
 
+interface Session {
+  session_id: string;
+  instance_id: string;
+  key_id: string | null;
+  connected_at: string;
+}
+
+function Sessions() {
+  const after = place.value.values["session"];
+  const sessions = useData<{ sessions: Session[]; next_after: string | null }>(`api/v1/sessions${query({ after, limit: 25 })}`, { follows: ["SESSION"] });
+  return (
+    <Section title={t("nodes.session_list")}>
+      <Load from={sessions}>
+        {(page) => page.sessions.length === 0 && !after ? <p class="muted">{t("nodes.no_session")}. {t("nodes.no_session_how")}</p> : (
+          <>
+            <table>
+              <thead><tr><th>{t("nodes.session")}</th><th class="wide">{t("nodes.key")}</th><th>{t("run.instance")}</th><th class="right">{t("nodes.connected")}</th></tr></thead>
+              <tbody>{page.sessions.map((one) => <tr key={one.session_id}><td class="mono clip" title={one.session_id}>{one.session_id}</td><td class="wide mono">{one.key_id ?? "–"}</td><td class="mono clip" title={one.instance_id}>{one.instance_id}</td><td class="right"><Time at={one.connected_at} /></td></tr>)}</tbody>
+            </table>
+            <Pager byId cursor={after} next={page.next_after} change={({ cursor }) => change({ session: cursor })} />
+          </>
+        )}
+      </Load>
+    </Section>
+  );
+}
+
 function Instances({ cluster }: { cluster: Cluster }) {
   const { coordination } = cluster;
   return (
@@ -69,7 +96,7 @@ export function NodesPage() {
       <Head title={t("nav.nodes")} />
       {counts && <Figures rows={[
         { name: t("nav.nodes"), value: counts["nodes"] ?? 0 },
-        { name: t("nodes.sessions"), value: counts["sessions_here"] ?? 0 },
+        { name: t("nodes.sessions"), value: cluster.data?.instances.reduce((sum, one) => sum + one.sessions, 0) ?? counts["sessions_here"] ?? 0 },
         { name: t("nodes.jobs"), value: counts["jobs"] ?? 0 },
         { name: t("nodes.waiting"), value: counts["waiting"] ?? 0 },
         { name: t("nodes.inbox"), value: cluster.data?.inbox["length"] ?? 0 },
@@ -82,11 +109,12 @@ export function NodesPage() {
                 <thead><tr><th>{t("nodes.node")}</th><th>{t("queue.state")}</th><th class="right">{t("nodes.slots")}</th><th class="wide">{t("nodes.models")}</th><th class="wide">{t("nodes.labels")}</th><th class="wide">{t("run.instance")}</th><th class="right">{t("nodes.seen")}</th><th /></tr></thead>
                 <tbody>{page.nodes.map((node) => <NodeRow key={node.node_id} node={node} reload={nodes.reload} />)}</tbody>
               </table>
-              <Pager cursor={values["cursor"]} next={page.next_after} change={change} />
+              <Pager byId cursor={values["cursor"]} next={page.next_after} change={change} />
             </>
           )}
         </Load>
       </Section>
+      <Sessions />
       {cluster.data && <Instances cluster={cluster.data} />}
     </>
   );

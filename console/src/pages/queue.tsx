@@ -58,6 +58,64 @@ function JobTable({ jobs }: { jobs: Job[] }) {
   );
 }
 
+interface Lease {
+  lease_id: string;
+  job_id: string;
+  addon_id: string;
+  cost_units: number;
+  worker_id: string | null;
+  granted_at: string;
+  last_heartbeat_at: string;
+  expires_at: string;
+}
+
+interface Count {
+  count: number;
+  more: boolean;
+}
+
+const DEPTHS = ["ready", "scheduled", "claimed", "preparing", "lease_pending", "running"] as const;
+
+type PriorityDepth = { priority: string } & Record<(typeof DEPTHS)[number], Count>;
+
+const depthWord = (name: string): string => (name === "ready" ? t("queue.ready") : name === "scheduled" ? t("queue.scheduled") : say("state", name.toUpperCase()));
+const depthClass = (name: string): string => (["claimed", "preparing", "lease_pending"].includes(name) ? "wide right num" : "right num");
+
+/** How many wait and are held, by priority. Counts stop where they would get long; then they say so. */
+function Depth() {
+  const depth = useData<{ priorities: PriorityDepth[] }>("api/scheduler/stats/depth", { follows: ["JOB", "LEASE"], pauseMs: 3000 });
+  if (!depth.data) return null;
+  return (
+    <Section title={t("queue.by_priority")}>
+      <table>
+        <thead><tr><th>{t("queue.priority")}</th>{DEPTHS.map((name) => <th key={name} class={depthClass(name)}>{depthWord(name)}</th>)}</tr></thead>
+        <tbody>
+          {depth.data.priorities.map((row) => (
+            <tr key={row.priority}>
+              <td>{say("priority", row.priority)}</td>
+              {DEPTHS.map((name) => <td key={name} class={depthClass(name)} title={row[name].more ? t("queue.more") : undefined}>{row[name].more && "≥ "}{row[name].count.toLocaleString("en-US")}</td>)}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Section>
+  );
+}
+
+/** Who holds the capacity, with heartbeats. */
+function Holders() {
+  const held = useData<{ leases: Lease[] }>("api/scheduler/leases?limit=25", { follows: ["LEASE"] });
+  if (!held.data?.leases.length) return null;
+  return (
+    <Section title={t("queue.holders")}>
+      <table>
+        <thead><tr><th>{t("queue.worker")}</th><th>{t("queue.job")}</th><th class="right">{t("queue.units")}</th><th class="wide right">{t("queue.granted")}</th><th class="right">{t("queue.heartbeat")}</th><th class="wide right">{t("queue.ends")}</th></tr></thead>
+        <tbody>{held.data.leases.map((one) => <tr key={one.lease_id}><td class="clip">{one.worker_id ?? "–"}</td><td class="clip"><a href={link(["queue", one.job_id])}><span class="mono">{one.job_id.slice(-12)}</span></a> <span class="muted">{one.addon_id}</span></td><td class="right num">{one.cost_units}</td><td class="wide right"><Time at={one.granted_at} /></td><td class="right"><Time at={one.last_heartbeat_at} /></td><td class="wide right"><Time at={one.expires_at} /></td></tr>)}</tbody>
+      </table>
+    </Section>
+  );
+}
+
 export function QueuePage() {
   const { values } = place.value;
   const snapshot = useData<QueueSnapshot>("api/scheduler/stats/snapshot", { follows: ["JOB", "LEASE"] });
@@ -80,6 +138,8 @@ export function QueuePage() {
         </>
       )}
       <div class="charts"><Series metric="jobs_done" word="queue.done" /><Series metric="jobs_queued" word="queue.depth" /><Series metric="wait_seconds_p95" word="queue.wait" format={(value) => `${Number(value.toFixed(2))} s`} /></div>
+      <Depth />
+      <Holders />
       <Section title={t("queue.jobs")}>
         <div class="filters">
           <Choice label={t("queue.state")} value={values["state"] ?? ""} options={[["", t("tasks.any_status")], ...STATES.map((state): [string, string] => [state, t(`state.${state}` as Word)])]} onChange={(state) => change({ state, cursor: null })} />

@@ -7,6 +7,7 @@ import { Act, Clock, Empty, Facts, Head, Load, Pager, Problem, Section, State, T
 import { Chart } from "../parts/chart";
 import { confirm, tell } from "../parts/dialog";
 import { Why } from "../parts/explain";
+import { PastSlots } from "../parts/past_slots";
 import { RunTable } from "../parts/run_table";
 import { change, go, link, place } from "../route";
 import type { Page, Preview, Run, Task, TaskWhy } from "../shapes";
@@ -162,6 +163,7 @@ export function TaskPage({ id }: { id: number }) {
             <Section title={t("task.upcoming")}><Upcoming task={one} /></Section>
           </div>
           <TaskLedger id={one.id} />
+          {one.schedule.kind !== "once" && <PastSlots task={one} reload={() => { task.reload(); runs.reload(); }} />}
           {runs.data && <Trend runs={runs.data.items} />}
           <Section title={t("nav.runs")}>
             <Load from={runs}>

@@ -11,9 +11,9 @@ import { exact, now, ownZone, relative, short } from "../time";
 type Tone = "ok" | "bad" | "warn" | "busy" | "idle";
 
 const TONES: Record<string, Tone> = {
-  SUCCESS: "ok", CALLBACK_SUCCESS: "ok", SUCCEEDED: "ok", DONE: "ok", ENABLED: "ok", open: "ok", ready: "ok", ran: "ok", succeeded: "ok", success: "ok", will_run: "ok", live: "ok",
-  FAILED: "bad", LOST: "bad", TIMEOUT: "bad", FAILED_TIMEOUT: "bad", dead: "bad", failed: "bad", missed: "bad", closed: "bad", "not ready": "bad", off: "bad", dead_letter: "bad",
-  RETRYING: "warn", SKIPPED: "warn", CALLBACK_PENDING: "warn", skipped: "warn", draining: "warn", review: "warn", will_not_run: "warn", polling: "warn",
+  SUCCESS: "ok", CALLBACK_SUCCESS: "ok", SUCCEEDED: "ok", DONE: "ok", ENABLED: "ok", open: "ok", ready: "ok", ran: "ok", succeeded: "ok", success: "ok", will_run: "ok", live: "ok", active: "ok", verified: "ok",
+  FAILED: "bad", LOST: "bad", TIMEOUT: "bad", FAILED_TIMEOUT: "bad", dead: "bad", failed: "bad", missed: "bad", closed: "bad", "not ready": "bad", off: "bad", dead_letter: "bad", refuted: "bad", rejected_poisoned: "bad", invalidated: "bad",
+  RETRYING: "warn", SKIPPED: "warn", CALLBACK_PENDING: "warn", skipped: "warn", draining: "warn", review: "warn", will_not_run: "warn", polling: "warn", quarantine: "warn", stale: "warn", stale_uncertain: "warn", needs_review: "warn", needs_revalidate: "warn",
   RUNNING: "busy", LEASED: "busy", CLAIMED: "busy", running: "busy", leased: "busy",
 };
 const MARKS: Record<Tone, string> = { ok: "✓", bad: "✕", warn: "!", busy: "▸", idle: "·" };
@@ -59,10 +59,10 @@ export function Number({ of }: { of: number | null | undefined }) {
   return <span class="num">{of === null || of === undefined ? "–" : of.toLocaleString("en-US")}</span>;
 }
 
-/** The task of a run; one that was deleted has a number only. */
+/** The task of a run: a timer without a name by what it calls; one that was deleted has a number only. */
 export function TaskName({ of: run }: { of: Run }) {
   if (run.task_name === null) return <span class="muted">#{run.task_id}</span>;
-  return <a href={link(["tasks", run.task_id])}>{run.task_name || `#${run.task_id}`}</a>;
+  return <a href={link(["tasks", run.task_id])}>{run.task_name || run.task_target || `#${run.task_id}`}</a>;
 }
 
 /** What a task is called: a timer without a name by its id. */
@@ -211,12 +211,12 @@ export function Search({ label, value, onInput }: { label: string; value: string
   );
 }
 
-/** From one page to the next: never more than one is loaded. */
-export function Pager({ cursor, next, total, change }: { cursor: string | undefined; next: number | string | null; total?: number; change: (values: Record<string, string | null>) => void }) {
+/** From one page to the next: never more than one is loaded. `byId`: the first page is not the newest. */
+export function Pager({ cursor, next, total, byId = false, change }: { cursor: string | undefined; next: number | string | null; total?: number; byId?: boolean; change: (values: { cursor: string | null }) => void }) {
   if (!cursor && next === null) return total === undefined ? null : <p class="pager muted">{t("list.total", { total })}</p>;
   return (
     <nav class="pager" aria-label={t("list.pages")}>
-      <button type="button" disabled={!cursor} onClick={() => change({ cursor: null })}>{t("list.first")}</button>
+      <button type="button" disabled={!cursor} onClick={() => change({ cursor: null })}>{t(byId ? "list.start" : "list.first")}</button>
       <button type="button" disabled={next === null} onClick={() => change({ cursor: String(next) })}>{t("list.next")}</button>
       {total !== undefined && <span class="muted">{t("list.total", { total })}</span>}
     </nav>

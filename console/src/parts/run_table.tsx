@@ -29,7 +29,7 @@ export function RunTable({ runs, hasTask = true }: { runs: Run[]; hasTask?: bool
             {hasTask && <td><TaskName of={run} /></td>}
             <td><State of={run.status} /></td>
             <td class="wide right"><Clock at={run.scheduled_time} /></td>
-            <td class="wide right num">{span(between(run.scheduled_time, run.start_time))}</td>
+            <td class="wide right num">{run.trigger === "schedule" ? span(between(run.scheduled_time, run.start_time)) : <span class="muted">{say("trigger", run.trigger)}</span>}</td>
             <td class="right num">{span(between(run.start_time, run.end_time))}</td>
             <td class="wide right num">{run.attempt}</td>
             <td class="wide right num">{run.response_code ?? "–"}</td>
