@@ -7,7 +7,7 @@ ARGS ?=
 TEST_WORKERS ?= 2
 # Of the random choice of faults in `make torture`: which one, and how many percent of them tests must notice.
 SEED ?= 1
-LEAST ?= 60
+LEAST ?= 70
 PYTEST = $(BIN)/pytest -q -n $(TEST_WORKERS) --timeout 120
 
 .PHONY: help setup run test quick dev servers check lint types imports pytest bench torture mutants console docs walks conformance format dist ci

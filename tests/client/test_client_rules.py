@@ -57,6 +57,23 @@ def test_an_error_body_becomes_its_exception() -> None:
     assert from_body(None, {"code": "STORE_DOWN", "status": "x"}).status == 503
 
 
+def test_an_error_keeps_what_the_server_said_of_it() -> None:
+    body = {"code": "X", "message": "no", "field": "f", "current": {"a": 1}, "request_id": "r"}
+    error = from_body(400, body)
+    assert str(error) == "400 X: no"
+    assert (error.field, error.current, error.request_id) == ("f", {"a": 1}, "r")
+    assert error.extra == {"field": "f", "current": {"a": 1}, "request_id": "r"}
+    assert from_body(400, {"code": "X", "detail": "why"}).extra == {}
+    odd = from_body(400, {"code": "X", "field": 1, "request_id": 2})
+    assert (odd.field, odd.request_id) == (None, None)
+
+
+def test_a_page_of_a_proxy_is_told_in_its_first_words() -> None:
+    assert str(from_answer(502, b"  bad gateway\n")) == "502: bad gateway"
+    assert str(from_answer(502, b"")) == "502: no body"
+    assert from_answer(502, b"x" * 201).message == "x" * 200
+
+
 def api(status: int) -> ApiError:
     return from_body(status, {"code": "X"})
 

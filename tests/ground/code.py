@@ -3,270 +3,221 @@
     python -m tests.ground.code                          all rooms
     python -m tests.ground.code domain                   one room
     python -m tests.ground.code ksana.domain.retry       one module, or what begins so
-    python -m tests.ground.code --sample 200 --seed 7    a random choice of all
-    python -m tests.ground.code domain --tests tests/unit    ask the pure tests first
+    python -m tests.ground.code --sample 200 --seed 7    a choice of all, spread evenly
+    python -m tests.ground.code domain --tests tests/unit    ask the pure tests only
     python -m tests.ground.code domain --list            only name them
     python -m tests.ground.code domain --report          what is known, without running anything
 
-For each fault the tests of the room that call its function run with it, the shortest first, until
-one fails. The tests are collected once; each fault is a fork of that process, so that it costs as
-long as its tests take, and whatever it breaks ends with it. Which tests call a function is found
-out once and remembered until the test's file changes. A fault that was noticed is not tried again
-until its function changes; one that was not, is. All this lies in build/mutants/, so a run that was
-interrupted goes on where it was. Faults that change nothing one can see are in EXPLAINED. The exit
-status is 1 if any other was unnoticed, or more than `--least` allows.
+For each fault the tests of the room that run its line run with it until one fails: first those
+that noticed another fault of its function, then the shortest. The tests are collected once; each
+fault is a fork of that process, so that it costs as long as its tests take, and whatever it breaks
+ends with it. Which tests run a line is found out once and remembered until the test's file changes.
+A fault that was noticed is not tried again until its function changes; one that was not, is. All
+this lies in build/mutants/, so a run that was interrupted goes on where it was. Faults that change
+nothing one can see are in EXPLAINED. The exit status is 1 if any other was unnoticed, or more than
+`--least` allows.
 """
 
 import argparse
+import gc
 import hashlib
+import json
 import os
 import random
-import resource
-import select
-import signal
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.ground import leash
+from tests.ground import code_map
+from tests.ground.code_map import Known
 from tests.ground.explained_faults import EXPLAINED
+from tests.ground.forks import in_a_fork, run_until_failure
 from tests.ground.mutants import ELSEWHERE, FOLDER, ROOT, WITHOUT_SERVERS, load, save, say
-from tests.ground.python_faults import Fault, list_faults, list_modules, put_in_place
+from tests.ground.python_faults import Fault, list_caches, list_faults, list_modules, put_in_place
 
 ROOMS: dict[str, tuple[str, ...]] = {
     "domain": ("tests/unit", "tests/properties/test_cron_oracle.py", "tests/engine", "tests/api"),
-    "engine": ("tests/engine", "tests/api", "tests/nodes"),
-    "service": ("tests/api", "tests/engine"),
+    "engine": ("tests/unit", "tests/engine", "tests/api", "tests/nodes"),
+    "service": ("tests/unit", "tests/api", "tests/engine", "tests/nodes"),
     "client": ("tests/client",),
 }
 """The tests that are asked, the nearest first."""
 
-MOST_SECONDS = 12.0
-"""The tests asked about one fault take at most this long together when nothing is wrong."""
-SPARE_SECONDS = 5.0
-"""What is waited beyond five times that: whoever takes longer does not end."""
-MEMORY_BYTES = 6 * 2**30
+ON_REAL_TIME = ("tests/client", "tests/nodes")
+"""Tests that wait by the clock on the wall: on a busy machine one may fail by itself, so a fault
+must make it fail twice."""
+
+MOST_SECONDS = 4.0
+"""The tests asked about one fault take at most so much of the processor together when nothing is
+wrong."""
+SPARE_SECONDS = 20.0
+SPARE_CPU_SECONDS = 3.0
+"""What is waited beyond several times the usual: whoever takes longer does not end."""
 SAVE_SECONDS = 5.0
-
-
-class Known(NamedTuple):
-    """What each test calls and how long it takes."""
-
-    seconds: float
-    calls: frozenset[str]
-
-
-# In a fork
-
-
-def in_a_fork(run: Callable[[], str], seconds: float) -> str:
-    """What a function answers in a fork; "timeout" if it does not answer in time, "died" if it
-    ends without an answer."""
-    reads, writes = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(reads)
-            leash.die_with_parent()
-            os.setpgid(0, 0)
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            for descriptor in (0, 1, 2):
-                os.dup2(nowhere, descriptor)
-            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-            os.write(writes, run().encode())
-        finally:
-            os._exit(0)
-    os.close(writes)
-    answer, end = b"", time.monotonic() + seconds
-    while True:
-        ready = select.select([reads], [], [], max(0.0, end - time.monotonic()))[0]
-        part = os.read(reads, 65_536) if ready else None
-        if not part:
-            break
-        answer += part
-    os.close(reads)
-    if part is None:
-        os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "timeout" if part is None else answer.decode() or "died"
-
-
-def run_until_failure(items: list[pytest.Item]) -> str:
-    """Run tests until one fails: its name, or "nobody"."""
-    failed: list[str] = []
-
-    class Watch:
-        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-            if report.failed:
-                failed.append(report.nodeid)
-
-    items[0].config.pluginmanager.register(Watch())
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        if failed:
-            return failed[0]
-    return "nobody"
-
-
-def record_calls(items: list[pytest.Item]) -> str:
-    """Run tests and write down what of the rooms each calls: a line for each test that passes."""
-    prefix = f"{ROOT}/src/"
-    within = tuple(f"{prefix}ksana/{floor}/" for floor in ROOMS)
-    calls: set[str] = set()
-    seen: set[int] = set()
-
-    def watch(frame: Any, event: str, _: object) -> None:
-        code = frame.f_code
-        if event == "call" and id(code) not in seen:
-            seen.add(id(code))
-            if code.co_filename.startswith(within):
-                module = code.co_filename[len(prefix) : -3].replace("/", ".")
-                calls.add(f"{module}:{code.co_qualname.partition('.<locals>')[0]}")
-
-    lines = []
-    for item, following in zip(items, [*items[1:], None], strict=True):
-        calls.clear()
-        seen.clear()
-        threading.setprofile(watch)
-        sys.setprofile(watch)
-        began = time.monotonic()
-        reports = run_one(item, following)
-        sys.setprofile(None)
-        if all(not report.failed for report in reports):
-            seconds = round(time.monotonic() - began, 3)
-            lines.append("\t".join([item.nodeid, str(seconds), *sorted(calls)]))
-    return "\n".join(lines) or "none"
-
-
-def run_one(item: pytest.Item, following: pytest.Item | None) -> list[pytest.TestReport]:
-    """Run one test, and tell how it went."""
-    reports: list[pytest.TestReport] = []
-
-    class Watch:
-        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-            reports.append(report)
-
-    watch = Watch()
-    item.config.pluginmanager.register(watch)
-    item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-    item.config.pluginmanager.unregister(watch)
-    return reports
-
-
-# In the process that has collected the tests
+QUICK_FOLDER = "/dev/shm" if os.path.isdir("/dev/shm") else None
+"""Files in memory, where the system has that: nothing is waited for a disk."""
+ALIKE = 3
+"""So many cases of one test are asked before another test is."""
 
 
 class Judge:
     """A plugin that takes the place of pytest's loop over the tests."""
 
     def __init__(
-        self, floor: str, rooms: tuple[str, ...], faults: list[Fault], seconds: float
+        self, floor: str, rooms: tuple[str, ...], faults: list[Fault], seconds: float, workers: int
     ) -> None:
         self._seconds = seconds
+        self._workers = workers
         self._rooms = rooms
         self._faults = faults
         self._items: dict[str, pytest.Item] = {}
-        self._chosen: dict[str, list[str]] = {}
-        self._map_path = FOLDER / "code-map.json"
+        self._known: dict[str, Known] = {}
+        self._killers: dict[str, Counter[str]] = {}
+        self._sound: dict[str, bool] = {}
         self._path = FOLDER / f"code-{floor}-noticed.json"
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        from tests.ground import quick_store  # not before the tests' own conftest
+
+        quick_store.make_quick(Path(tempfile.mkdtemp(prefix="mutants-")))
         self._items = {item.nodeid: item for item in session.items}
-        known = self._record()
+        known = code_map.record(FOLDER / "code-lines.json", session.items)
+        self._known = {name: known[name] for name in self._items if name in known}
         noticed: dict[str, str] = load(self._path)
-        saved_at = time.monotonic()
         for fault in self._faults:
-            key = key_of(fault)
-            if noticed.get(key):
-                continue
-            began = time.monotonic()
-            noticed[key] = self._find_notice(fault, known)
-            if not noticed[key]:
-                say(f"UNNOTICED {time.monotonic() - began:5.1f} s  {fault}")
+            if by := noticed.get(key_of(fault)):
+                self._note_killer(fault, by)
+        left = [fault for fault in self._faults if not noticed.get(key_of(fault))]
+        began = saved_at = time.monotonic()
+        tried = 0
+        for fault, by in self._try_all(left):
+            noticed[key_of(fault)] = by
+            tried += 1
+            if not by:
+                say(f"UNNOTICED  {fault}")
             if time.monotonic() - saved_at > SAVE_SECONDS:
                 save(self._path, noticed)
                 saved_at = time.monotonic()
         save(self._path, noticed)
+        minutes = (time.monotonic() - began) / 60
+        say(f"tried {tried} in {minutes:.1f} minutes: {tried / max(minutes, 0.01):.0f} a minute")
         return True
 
-    def _record(self) -> dict[str, Known]:
-        """What each test calls; files that are new or have changed are run for it."""
-        files: dict[str, Any] = load(self._map_path)
-        by_file: dict[str, list[pytest.Item]] = {}
-        for item in self._items.values():
-            by_file.setdefault(item.nodeid.partition("::")[0], []).append(item)
-        for file, items in by_file.items():
-            changed_at = (ROOT / file).stat().st_mtime
-            if files.get(file, {}).get("changed_at") == changed_at:
-                continue
-            answer = in_a_fork(partial(record_calls, items), 900)
-            rows = [line.split("\t") for line in answer.splitlines() if "\t" in line]
-            tests = {row[0]: [float(row[1]), row[2:]] for row in rows}
-            files[file] = {"changed_at": changed_at, "tests": tests}
-            save(self._map_path, files)
-            say(f"looked at {file}: {len(tests)} of {len(items)} tests")
-        return {
-            name: Known(seconds, frozenset(calls))
-            for file in by_file
-            for name, (seconds, calls) in files[file]["tests"].items()
-        }
+    def _try_all(self, faults: list[Fault]) -> Iterator[tuple[Fault, str]]:
+        """Each fault with the test that noticed it, by so many forks at once."""
+        list_caches()
+        gc.collect()
+        gc.freeze()
+        reads, writes = os.pipe()
+        workers = []
+        for nth in range(self._workers):
+            child = os.fork()
+            if not child:
+                try:
+                    os.close(reads)
+                    for at in range(nth, len(faults), self._workers):
+                        line = json.dumps([at, self._find_notice(faults[at])]) + "\n"
+                        os.write(writes, line.encode())
+                finally:
+                    os._exit(0)
+            workers.append(child)
+        os.close(writes)
+        with os.fdopen(reads) as lines:
+            for line in lines:
+                at, by = json.loads(line)
+                yield faults[at], by
+        for child in workers:
+            os.waitpid(child, 0)
 
-    def _find_notice(self, fault: Fault, known: dict[str, Known]) -> str:
+    def _find_notice(self, fault: Fault) -> str:
         """The test that fails with the fault, or nothing."""
-        names = self._choose(fault.mark, known)
+        names = self._choose(fault)
+        while names:
+            by = self._run(names, fault)
+            if by == "nobody":
+                return ""
+            if by == "timeout" and self._run(names, None) == "timeout":
+                names.pop()  # it is the machine that is slow
+            elif by not in names:
+                return by
+            elif not self._is_sound(by) or (
+                by.startswith(ON_REAL_TIME) and self._run([by], fault) == "nobody"
+            ):
+                names.remove(by)
+            else:
+                self._note_killer(fault, by)
+                return by
+        return ""
+
+    def _run(self, names: list[str], fault: Fault | None) -> str:
+        """Run tests until one fails, with the fault or without."""
         items = [self._items[name] for name in names]
-        if not items:
-            return ""
 
         def run() -> str:
-            try:
-                put_in_place(fault)
-            except (SyntaxError, ValueError) as error:
-                return f"cannot be: {error}"
+            if fault is not None:
+                try:
+                    put_in_place(fault)
+                except (SyntaxError, ValueError) as error:
+                    return f"cannot be: {error}"
             return run_until_failure(items)
 
-        usual = sum(known[name].seconds for name in names)
-        answer = in_a_fork(run, SPARE_SECONDS + 5 * usual)
-        return "" if answer == "nobody" else answer
+        usual = sum(self._known[name].seconds for name in names)
+        cpu = sum(self._known[name].cpu_seconds for name in names)
+        return in_a_fork(run, SPARE_SECONDS + 5 * usual, SPARE_CPU_SECONDS + 5 * cpu)
 
-    def _choose(self, mark: str, known: dict[str, Known]) -> list[str]:
-        """The tests to ask about a function: those that pass together when nothing is wrong."""
-        if mark not in self._chosen:
-            known = {name: known[name] for name in self._items if name in known}
-            names = choose(mark, known, self._rooms, self._seconds)
-            while names:
-                items = [self._items[name] for name in names]
-                failed = in_a_fork(partial(run_until_failure, items), 600)
-                if failed not in names:
-                    break
-                say(f"FAILS AS IT IS, left out for {mark}: {failed}")
-                names.remove(failed)
-            self._chosen[mark] = names
-        return self._chosen[mark]
+    def _is_sound(self, name: str) -> bool:
+        """Whether a test passes when nothing is wrong. One that does not is not asked again."""
+        if name not in self._sound:
+            self._sound[name] = self._run([name], None) == "nobody"
+            if not self._sound[name]:
+                say(f"FAILS AS IT IS, left out: {name}")
+                self._known.pop(name)
+        return self._sound[name]
+
+    def _note_killer(self, fault: Fault, name: str) -> None:
+        self._killers.setdefault(fault.mark, Counter())[name] += 1
+
+    def _choose(self, fault: Fault) -> list[str]:
+        killers = [name for name, _ in self._killers.get(fault.mark, Counter()).most_common()]
+        return choose(fault, self._known, self._rooms, self._seconds, killers)
 
 
 def choose(
-    mark: str, known: dict[str, Known], rooms: tuple[str, ...], most_seconds: float = MOST_SECONDS
+    fault: Fault,
+    known: dict[str, Known],
+    rooms: tuple[str, ...],
+    most_seconds: float = MOST_SECONDS,
+    killers: Iterable[str] = (),
 ) -> list[str]:
-    """The tests that call a function: the nearest room first, in it the shortest, as many as fit
-    into so many seconds."""
+    """The tests that run a fault's line: first those named, then for each way through its function
+    one after the other, those of the nearest room first, in it the shortest, as many as fit into so
+    many seconds. Of a test with many cases a few at a time."""
+    rank = {name: place for place, name in enumerate(killers)}
     near = sorted(
-        (place, test.seconds, name)
+        (rank.get(name, len(rank)), place, test.cpu_seconds, name)
         for name, test in known.items()
-        if mark in test.calls
+        if test.runs(fault.module, fault.first, fault.last)
         for place, room in enumerate(rooms)
         if name.startswith(room)
     )
+    cases: Counter[str] = Counter()
+    ways: Counter[int] = Counter()
+    turns = []
+    for first, place, seconds, name in near:
+        case, way = name.partition("[")[0], known[name].way_through(*fault.span)
+        turns.append((first, cases[case] // ALIKE, ways[way], place, seconds, name))
+        cases[case] += 1
+        ways[way] += 1
     chosen: list[str] = []
     left = most_seconds
-    for _, seconds, name in near:
-        if seconds <= left:
+    for *_, seconds, name in sorted(turns):
+        if seconds <= left or not chosen:
             left -= seconds
             chosen.append(name)
     return chosen
@@ -278,7 +229,7 @@ def key_of(fault: Fault) -> str:
     return f"{fault} | {digest}"
 
 
-def judge(floor: str, rooms: tuple[str, ...], faults: list[Fault], seconds: float) -> None:
+def judge(judge: Judge, rooms: tuple[str, ...]) -> None:
     """Collect the tests once, then try the faults."""
     os.chdir(ROOT)
     # Examples that are the same every time; a failing one is not made smaller.
@@ -286,10 +237,12 @@ def judge(floor: str, rooms: tuple[str, ...], faults: list[Fault], seconds: floa
     quiet = ["-q", "-s", "--timeout", "60", "-p", "no:xdist", "-p", "no:cacheprovider"]
     chosen = ["-k", WITHOUT_SERVERS, "-m", "not slow", "--no-header"]
     chosen += [f"--ignore={file}" for file in sorted(ELSEWHERE)]
-    pytest.main([*rooms, *quiet, *chosen], plugins=[Judge(floor, rooms, faults, seconds)])
+    with tempfile.TemporaryDirectory(prefix="mutants-", dir=QUICK_FOLDER) as folder:
+        where = ["--basetemp", f"{folder}/tests", "-o", "tmp_path_retention_policy=none"]
+        pytest.main([*rooms, *quiet, *chosen, *where], plugins=[judge])
 
 
-def report(floor: str, faults: Iterable[Fault]) -> tuple[int, int]:
+def report(floor: str, faults: list[Fault]) -> tuple[int, int]:
     """Print the score and what nobody noticed: how many were tried, and how many of them are
     neither noticed nor explained."""
     noticed: dict[str, str] = load(FOLDER / f"code-{floor}-noticed.json")
@@ -300,7 +253,7 @@ def report(floor: str, faults: Iterable[Fault]) -> tuple[int, int]:
     for fault in left:
         say(f"  line {fault.line}  {fault}")
     say(
-        f"{floor}: {len(tried)} faults tried, {len(tried) - len(unseen)} noticed "
+        f"{floor}: {len(tried)} faults tried of {len(faults)}, {len(tried) - len(unseen)} noticed "
         f"({100 * (1 - len(unseen) / max(1, len(tried))):.1f} %), "
         f"{len(unseen) - len(left)} explained, {len(left)} unnoticed"
     )
@@ -309,14 +262,18 @@ def report(floor: str, faults: Iterable[Fault]) -> tuple[int, int]:
 
 def choose_faults(wanted: list[str], sample: int | None, seed: int) -> dict[str, list[Fault]]:
     """The faults of rooms, modules or whatever begins so, by floor; of all of them together a
-    random choice, if one is asked for."""
+    choice, if one is asked for: one at random of each so many that follow each other, so that every
+    file has its share."""
     found: list[Fault] = []
     for name in wanted:
         floor = name.split(".")[1] if "." in name else name
         faults = [fault for module in list_modules(floor) for fault in list_faults(module)]
         found += [one for one in faults if name == floor or str(one).startswith(name)]
     if sample is not None:
-        found = random.Random(seed).sample(found, min(sample, len(found)))
+        count, chance = min(sample, len(found)), random.Random(seed)
+        step = len(found) / max(1, count)
+        found = [found[int((nth + chance.random()) * step)] for nth in range(count)]
+        chance.shuffle(found)  # a run that is interrupted has tried some of every file
     by_floor: dict[str, list[Fault]] = {}
     for fault in found:
         by_floor.setdefault(fault.module.split(".")[1], []).append(fault)
@@ -330,11 +287,12 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="only name the faults")
     parser.add_argument("--report", action="store_true", help="only tell what is known")
     parser.add_argument("--tests", nargs="+", help="ask only these")
-    parser.add_argument("--sample", type=int, help="a random choice of so many")
+    parser.add_argument("--sample", type=int, help="a choice of so many, spread evenly")
     parser.add_argument("--seed", type=int, default=1, help="which choice")
     parser.add_argument(
         "--seconds", type=float, default=MOST_SECONDS, help="of tests asked about one fault"
     )
+    parser.add_argument("--workers", type=int, default=1, help="forks at once")
     parser.add_argument("--least", type=float, default=100.0, help="percent that satisfy")
     options = parser.parse_args()
     chosen = choose_faults(options.wanted or list(ROOMS), options.sample, options.seed)
@@ -344,7 +302,8 @@ def main() -> int:
             say("\n".join(map(str, faults)))
             continue
         if not options.report:
-            judge(floor, tuple(options.tests or ROOMS[floor]), faults, options.seconds)
+            rooms = tuple(options.tests or ROOMS[floor])
+            judge(Judge(floor, rooms, faults, options.seconds, options.workers), rooms)
         counts = report(floor, faults)
         tried, unnoticed = tried + counts[0], unnoticed + counts[1]
     return 1 if 100 * (1 - unnoticed / max(1, tried)) < options.least else 0

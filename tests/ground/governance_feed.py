@@ -63,16 +63,18 @@ class AuditFeed:
         self._seq = 0
 
     async def read(self, store: Store) -> None:
-        """Take in what was written since the last time."""
+        """Take in what was written since the last time. Objects are looked at in the end: a page
+        may stop within a transaction."""
+        touched: set[str] = set()
         while True:
             rows: list[AuditRow] = await store.read(
                 lambda tx: tx.audit.list_chain(0, self._seq, 1 << 43, PAGE)
             )
-            touched = {key for row in rows if (key := self._take(row)) is not None}
-            for key in touched:
-                self._check_ward(key)
+            touched |= {key for row in rows if (key := self._take(row)) is not None}
             if len(rows) < PAGE:
-                return
+                break
+        for key in touched:
+            self._check_ward(key)
 
     def _take(self, row: AuditRow) -> str | None:
         assert row.seq == self._seq + 1, f"entry {self._seq + 1} is missing"

@@ -4,7 +4,8 @@ import pytest
 
 from ksana.domain import retry
 from ksana.domain.retry import Backoff, delay_after
-from tests.ground import code
+from tests.ground import code, forks
+from tests.ground.code_map import Known
 from tests.ground.explained_faults import EXPLAINED
 from tests.ground.python_faults import Fault, list_faults, list_modules, put_in_place
 
@@ -45,29 +46,70 @@ def test_a_fork_tells_what_came_of_it_and_takes_the_fault_with_it() -> None:
         put_in_place(find("return delay -> return None"))
         return str(delay_after(BACKOFF, 1, "k"))
 
-    assert code.in_a_fork(run, 10) == "None"
+    assert forks.in_a_fork(run, 10) == "None"
     assert delay_after(BACKOFF, 1, "k") == 10
 
 
-def test_a_fault_that_never_ends_is_ended() -> None:
+def test_a_fault_that_never_ends_is_ended_by_either_clock() -> None:
     def run() -> str:
         while True:
             pass
 
-    assert code.in_a_fork(run, 0.2) == "timeout"
+    assert forks.in_a_fork(run, 0.2) == "timeout"
+    assert forks.in_a_fork(run, 60, cpu_seconds=0.5) == "timeout"
 
 
-def test_tests_are_chosen_by_what_they_call_the_nearest_room_first() -> None:
-    calls = frozenset({"m:f"})
+def fault_at(first: int, last: int) -> Fault:
+    fault = find("return delay -> return None")
+    return fault._replace(module="m", first=first, last=last, begins=5, ends=20)
+
+
+def test_tests_are_chosen_by_the_lines_they_run_the_nearest_room_first() -> None:
+    lines = {"m": 1 << 7}
     known = {
-        "tests/api/a": code.Known(0.1, calls),
-        "tests/unit/long": code.Known(code.MOST_SECONDS + 1, calls),
-        "tests/unit/b": code.Known(2.0, calls),
-        "tests/unit/a": code.Known(1.0, calls),
-        "tests/unit/other": code.Known(0.1, frozenset({"m:g"})),
+        "tests/api/a": Known(0.1, 0.1, lines),
+        "tests/unit/long": Known(code.MOST_SECONDS + 1, 0.1, lines),
+        "tests/unit/b": Known(2.0, 0.1, lines),
+        "tests/unit/a": Known(1.0, 0.1, lines),
+        "tests/unit/moved": Known(0.5, 0.1, {"m": -1}),
+        "tests/unit/beside": Known(0.1, 0.1, {"m": 1 << 5 | 1 << 9}),
+        "tests/unit/other": Known(0.1, 0.1, {"n": 1 << 7}),
     }
     rooms = ("tests/unit", "tests/api")
-    assert code.choose("m:f", known, rooms) == ["tests/unit/a", "tests/unit/b", "tests/api/a"]
+    # First one for each way through the function, then the others.
+    near = ["tests/unit/moved", "tests/unit/a", "tests/unit/b", "tests/api/a"]
+    assert code.choose(fault_at(6, 8), known, rooms) == near
+    killers = ["tests/api/a", "tests/unit/b"]
+    assert code.choose(fault_at(7, 7), known, rooms, killers=killers)[:2] == killers
+    assert code.choose(fault_at(8, 8), known, rooms) == ["tests/unit/moved"]
+
+
+def test_a_test_with_many_cases_does_not_take_the_turn_of_others() -> None:
+    known = {f"tests/unit/many[{n}]": Known(0.1, 0.1, {"m": 1 << 7}) for n in range(9)}
+    known["tests/unit/one"] = Known(0.2, 0.1, {"m": 1 << 7})
+    assert code.choose(fault_at(7, 7), known, ("tests/unit",))[code.ALIKE] == "tests/unit/one"
+
+
+def test_each_way_through_a_function_has_its_turn() -> None:
+    known = {f"tests/unit/{n}": Known(0.1 + n / 100, 0.1, {"m": 1 << 7}) for n in range(9)}
+    known["tests/unit/refused"] = Known(1.0, 0.1, {"m": 1 << 7 | 1 << 8})
+    known["tests/unit/elsewhere"] = Known(1.0, 0.1, {"m": 1 << 7 | 1 << 40})
+    chosen = code.choose(fault_at(7, 7), known, ("tests/unit",))
+    assert chosen[:3] == ["tests/unit/0", "tests/unit/refused", "tests/unit/1"]
+    assert chosen[-1] == "tests/unit/elsewhere"
+
+
+def test_a_fault_lies_within_the_lines_of_its_statement() -> None:
+    for fault in list_faults("ksana.domain.retry"):
+        assert fault.begins < fault.first <= fault.line <= fault.last <= fault.ends
+
+
+def test_a_choice_is_spread_over_all_files() -> None:
+    [faults] = code.choose_faults(["client"], 200, 1).values()
+    assert len(faults) == len(set(faults)) == 200
+    counts = {module: len(list_faults(module)) for module in list_modules("client")}
+    large = {module for module, count in counts.items() if count > 2 * sum(counts.values()) / 200}
+    assert large <= {fault.module for fault in faults}
 
 
 def test_every_explained_fault_exists_and_has_a_reason() -> None:

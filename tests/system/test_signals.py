@@ -118,12 +118,12 @@ def test_postgresql_itself_wakes_who_waits_on_the_other_instance_and_its_loss_lo
     name = postgres.create_database()
     url = postgres.url(name)
     with Pair(tmp_path, url, "memory", "-c", SLOW_POLLS, "serve") as pair:
-        wait_for(lambda: count_listeners(postgres, name) == 2, "both listen", within_s=20)
+        wait_for(lambda: count_listeners(postgres, name) == 2, "both listen", within_s=60)
         job, took = pair.wake(pair.claim, pair.submit)
         assert job is not None
         assert took < SOON_S
     with Pair(tmp_path, url, "memory") as pair:
-        wait_for(lambda: count_listeners(postgres, name) == 2, "both listen", within_s=20)
+        wait_for(lambda: count_listeners(postgres, name) == 2, "both listen", within_s=60)
         ended = 0
         for _ in range(3):  # whether they are back by then or not: the polls are the net
             ended += count_listeners(postgres, name, "pg_terminate_backend(pid)")
@@ -157,7 +157,7 @@ def test_a_signal_wakes_who_waits_on_the_other_instance(
     tmp_path: Path, shared_url: str, redis: Redis
 ) -> None:
     with Pair(tmp_path, shared_url, redis.url(), "-c", SLOW_POLLS, "serve") as pair:
-        wait_for(lambda: redis_hears(redis, 2), "both listen", within_s=20)
+        wait_for(lambda: redis_hears(redis, 2), "both listen", within_s=60)
         job, took = pair.wake(pair.claim, pair.submit)
         assert job is not None
         assert took < SOON_S
@@ -226,7 +226,7 @@ class Rounds:
 
     def run_with_redis(self, pair: Pair, redis: Redis) -> None:
         """With Redis, after it was killed, and when it is back."""
-        wait_for(lambda: redis_hears(redis, 2), "both listen", within_s=20)
+        wait_for(lambda: redis_hears(redis, 2), "both listen", within_s=60)
         self.run(pair, "with Redis")
         redis.kill()
         self.run(pair, "Redis killed")

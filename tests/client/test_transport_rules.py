@@ -1,0 +1,347 @@
+"""The transport's rules without a server: what a request looks like, when a call is repeated and
+how long it waits, which connections are used again."""
+
+import asyncio
+import random
+import ssl
+from typing import Any
+
+import pytest
+
+from ksana.client import transport as transports
+from ksana.client.connection import HttpReply
+from ksana.client.errors import (
+    ApiError,
+    ClientError,
+    DeadlineError,
+    TransportError,
+    from_answer,
+)
+from ksana.client.transport import MAX_RETRY_AFTER_SEC, CallBackoff, Transport
+
+pytestmark = pytest.mark.spec("Q16")
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 4, 40, 2_000])
+def test_pauses_double_up_to_a_ceiling_and_never_fall_under_a_quarter(failures: int) -> None:
+    backoff = CallBackoff(first_sec=1.0, most_sec=6.0)
+    ceiling = {1: 1.0, 2: 2.0, 3: 4.0}.get(failures, 6.0)
+    pauses = [backoff.pause(failures) for _ in range(300)]
+    assert ceiling / 4 <= min(pauses) < ceiling / 3
+    assert ceiling * 0.9 < max(pauses) <= ceiling
+
+
+def test_a_pause_is_as_long_as_the_server_asked_for_within_a_minute() -> None:
+    backoff = CallBackoff(first_sec=1.0)
+    assert backoff.pause(1, 30.0) == 30.0
+    assert backoff.pause(1, 61.0) == MAX_RETRY_AFTER_SEC == 60.0
+    assert 0.25 <= backoff.pause(1, 0.0) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "has_tls", "prefix", "named"),
+    [
+        ("http://h", "h", 80, False, "", "h"),
+        ("http://h:81/p/", "h", 81, False, "/p", "h:81"),
+        ("http://h:81/p~/", "h", 81, False, "/p~", "h:81"),
+        ("https://h", "h", 443, True, "", "h"),
+        ("https://u:pw@h:8/", "h", 8, True, "", "h:8"),
+    ],
+)
+def test_the_address_is_taken_apart(
+    url: str, host: str, port: int, has_tls: bool, prefix: str, named: str
+) -> None:
+    one = Transport(url, api_key="k", headers={"X-A": "b"})
+    assert (one._host, one._port, one._tls is not None) == (host, port, has_tls)
+    assert one.base_url == url.removesuffix("/")
+    assert one._request("GET", "/x", None, None) == (
+        f"GET {prefix}/x HTTP/1.1\r\nHost: {named}\r\nAccept: application/json\r\n"
+        "Authorization: Bearer k\r\nX-A: b\r\n\r\n"
+    ).encode("latin-1")
+
+
+@pytest.mark.parametrize("url", ["ftp://h", "http://", "h", ""])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="is not an http"):
+        Transport(url)
+
+
+def test_a_request_is_framed_by_its_length() -> None:
+    one = Transport("http://h")
+    head = "Host: h\r\nAccept: application/json\r\n"
+    assert one._request("POST", "/x", None, {"Idempotency-Key": "i"}) == (
+        f"POST /x HTTP/1.1\r\n{head}Idempotency-Key: i\r\nContent-Length: 0\r\n\r\n"
+    ).encode("latin-1")
+    assert (
+        one._request("PUT", "/x", "é".encode(), None)
+        == (
+            f"PUT /x HTTP/1.1\r\n{head}Content-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+        ).encode("latin-1")
+        + "é".encode()
+    )
+
+
+@pytest.mark.parametrize("path", ["/a b", "/a\r\nX: y", "/\x7f", "/\x00"])
+def test_a_path_cannot_end_the_request_line(path: str) -> None:
+    with pytest.raises(ValueError, match="request line"):
+        Transport("http://h")._request("GET", path, None, None)
+
+
+@pytest.mark.parametrize("header", [("a b", "x"), ("", "x"), ("a:", "x"), ("a", "x\r\ny: z")])
+def test_a_header_cannot_begin_another(header: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="cannot be sent"):
+        Transport("http://h")._request("GET", "/", None, dict([header]))
+
+
+# Repeats
+
+
+class Tries:
+    """A transport whose tries are answered as told, on an event loop whose time is ours."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Any, **how: Any) -> None:
+        self.transport = Transport("http://h", backoff=CallBackoff(first_sec=1.0, **how))
+        self.answers = list(answers)
+        self.pauses: list[float] = []
+        self.left: list[float] = []
+        self.now = 100.0
+        monkeypatch.setattr(self.transport, "_ask_once", self._ask_once)
+        monkeypatch.setattr(transports.asyncio, "sleep", self._sleep)
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now)
+        monkeypatch.setattr(random, "uniform", lambda low, high: high)
+
+    async def _sleep(self, pause: float) -> None:
+        self.pauses.append(pause)
+        self.now += pause
+
+    async def _ask_once(self, request: bytes, left_sec: float) -> HttpReply:
+        self.left.append(left_sec)
+        answer = self.answers.pop(0)
+        if isinstance(answer, ClientError):
+            raise answer
+        status, retry_after = answer if isinstance(answer, tuple) else (answer, None)
+        return HttpReply(status, b"{}", retry_after, 0.0)
+
+    async def call(self, deadline_sec: float = 60.0, **how: Any) -> tuple[int, int]:
+        reply, unknown = await self.transport.call("POST", "/", deadline_sec=deadline_sec, **how)
+        return reply.status, unknown
+
+
+def lost(is_outcome_unknown: bool = True) -> TransportError:
+    return TransportError("x", is_outcome_unknown=is_outcome_unknown)
+
+
+async def test_a_call_is_repeated_with_longer_pauses_until_it_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = Tries(monkeypatch, lost(), lost(False), 500, 299)
+    assert await tries.call() == (299, 1)
+    assert tries.pauses == [1.0, 2.0, 4.0]
+    assert tries.left == [60.0, 59.0, 57.0, 53.0]
+
+
+@pytest.mark.parametrize("status", [200, 204, 299])
+async def test_only_a_2xx_is_an_answer(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    assert await Tries(monkeypatch, status).call() == (status, 0)
+
+
+@pytest.mark.parametrize("status", [199, 300, 404, 409])
+async def test_a_refusal_is_raised_at_once(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    tries = Tries(monkeypatch, status)
+    with pytest.raises(ApiError) as refused:
+        await tries.call()
+    assert (refused.value.status, refused.value.unknown_tries) == (status, 0)
+    assert tries.pauses == []
+
+
+async def test_a_refusal_after_a_lost_answer_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ApiError) as refused:
+        await Tries(monkeypatch, lost(), lost(), 409).call()
+    assert refused.value.unknown_tries == 2
+
+
+async def test_an_outcome_once_unknown_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TransportError) as failed:
+        await Tries(monkeypatch, lost(), lost(False)).call(tries=2)
+    assert (failed.value.is_outcome_unknown, failed.value.unknown_tries) == (True, 1)
+    with pytest.raises(TransportError) as failed:
+        await Tries(monkeypatch, lost(False), lost(False)).call(tries=2)
+    assert (failed.value.is_outcome_unknown, failed.value.unknown_tries) == (False, 0)
+
+
+async def test_a_call_that_must_not_be_made_twice_is_not_after_a_lost_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = Tries(monkeypatch, lost(False), (503, "3"), lost(), 200)
+    with pytest.raises(TransportError):
+        await tries.call(is_repeatable=False)
+    assert tries.pauses == [1.0, 3.0]
+
+
+async def test_tries_are_bounded_by_the_call_or_by_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = Tries(monkeypatch, *[lost()] * 9, tries=3)
+    with pytest.raises(TransportError):
+        await tries.call()
+    assert len(tries.left) == 3
+    tries = Tries(monkeypatch, *[lost()] * 9, tries=3)
+    with pytest.raises(TransportError):
+        await tries.call(tries=1)
+    assert len(tries.left) == 1
+
+
+@pytest.mark.parametrize(
+    ("left_sec", "asked_sec", "pause"),
+    [
+        (10.0, None, 1.0),  # ours
+        (0.8, None, 0.6),  # ours, cut short
+        (1.0, None, 0.75),
+        (10.0, 4.0, 4.0),
+        (4.0, 4.0, None),  # the server said when: not sooner
+        (4.01, 4.0, None),
+        (4.5, 4.0, 4.0),
+        (0.9, 0.8, 0.8),
+        (0.04, None, None),
+        (0.08, None, 0.06),
+        (2.02, 2.0, 2.0),
+        (0.0, None, None),
+        (-1.0, None, None),
+    ],
+)
+async def test_a_pause_of_our_own_is_cut_short_before_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+    left_sec: float,
+    asked_sec: float | None,
+    pause: float | None,
+) -> None:
+    tries = Tries(monkeypatch)
+    failure = lost() if asked_sec is None else from_answer(503, b"", asked_sec)
+    found = tries.transport._pause_within(failure, 1, left_sec)
+    assert found == (pause if pause is None else pytest.approx(pause))
+
+
+class FakeConnection:
+    def __init__(self, idle_since: float = 0.0, is_open: bool = True) -> None:
+        self.idle_since = idle_since
+        self.is_open = is_open
+        self.asked: list[float] = []
+
+    def close(self) -> None:
+        self.is_open = False
+
+    async def ask(self, request: bytes, within_sec: float) -> HttpReply:
+        self.asked.append(within_sec)
+        return HttpReply(200, b"", None, 0.0)
+
+
+async def test_a_connection_is_used_again_while_it_is_open_and_not_idle_too_long() -> None:
+    one = Transport("http://h", idle_sec=4.0)
+    young, old, gone = FakeConnection(7.0), FakeConnection(6.0), FakeConnection(9.0, False)
+    one._idle = [young, old, gone]  # type: ignore[list-item]
+    assert one._find_idle(10.0) is young
+    assert not old.is_open  # idle for exactly four seconds: the server may be closing it
+    assert one._find_idle(10.0) is None
+
+
+async def test_a_free_connection_is_kept_and_a_closed_client_keeps_none() -> None:
+    one = Transport("http://h")
+    there = FakeConnection(asyncio.get_running_loop().time())
+    one._idle = [there]  # type: ignore[list-item]
+    assert (await one._ask_once(b"", 3.0)).status == 200
+    assert one._idle == [there]
+    assert 2.0 < there.asked[0] <= 3.0
+    assert (await one._ask_once(b"", 0.5)).status == 200
+    assert there.asked[1] <= 0.5
+    with pytest.raises(DeadlineError) as late:
+        await one._ask_once(b"", 0.0)
+    assert not late.value.is_outcome_unknown
+    await one.close()
+    assert not there.is_open
+    assert one._idle == []
+    with pytest.raises(TransportError) as closed:
+        await one._ask_once(b"", 3.0)
+    assert (closed.value.is_permanent, closed.value.is_outcome_unknown) == (True, False)
+
+
+async def test_a_connection_that_closed_with_its_answer_is_not_kept() -> None:
+    one = Transport("http://h")
+
+    class Closes(FakeConnection):
+        has_closed = False
+
+        def close(self) -> None:
+            self.has_closed = True
+            super().close()
+
+        async def ask(self, request: bytes, within_sec: float) -> HttpReply:
+            self.is_open = is_left_open
+            if is_left_open:
+                await one.close()
+            return await super().ask(request, within_sec)
+
+    for is_left_open in (False, True):
+        there = Closes(asyncio.get_running_loop().time())
+        one._idle = [there]  # type: ignore[list-item]
+        await one._ask_once(b"", 3.0)
+        assert (one._idle, there.has_closed) == ([], True)
+
+
+async def test_a_new_connection_is_waited_for_as_long_as_both_limits_allow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Transport("http://h", connect_sec=2.0)
+    waits: list[float] = []
+
+    async def connect(within_sec: float) -> Any:
+        waits.append(within_sec)
+        return FakeConnection()
+
+    monkeypatch.setattr(one, "_connect", connect)
+    for left_sec in (9.0, 1.0):
+        await one._ask_once(b"", left_sec)
+        one._idle.clear()
+    assert waits[0] == 2.0
+    assert 0.5 < waits[1] <= 1.0
+
+
+async def test_what_cannot_be_reached_is_known_not_to_have_acted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Transport("http://127.0.0.1:9")
+    loop = asyncio.get_running_loop()
+    raised: list[Exception] = [OSError("no"), ssl.SSLCertVerificationError("bad"), TimeoutError()]
+
+    async def refuse(*_: Any, **how: Any) -> Any:
+        assert (how["ssl"], how["server_hostname"]) == (None, None)
+        raise raised.pop(0)
+
+    monkeypatch.setattr(loop, "create_connection", refuse)
+    for is_permanent in (False, True, False):
+        with pytest.raises(TransportError) as failed:
+            await one._connect(1.0)
+        assert not failed.value.is_outcome_unknown
+        assert failed.value.is_permanent is is_permanent
+
+
+async def test_a_call_waits_for_a_free_connection_as_long_as_it_may() -> None:
+    one = Transport("http://h", max_connections=1)
+    ends = asyncio.Event()
+
+    class Slow(FakeConnection):
+        async def ask(self, request: bytes, within_sec: float) -> HttpReply:
+            await ends.wait()
+            return await super().ask(request, within_sec)
+
+    slow = Slow(asyncio.get_running_loop().time())
+    one._idle = [slow]  # type: ignore[list-item]
+    first = asyncio.create_task(one._ask_once(b"", 30.0))
+    await asyncio.sleep(0)
+    with pytest.raises(DeadlineError) as late:
+        await one._ask_once(b"", 0.01)
+    assert not late.value.is_outcome_unknown
+    second = asyncio.create_task(one._ask_once(b"", 30.0))
+    await asyncio.sleep(0)
+    ends.set()
+    await asyncio.gather(first, second)
+    assert len(slow.asked) == 2
