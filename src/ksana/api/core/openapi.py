@@ -150,7 +150,7 @@ def _responses(route: Route, schemas: Schemas) -> dict[str, Any]:
                 for media_type in (route.media_types if status < 300 else (_JSON,))
             }
     error = {_JSON: {"schema": schemas.of(Error)}}
-    expected = {400, 403, 404, 405, 413, 429, 500, 503}
+    expected = {400, 403, 404, 405, 413, 429, 431, 500, 503}
     expected |= {401} if route.scope else set()
     expected |= {409, 415} if route.body is not None else set()
     for status in sorted(expected - set(route.answers)):
