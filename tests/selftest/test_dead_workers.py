@@ -43,13 +43,14 @@ def test_a_run_goes_on_without_the_test_that_killed_its_worker(
 ) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_some.py").write_text(TESTS.format(deadly=deadly, deadly_beside=deadly_beside))
-    options = "-q -n 2 -p no:cacheprovider -p no:faulthandler --rootdir"
+    options = "-q -n 2 -p xdist -p no:cacheprovider -p no:faulthandler --rootdir"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options.split(), str(tmp_path), str(tmp_path)],
-        env=clean_environment() | {"PYTHONPATH": str(ROOT)},
+        env=clean_environment()
+        | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # a quick start
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     killed = len(deadly) + len(deadly_beside)
     assert re.search(rf"\b{killed} failed, {16 - killed} passed\b", done.stdout), done.stdout
