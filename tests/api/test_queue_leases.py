@@ -204,6 +204,35 @@ async def test_a_claim_with_leases_takes_what_fits_and_leaves_the_rest_queued(
     ]
 
 
+@pytest.mark.spec("Q16", "X8")
+@pytest.mark.parametrize(
+    "body", [{"limit": 4, "ahead": 5, "lease": True}, {"limit": 4, "ahead": 1}]
+)
+async def test_jobs_to_be_begun_later_are_some_of_those_leased(
+    queue: Ground, body: dict[str, Any]
+) -> None:
+    refused = await queue.post("/jobs/claim", 400, worker_id="w1", **body)
+    assert (refused["code"], refused["field"]) == ("INVALID_ARGUMENT", "ahead")
+    assert "0 to 'limit', with 'lease': true" in refused["message"]
+
+
+@pytest.mark.spec("Q11", "Q16")
+async def test_a_job_taken_ahead_is_given_back_as_it_was(queue: Ground) -> None:
+    for _ in range(3):
+        await queue.submit(max_attempts=2)
+    answer = await queue.post("/jobs/claim", 200, worker_id="w1", limit=3, ahead=2, lease=True)
+    assert [job["state"] for job in answer["jobs"]] == ["RUNNING"] * 3
+    lease = answer["leases"][2]
+    body = {"worker_id": "w1", "status": "RETURNED"}
+    released = await queue.post(f"/lease/{lease['lease_id']}/release", 200, **body)
+    job = released["job"]
+    assert (job["state"], job["attempts"], released["result"]) == ("QUEUED", 0, None)
+    assert await queue.used() == 20
+    again = await queue.claim(worker_id="w2")
+    assert again is not None
+    assert again["job_id"] == job["job_id"]
+
+
 @pytest.mark.spec("Q16")
 async def test_behind_a_job_that_does_not_fit_a_smaller_one_is_found(queue: Ground) -> None:
     await queue.running(cost_units=60)

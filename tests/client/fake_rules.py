@@ -119,7 +119,10 @@ class FakeRules:
             and job["addon_id"] == body["addon_id"]
             and (types is None or job["job_type"] in types)
         )
-        return list(itertools.islice(ready, max(0, room)))
+        found = list(itertools.islice(ready, max(0, room)))
+        at_once = body["limit"] - body.get("ahead", 0)
+        has_spare = (job["attempts"] + 1 < job["max_attempts"] for job in found[at_once:])
+        return found[: at_once + len(list(itertools.takewhile(bool, has_spare)))]
 
     def _take(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         found = self._eligible(body)
@@ -182,12 +185,16 @@ class FakeRules:
             return {
                 "lease": self.leases[lease_id],
                 "job": job,
-                "result": self.results[job["job_id"]],
+                "result": self.results.get(job["job_id"]),
             }
         lease, job = self._active(lease_id, body)
         if "poison" in str(body.get("result_data")):
             raise Refused(400, "INVALID_ARGUMENT", field="result_data")
         lease["state"] = "RELEASED"
+        if body["status"] == "RETURNED":
+            job |= {"state": "QUEUED", "attempts": job["attempts"] - 1}
+            self.releases[lease_id] = told
+            return {"lease": lease, "job": job, "result": None}
         job["state"] = FINAL[body["status"]]
         is_final = self.has_tokens and body.get("retry") is False
         if body["status"] == "FAILED" and job["attempts"] < job["max_attempts"] and not is_final:

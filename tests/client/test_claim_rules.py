@@ -10,7 +10,8 @@ import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
-from ksana.client.claims import LEAST_HALF, Claims
+from ksana.client import pace
+from ksana.client.claims import Claims, _Asked
 from ksana.client.errors import ClientError, TransportError, from_body
 from ksana.client.queue import MAX_CLAIM
 from ksana.client.shapes import Job
@@ -61,7 +62,7 @@ class FakeWorker:
         self.client = Server()
         self.concurrency = concurrency
         self.addon_id, self.worker_id = "a", "w"
-        self.wait_sec, self.ttl_sec = 5.0, 30
+        self.wait_sec, self.ttl_sec, self.ahead = 5.0, 30, pace.MOST
         self.handlers = {"t": None}
         self.max_cost_units, self.capabilities = 3, {"gpu": True}
         self.is_stopping = False
@@ -72,7 +73,10 @@ class FakeWorker:
         self.jobs: Any = SimpleNamespace(
             has_room=asyncio.Event(),
             held=self.held,
+            waiting=[],
+            begun=0,
             count_free_slots=lambda: self.free,
+            count_room=lambda ahead: self.free + ahead,
             begin=lambda job, at: self.begun.append((job.job_id, at)),
         )
 
@@ -97,7 +101,7 @@ async def test_a_claim_says_what_the_worker_takes_and_begins_from_when_it_left(
     claims, worker, server = make(clock)
     server.claims = [[job("a"), job("b")]]
     claims._asked = 5
-    assert await claims._claim(5, 2.0) == 2
+    assert await claims._claim(_Asked(5, 0, 500), 2.0) == 2
     assert server.asked == [
         {
             "addon_id": "a",
@@ -105,6 +109,7 @@ async def test_a_claim_says_what_the_worker_takes_and_begins_from_when_it_left(
             "limit": 5,
             "wait_sec": 2.0,
             "lease": True,
+            "ahead": 0,
             "ttl_sec": 30,
             "accept_job_types": ["t"],
             "max_cost_units": 3,
@@ -118,41 +123,111 @@ async def test_a_claim_says_what_the_worker_takes_and_begins_from_when_it_left(
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "limit", "found", "is_deep"),
+    ("limit", "ahead", "found", "is_deep", "may_ask"),
     [
-        (2 * LEAST_HALF, LEAST_HALF, LEAST_HALF, True),
-        (2 * LEAST_HALF, LEAST_HALF, LEAST_HALF - 1, False),
-        (2 * LEAST_HALF, LEAST_HALF - 1, LEAST_HALF - 1, False),
-        (2 * LEAST_HALF - 2, LEAST_HALF, LEAST_HALF, False),  # too few slots for two
-        (2 * LEAST_HALF, 2 * LEAST_HALF, 2 * LEAST_HALF, True),
+        (5, 0, 5, True, True),
+        (5, 0, 4, False, True),
+        (1, 0, 0, False, True),
+        (5, 2, 5, True, True),
+        (5, 2, 4, True, False),  # all that is begun at once
+        (5, 2, 3, True, False),
+        (5, 2, 2, False, False),
+        (5, 5, 1, True, False),
+        (5, 5, 0, False, False),
     ],
 )
-async def test_jobs_abound_while_claims_come_back_full(
-    clock: VirtualClock, concurrency: int, limit: int, found: int, is_deep: bool
+async def test_jobs_abound_while_all_come_that_can_be_begun(
+    clock: VirtualClock, limit: int, ahead: int, found: int, is_deep: bool, may_ask: bool
 ) -> None:
-    claims, _, server = make(clock, concurrency)
+    claims, worker, server = make(clock)
     if not is_deep:
         claims._is_deep.set()
     server.claims = [[job(str(at)) for at in range(found)]]
-    await claims._claim(limit, 0.0)
+    await claims._claim(_Asked(limit, ahead, 500), 0.0)
     assert claims._is_deep.is_set() is is_deep
+    # Those that cannot be taken ahead now are not asked for again and again.
+    for later, asks in ((SECOND - 1, may_ask), (SECOND, True)):
+        claims._pace._rate = 1.0
+        worker.clock._move_to(100 * SECOND + later)
+        assert bool(claims._pace.count_ahead(0, worker.clock.monotonic())) is asks
 
 
 async def test_a_claim_asks_for_all_that_is_free_or_half_while_jobs_abound(
     clock: VirtualClock,
 ) -> None:
     claims, worker, _ = make(clock, 450)
-    assert claims._count_room() == 450
+    assert claims._plan() == (450, 0, MAX_CLAIM)
     claims._asked = 400
-    assert claims._count_room() == 50
+    assert claims._plan() == (50, 0, MAX_CLAIM)
     claims._asked = 0
     claims._is_deep.set()
-    assert claims._count_room() == 225
+    assert claims._plan() == (225, 0, 225)
     claims, worker, _ = make(clock, 5 * MAX_CLAIM)
-    assert claims._count_room() == MAX_CLAIM
-    assert claims._half == MAX_CLAIM
+    assert claims._plan() == (MAX_CLAIM, 0, MAX_CLAIM)
     worker.free = 3
-    assert claims._count_room() == 3
+    assert claims._plan() == (3, 0, MAX_CLAIM)
+
+
+async def test_while_jobs_abound_as_many_are_taken_ahead_as_are_begun_in_a_moment(
+    clock: VirtualClock,
+) -> None:
+    claims, worker, _ = make(clock, 10)
+    claims._is_deep.set()
+    worker.jobs.begun = 400
+    worker.clock._move_to(200 * SECOND)  # 4 a second
+    assert claims._plan() == (5, 0, 5)
+    worker.jobs.begun += 1_000
+    worker.clock._move_to(201 * SECOND)  # (4 + 1,000) / 2 a second: 50 in a tenth of it
+    assert claims._plan() == (30, 20, 30)
+    claims._asked = 30
+    assert claims._plan() == (30, 30, 30)
+    claims._asked, worker.free = 0, 0
+    assert claims._plan() == (30, 30, 30)
+    worker.jobs.begun += 1_000_000
+    worker.clock._move_to(202 * SECOND)
+    assert claims._plan() == (205, 205, 205)
+    claims._is_deep.clear()
+    assert claims._plan().limit == 0
+
+
+async def test_nothing_is_waited_for_that_is_begun_later(clock: VirtualClock) -> None:
+    claims, _, server = make(clock, 10)
+    claims._is_deep.set()
+    claims._pace._rate = 1.0
+    server.claims = [[], from_body(403, {"code": "FORBIDDEN"})]
+    with pytest.raises(ClientError, match="FORBIDDEN"):
+        await claims._claim_on(burst=False)
+    assert [(one["ahead"], one["wait_sec"]) for one in server.asked] == [(195, 0.0), (0, 5.0)]
+
+
+async def test_a_little_room_is_no_reason_for_a_claim_while_jobs_wait_for_slots(
+    clock: VirtualClock,
+) -> None:
+    claims, worker, server = make(clock, 10)
+    worker.jobs.waiting = [object()]
+    worker.free = 4
+    claiming = asyncio.create_task(claims._claim_on(burst=False))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert server.asked == []
+    worker.jobs.waiting = []
+    server.claims = [from_body(403, {"code": "FORBIDDEN"})]
+    worker.jobs.has_room.set()
+    with pytest.raises(ClientError, match="FORBIDDEN"):
+        await asyncio.wait_for(claiming, 5)
+    assert [one["limit"] for one in server.asked] == [4]
+
+
+async def test_an_older_server_is_asked_without_ahead(clock: VirtualClock) -> None:
+    claims, _, server = make(clock)
+    unknown = from_body(400, {"code": "INVALID_ARGUMENT", "field": "ahead"})
+    server.claims = [unknown, unknown]
+    claims._pace._rate = 1.0
+    assert claims._pace.count_ahead(0, 100 * SECOND) == pace.MOST
+    assert await claims._claim(_Asked(5, 2, 500), 0.0) == 0
+    assert claims._pace.count_ahead(0, 10_000 * SECOND) == 0
+    with pytest.raises(ClientError, match="INVALID_ARGUMENT"):
+        await claims._claim(_Asked(5, 0, 500), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +261,7 @@ async def test_a_server_that_does_not_wait_is_not_asked_at_once_again(
     monkeypatch.setattr(claims._recovery, "pause", pause)
     monkeypatch.setattr(server, "claim", claim)
     for _ in range(2):
-        await claims._claim(1, wait_sec)
+        await claims._claim(_Asked(1, 0, 500), wait_sec)
     assert len(paused) == pauses
     assert claims._early_empties == pauses
 

@@ -277,3 +277,38 @@ async def test_a_job_that_its_handler_gives_up_is_failed_and_counted_so(served: 
     query = {"metric": "jobs_failed", "bucket": "1h", "range": "1h"}
     points = served.get("/api/scheduler/stats/timeseries", params=query).json()["points"]
     assert sum(point["value"] or 0 for point in points) == 3
+
+
+@pytest.mark.spec("Q11", "Q16")
+async def test_jobs_taken_ahead_come_back_when_jobs_turn_slow_and_at_a_stop(
+    served: Program,
+) -> None:
+    """The first are over at once, so that many are taken ahead; then one blocks every slot."""
+    ids = await submit(served.url(), 1500, max_attempts=2)
+    worker = Worker(served.url(), "shop", concurrency=4)
+    goes_on, blocked = asyncio.Event(), asyncio.Event()
+    begun: list[str] = []
+
+    @worker.job("work")
+    async def work(ctx: JobContext) -> None:
+        begun.append(ctx.job.job_id)
+        if len(begun) > 400:
+            blocked.set()
+            await goes_on.wait()
+
+    async with at_work(worker):
+        await asyncio.wait_for(blocked.wait(), 30)
+        await asyncio.to_thread(
+            wait_for,
+            lambda: worker.stats.returned > 0 and not worker.jobs.waiting,
+            "what waits for a slot goes back",
+            within_s=20,
+        )
+        assert worker.running == 4
+        goes_on.set()
+        await asyncio.to_thread(wait_for, lambda: len(begun) > 700, "the rest goes on", within_s=30)
+    async with QueueClient(served.url()) as client:
+        jobs = [job async for job in client.list_jobs(addon_id="shop", page_size=500)]
+    assert {job.job_id for job in jobs} == set(ids)
+    assert {(job.state, job.attempts) for job in jobs} <= {("DONE", 1), ("QUEUED", 0)}
+    assert sum(job.state == "DONE" for job in jobs) == len(begun) == len(set(begun))

@@ -1,5 +1,7 @@
 """Admission and the other rules of the queue, without a store."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,8 +10,10 @@ from ksana.base.instant import SECOND
 from ksana.domain.histogram import bucket_of, bucket_seconds, pack, quantile
 from ksana.domain.lifecycle import JOB
 from ksana.domain.queue.admission import (
+    AHEAD_BYTES,
     AdmissionRequest,
     Capacity,
+    choose_ahead,
     find_denial,
     may_reserve,
     retry_after_us,
@@ -17,8 +21,9 @@ from ksana.domain.queue.admission import (
 from ksana.domain.queue.attempt_ends import backoff_us
 from ksana.domain.queue.changes import can_report
 from ksana.domain.queue.classes import Wants, accepts, class_of, needs_of
-from ksana.domain.queue.jobs import release_digest
+from ksana.domain.queue.jobs import ReadyJob, release_digest
 from ksana.domain.queue.turns import next_turn
+from tests.unit.queue_rows import a_ready_job
 
 NOW = 1_767_225_600_000_000
 
@@ -178,3 +183,31 @@ def test_a_quantile_lies_within_a_bucket_of_the_true_one(spans: list[float]) -> 
         or true <= 0.001
     )
     assert quantile(pack({}), 0.95) is None
+
+
+def ahead_of(jobs: list[ReadyJob], at_once: int, total: int = 1_000, used: int = 0) -> list[int]:
+    capacity = Capacity(total, used, 0, 0, None, 0, 0)
+    return [job.seq for job in choose_ahead(jobs, at_once, capacity)]
+
+
+@pytest.mark.spec("Q16")
+def test_what_is_begun_later_has_an_attempt_to_spare_and_leaves_others_half() -> None:
+    def job(seq: int, **members: Any) -> ReadyJob:
+        spare = {"cost_units": 1, "attempts": 0, "max_attempts": 2, "payload_json": "{}"}
+        return a_ready_job(seq=seq, **{**spare, **members})
+
+    jobs = [job(seq) for seq in range(6)]
+    assert ahead_of(jobs, 6) == ahead_of(jobs, 9) == ahead_of(jobs, 0) == [0, 1, 2, 3, 4, 5]
+    assert ahead_of(jobs, 0, total=6) == [0, 1, 2]
+    assert ahead_of(jobs, 2, total=9) == [0, 1, 2, 3]
+    assert ahead_of(jobs, 2, total=9, used=4) == [0, 1]
+    assert ahead_of(jobs, 4, total=6) == [0, 1, 2, 3]  # what is begun at once is not its concern
+    last = job(2, attempts=1)
+    assert ahead_of([*jobs[:2], last, *jobs[3:]], 1) == [0, 1]
+    assert ahead_of([*jobs[:2], last, *jobs[3:]], 3) == [0, 1, 2, 3, 4, 5]
+    assert ahead_of([job(0), job(1, attempts=8, max_attempts=10), job(2)], 0) == [0, 1, 2]
+    large = job(2, payload_json="x" * AHEAD_BYTES)
+    assert ahead_of([*jobs[:2], large, *jobs[3:]], 1) == [0, 1]
+    assert ahead_of([large, *jobs[3:]], 0) == [2]
+    assert ahead_of([*jobs[:2], job(2, cost_units=499)], 0) == [0, 1]
+    assert ahead_of([*jobs[:2], job(2, cost_units=498)], 0) == [0, 1, 2]

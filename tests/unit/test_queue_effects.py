@@ -193,6 +193,7 @@ def test_a_job_after_its_cancel_and_after_the_end_of_its_attempt() -> None:
         "claimed_by": None,
         "claim_token": 0,
         "lease_id": None,
+        "attempts": 2,
         "next_retry_at": NOW + 5,
         "due_at": NOW + 5,
         "error_text": "e",

@@ -281,10 +281,24 @@ def test_an_attempt_that_ends_frees_its_units_and_says_how() -> None:
         events=events.requeued(released, "RELEASED", "FAILED", 2, 5, 5, "e"),
         position=changes.SCHEDULED,
         due_at=NOW + 5,
+        attempts=2,
         turn=0,
         next_retry_at=NOW + 5,
         **common,
     )
+
+
+@pytest.mark.spec("Q11")
+def test_a_job_that_was_not_begun_goes_back_to_the_front_and_keeps_its_attempt() -> None:
+    released = events.released("l", "j", "RETURNED")
+    returned = Release("l", "RETURNED")
+    decision = after_release(a_lease(attempts=5), "RETURNED")
+    assert decision == EndDecision("QUEUED", 0)
+    change = end_attempt(a_lease(), decision, returned, "d", NOW, Turns(Numbers(6, 9)))
+    assert (change.attempts, change.position, change.turn) == (1, changes.READY, 6)
+    assert change.events == events.requeued(released, "RELEASED", "RETURNED", 1, 5, 0, None)
+    canceled = after_release(a_lease(cancel_requested=1), "RETURNED")
+    assert canceled == EndDecision("CANCELED")
 
 
 @pytest.mark.spec("Q8")
@@ -306,6 +320,7 @@ def test_a_lease_that_ran_out_gives_its_job_back_to_the_front() -> None:
         lease_end="EXPIRED",
         error=error,
         due_at=NOW,
+        attempts=2,
         turn=6,
     )
 

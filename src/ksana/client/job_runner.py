@@ -1,24 +1,29 @@
-"""The queue jobs a worker holds: each is run by its handler, its result goes to the releases."""
+"""The queue jobs a worker holds: each is run by its handler, its result goes to the releases. Those
+that were taken ahead wait for a slot, for a moment only: then they are given back."""
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 
 from ksana.base.clock import Clock
-from ksana.base.instant import Micros
+from ksana.base.instant import SECOND, Micros
 from ksana.client import held_lease
 from ksana.client.context import JobContext
 from ksana.client.errors import ApiError
 from ksana.client.handlers import HandlerOutcome, Registered
 from ksana.client.heartbeats import Heartbeats
-from ksana.client.lease_runner import LeaseRunner, tell_lost
+from ksana.client.lease_runner import MAX_UNSETTLED, LeaseRunner, tell_lost
 from ksana.client.leased_job import LeasedJob
 from ksana.client.queue import QueueClient
 from ksana.client.releases import Releases
 from ksana.client.shapes import Job, ReleaseItem
 from ksana.client.stats import WorkerStats
 from ksana.client.transport import CallBackoff
+
+WAITING_SEC = 1.0
+"""A job that found no slot for so long is given back: jobs have become slower than they were."""
 
 log = logging.getLogger("ksana.client")
 
@@ -46,6 +51,12 @@ class JobRunner(LeaseRunner[LeasedJob]):
         self._on_lost = on_lost
         self._releases = Releases(client, self.settle, backoff)
         self._heartbeats: Heartbeats
+        self.begun = 0
+        """Handlers started so far."""
+        self.waiting: deque[LeasedJob] = deque()
+        """Taken ahead: leased, and not begun for want of a slot."""
+        self._watch: asyncio.TimerHandle | None = None
+        """Looks whether they wait too long, while there are any."""
 
     @property
     def results(self) -> Releases:
@@ -71,6 +82,58 @@ class JobRunner(LeaseRunner[LeasedJob]):
         registered = self._handlers.get(job.job_type)
         held.is_async = registered is not None and registered.is_async
         self._stats.claimed += 1
+        if self.running < self._concurrency:
+            self._start(held)
+            return
+        self.held[held.key] = held
+        self.waiting.append(held)
+        if self._watch is None:
+            self._watch = self._loop.call_later(WAITING_SEC, self._give_back_stale)
+
+    def count_room(self, ahead: int) -> int:
+        """How many jobs may be taken now, so many of them ahead."""
+        room = self._concurrency + ahead - self.running - len(self.waiting)
+        return min(room, MAX_UNSETTLED - len(self.results))
+
+    def give_back(self) -> None:
+        while self.waiting:
+            self._return(self.waiting.popleft())
+
+    def _give_back_stale(self) -> None:
+        """Give back what has waited too long; what came later is looked at later."""
+        self._watch = None
+        since = self._clock.monotonic() - int(WAITING_SEC * SECOND)
+        while self.waiting and self.waiting[0].taken_at <= since:
+            self._return(self.waiting.popleft())
+        if self.waiting:
+            left = (self.waiting[0].taken_at - since) / SECOND
+            self._watch = self._loop.call_later(left, self._give_back_stale)
+
+    def _return(self, held: LeasedJob) -> None:
+        """A job that was not begun goes back, unless it is ours no longer."""
+        if held.phase is held_lease.LOST:
+            self.held.pop(held.key, None)
+        else:
+            held.phase = held_lease.FINISHED
+            self._send(held, HandlerOutcome(status="RETURNED"))
+
+    def _begin_waiting(self) -> None:
+        """A slot is free: begin the next job, or end it where it is not to be begun any more."""
+        while self.waiting and self.running < self._concurrency:
+            held = self.waiting.popleft()
+            reason = held.cancelled.reason
+            if held.cause is held_lease.BY_CANCEL and held.phase is held_lease.RUNNING:
+                held.phase = held_lease.FINISHED
+                self._send(held, HandlerOutcome(status="CANCELED", error=reason))
+            elif held.cancelled.is_set() or self._clock.monotonic() >= held.fence_at:
+                # The thread that renews may have found it lost and not been heard here yet.
+                self._lose(held, reason or "its own lease time has passed")
+                self.held.pop(held.key, None)
+            else:
+                self._start(held)
+
+    def _start(self, held: LeasedJob) -> None:
+        self.begun += 1
         self._hold(held, self._run_job)
 
     async def _run_job(self, held: LeasedJob) -> None:
@@ -94,6 +157,7 @@ class JobRunner(LeaseRunner[LeasedJob]):
             outcome = self._classify_interrupted(held, outcome)
         if self._may_send(held):
             self._send(held, outcome)
+        self._begin_waiting()
 
     def _classify_interrupted(self, held: LeasedJob, outcome: HandlerOutcome) -> HandlerOutcome:
         """A handler that gave up although nobody cancelled its job: the attempt failed and may be
@@ -146,6 +210,8 @@ class JobRunner(LeaseRunner[LeasedJob]):
         if refusal is not None:
             held.phase = held_lease.LOST
             self.report_lost(held, str(refusal))
+        elif item.status == "RETURNED":
+            stats.returned += 1
         elif item.status == "SUCCEEDED":
             stats.succeeded += 1
         elif item.status == "FAILED":
@@ -158,6 +224,9 @@ class JobRunner(LeaseRunner[LeasedJob]):
             self.has_room.set()
 
     def report_lost(self, held: LeasedJob, reason: str) -> None:
+        if held.task is None:  # not begun: nothing is lost with it
+            log.info("job %s: taken ahead, and the lease is lost: %s", held.job_id, reason)
+            return
         self._stats.lost += 1
         tell_lost(self._on_lost, held.job, reason)
 

@@ -64,6 +64,9 @@ class LeaseRunner(ABC, Generic[H]):
         """How many jobs may be taken now."""
         return min(self._concurrency - self.running, MAX_UNSETTLED - len(self.results))
 
+    def give_back(self) -> None:
+        """Send back what is held and not begun. Here all is begun as it comes."""
+
     async def drain(self, within_sec: float) -> int:
         """Send the results that wait; count those the server has not answered for in time."""
         if await self.results.drain(within_sec):

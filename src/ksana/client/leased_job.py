@@ -8,12 +8,22 @@ from ksana.client.shapes import Job
 class LeasedJob(HeldLease):
     """A job of the queue under its lease, with what its handler reported."""
 
-    __slots__ = ("job", "lease_id", "lease_token", "message", "progress", "reported", "sent")
+    __slots__ = (
+        "job",
+        "lease_id",
+        "lease_token",
+        "message",
+        "progress",
+        "reported",
+        "sent",
+        "taken_at",
+    )
 
     def __init__(self, job: Job, lease_id: str, sent_at: Micros, ttl_us: Micros) -> None:
         super().__init__(lease_id, job.job_id, sent_at, ttl_us)
         self.job = job
         self.lease_id = lease_id
+        self.taken_at = sent_at
         self.lease_token = job.lease_token
         self.progress: float | None = None
         self.message: str | None = None

@@ -154,9 +154,11 @@ class PullWorker(ABC, Generic[C]):
         connections."""
         assert self._loop is not None and self._renewals is not None
         self._stopping.set()
+        self.jobs.give_back()
         started_at = self._loop.time()
         await self._wait_within(lambda: [taking], started_at)
         taking.cancel()
+        self.jobs.give_back()
         await self._wait_within(lambda: self.jobs.tasks, started_at)
         await self.jobs.interrupt_all(FLUSH_SEC / 2)
         left = max(0.0, self._stop_grace_sec - (self._loop.time() - started_at))

@@ -90,6 +90,7 @@ class QueueClient(ApiClient):
         limit: int = 1,
         wait_sec: float = 0.0,
         lease: bool = False,
+        ahead: int = 0,
         ttl_sec: int | None = None,
         accept_job_types: Sequence[str] | None = None,
         max_cost_units: int | None = None,
@@ -97,18 +98,16 @@ class QueueClient(ApiClient):
         tries: int | None = None,
     ) -> list[shapes.Job]:
         """Claim up to `limit` jobs, waiting up to `wait_sec` for the first. With `lease` they come
-        RUNNING, each with its `lease_id`. A claim is never repeated after an unknown outcome: what
-        it took shows in `list_jobs`. `tries=1` makes it leave now or not at all, so that the caller
-        knows from when a lease counts."""
+        RUNNING, each with its `lease_id`; `ahead` says how many of them you begin later: only jobs
+        with an attempt to spare are handed out so. A claim is never repeated after an unknown
+        outcome: what it took shows in `list_jobs`. `tries=1` makes it leave now or not at all, so
+        that the caller knows from when a lease counts."""
         body: dict[str, Any] = {"addon_id": addon_id, "worker_id": worker_id, "limit": limit}
         if wait_sec:
             body["wait_sec"] = int(wait_sec) if wait_sec == int(wait_sec) else wait_sec
         if lease:
-            body["lease"] = True
-        if lease and limit > 1:
-            body["brief"] = True
-        if lease and ttl_sec is not None:
-            body["ttl_sec"] = ttl_sec
+            of_lease = {"brief": limit > 1 or None, "ttl_sec": ttl_sec, "ahead": ahead or None}
+            body |= {"lease": True, **wire.without_none(of_lease)}
         if accept_job_types is not None:
             body["accept_job_types"] = list(accept_job_types)
         if max_cost_units is not None:

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 PRIORITIES = ("LOW", "NORMAL", "HIGH", "URGENT")
-FINAL_STATUSES = ("SUCCEEDED", "FAILED", "CANCELED", "TIMEOUT")
 TERMINAL_STATES = frozenset({"DONE", "FAILED", "CANCELED", "TIMEOUT"})
 """States a job does not leave."""
 

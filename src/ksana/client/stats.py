@@ -12,6 +12,7 @@ class WorkerStats:
         "claimed",
         "failed",
         "lost",
+        "returned",
         "succeeded",
         "timed_out",
         "unsettled",
@@ -27,6 +28,8 @@ class WorkerStats:
         self.timed_out = 0
         self.lost = 0
         """Dropped because the lease was over or the server refused the result."""
+        self.returned = 0
+        """Taken ahead, not begun, and given back."""
         self.unsettled = 0
         """Results without an answer when the worker ended."""
 

@@ -18,6 +18,7 @@ from concurrent.futures import Executor
 from typing import Any, TypeVar
 
 from ksana.base.clock import Clock
+from ksana.client import pace
 from ksana.client.claims import Claims
 from ksana.client.handlers import Handler, Registered
 from ksana.client.heartbeats import Heartbeats
@@ -42,6 +43,7 @@ class Worker(PullWorker[QueueClient]):
         worker_id: str | None = None,
         *,
         concurrency: int = 10,
+        ahead: int = pace.MOST,
         ttl_sec: int = 15,
         wait_sec: float | None = None,
         capabilities: Mapping[str, bool] | None = None,
@@ -52,9 +54,10 @@ class Worker(PullWorker[QueueClient]):
         backoff: CallBackoff | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`worker_id` must be this process's alone. `ttl_sec` is the lease's time: after a crash a
-        job comes back that late. `grace_sec` is what a stop leaves to running handlers. `on_lost`
-        is called with each job whose result is dropped."""
+        """`worker_id` must be this process's alone. `ahead` is how many jobs it takes at most
+        before it has a slot for them, while many short ones wait; 0: none. `ttl_sec` is the lease's
+        time: after a crash a job comes back that late. `grace_sec` is what a stop leaves to running
+        handlers. `on_lost` is called with each job whose result is dropped."""
         super().__init__(
             addon_id,
             client,
@@ -68,7 +71,10 @@ class Worker(PullWorker[QueueClient]):
             backoff=backoff,
             clock=clock,
         )
+        if ahead < 0:
+            raise ValueError("ahead is 0 or more")
         self.addon_id = addon_id
+        self.ahead = ahead
         self.ttl_sec = ttl_sec
         self.capabilities = dict(capabilities or {})
         self.max_cost_units = max_cost_units

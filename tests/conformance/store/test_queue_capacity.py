@@ -11,7 +11,8 @@ from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants
 from ksana.engine.queue.leasing import recount
-from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
+from ksana.service.queue.claims import Claim, claim_jobs
+from ksana.service.queue.class_cache import JobClassCache
 from ksana.service.queue.leases import LeaseDenied, LeaseRequest, find_standing_denial
 from ksana.service.queue.releases import release_compactly
 from ksana.store.sql import SqlStore, open_store

@@ -15,7 +15,8 @@ from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.escrow import Draw
 from ksana.engine.queue.leasing import recount
-from ksana.service.queue.claims import Claim, Claimed, JobClassCache, claim_jobs
+from ksana.service.queue.claims import Claim, Claimed, claim_jobs
+from ksana.service.queue.class_cache import JobClassCache
 from ksana.service.queue.leases import LeaseDenied
 from ksana.service.queue.releases import release_compactly
 from ksana.service.queue.service import QueueService

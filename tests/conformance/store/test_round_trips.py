@@ -20,10 +20,10 @@ from ksana.engine.queue.job_writer import write_held
 from ksana.service.queue.claims import (
     Claim,
     Claimed,
-    JobClassCache,
     claim_jobs,
     claim_together,
 )
+from ksana.service.queue.class_cache import JobClassCache
 from ksana.service.queue.jobs import submit_jobs
 from ksana.service.queue.leases import Heartbeat, extend_leases
 from ksana.service.queue.releases import release_compactly, release_leases, release_together

@@ -75,6 +75,12 @@ class JobEndpoints:
                 (name, bool(value)) for name, value in (body.constraints_capabilities or {}).items()
             )
         )
+        if body.ahead and not (body.lease and body.ahead <= body.limit):
+            raise InvalidError(
+                f"'ahead': {body.ahead} of {body.limit} jobs cannot be begun later; "
+                "allowed: 0 to 'limit', with 'lease': true",
+                field="ahead",
+            )
         wants = Wants(
             addon_id=body.addon_id,
             job_types=frozenset(body.accept_job_types or ()),
@@ -87,6 +93,7 @@ class JobEndpoints:
             limit=body.limit,
             has_lease=body.lease,
             ttl_sec=float(body.ttl_sec),
+            ahead=body.ahead,
         )
         claimed = await self._service.claim(claim, round(body.wait_sec * SECOND), call.is_gone)
         if not claimed.taken:

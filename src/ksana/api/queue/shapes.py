@@ -26,7 +26,7 @@ State = Literal[
     "CANCELED",
     "TIMEOUT",
 ]
-Final = Literal["SUCCEEDED", "FAILED", "CANCELED", "TIMEOUT"]
+Final = Literal["SUCCEEDED", "FAILED", "CANCELED", "TIMEOUT", "RETURNED"]
 
 
 class ServerOwned(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -84,6 +84,8 @@ class ClaimBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     constraints_capabilities: dict[str, Any] | None = None
     wait_sec: Annotated[float, Meta(ge=0, le=30)] = 0
     lease: bool = False
+    ahead: Annotated[int, Meta(ge=0, le=500)] = 0
+    """How many of `limit` the worker begins later."""
     ttl_sec: Ttl = 30
     brief: bool = False
     """Leave out of each job what is null or as usual, and the leases besides their ids."""

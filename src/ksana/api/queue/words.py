@@ -90,6 +90,9 @@ WORDS: Final[Words] = {
     "result_data": anything("The result: any JSON.", {"path": "/1.jpg"}),
     "error": Word("Why it failed, in a line.", "no disk"),
     "metrics": anything("Whatever the worker measured: any JSON.", {"pixels": 262144}),
+    "ahead": Word(
+        "How many of `limit` are begun later; only jobs with an attempt to spare. Needs `lease`.", 0
+    ),
     "retry": Word("False: FAILED for good, whatever attempts are left.", True),
     "code": Word("Why not, for programs.", "CAPACITY_EXCEEDED"),
     "detail": Word("The same as `message`.", "this lease has run out"),

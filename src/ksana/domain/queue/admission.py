@@ -23,6 +23,9 @@ PATIENCE: Final[Micros] = 30 * SECOND
 """A ready job that has waited longer and still does not fit keeps its units too, when claims ask
 for leases at once."""
 
+AHEAD_BYTES: Final = 1 << 20
+"""Payloads of the jobs that one set of claims hands out to be begun later, together."""
+
 
 class Limits(msgspec.Struct, frozen=True):
     """The settings that admission and claims go by."""
@@ -156,6 +159,24 @@ def retry_after_us(now: Instant, soonest_expiry: Instant | None) -> Micros:
 def request_of(job: Job | ReadyJob) -> AdmissionRequest:
     """What a job asks for."""
     return AdmissionRequest(job.job_id, job.addon_id, job.cost_units, job.urgency)
+
+
+def choose_ahead(jobs: Sequence[ReadyJob], at_once: int, capacity: Capacity) -> Sequence[ReadyJob]:
+    """The next jobs, of those behind the first `at_once` only what may be handed out to be begun
+    later. A worker that is killed has used up an attempt of every job it held, so such a job must
+    have one to spare. It leaves others half of the units that are free, and large payloads wait."""
+    if len(jobs) <= at_once:
+        return jobs
+    chosen = list(jobs[:at_once])
+    units = (capacity.total - capacity.used) // 2 - sum([job.cost_units for job in chosen])
+    size = AHEAD_BYTES
+    for job in jobs[at_once:]:
+        units -= job.cost_units
+        size -= len(job.payload_json)
+        if units < 0 or size < 0 or job.attempts + 1 >= job.max_attempts:
+            break
+        chosen.append(job)
+    return chosen
 
 
 class Admission(msgspec.Struct, frozen=True):

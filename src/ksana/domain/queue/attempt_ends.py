@@ -30,6 +30,10 @@ _CANCELED: Final = EndDecision("CANCELED")
 _TIMEOUT: Final = EndDecision("TIMEOUT")
 _AGAIN: Final = EndDecision("QUEUED", 0)
 
+RETURNED: Final = "RETURNED"
+"""How a worker releases a job that it has not begun: it is queued again, and the attempt was
+none."""
+
 
 def backoff_us(attempts: int) -> Micros:
     """How long a failed job waits before its next attempt."""
@@ -41,6 +45,8 @@ def after_release(held: LeaseWithJob, status: str, may_retry: bool = True) -> En
     again, nor one whose worker says that another attempt would not help."""
     if held.cancel_requested or status == "CANCELED":
         return _CANCELED
+    if status == RETURNED:
+        return _AGAIN
     if status == "SUCCEEDED":
         return _DONE
     if status == "TIMEOUT":
@@ -124,6 +130,7 @@ def end_attempt(
             said.metrics_json,
         )
     due_at = now + delay_us
+    attempts = held.attempts - 1 if said.status == RETURNED else held.attempts
     why = "LEASE_EXPIRED" if digest is None else said.status
     return JobChange(
         move="requeue",
@@ -132,7 +139,7 @@ def end_attempt(
         old=held.job_state,
         new=state,
         events=events.requeued(
-            of_lease, lease_end, why, held.attempts, held.max_attempts, delay_us, error
+            of_lease, lease_end, why, attempts, held.max_attempts, delay_us, error
         ),
         position=SCHEDULED if delay_us else READY,
         cost_units=held.cost_units,
@@ -144,6 +151,7 @@ def end_attempt(
         error=error,
         metrics_json=said.metrics_json,
         due_at=due_at,
+        attempts=attempts,
         turn=0 if delay_us else turns.front(held.urgency),
         next_retry_at=due_at if delay_us else None,
     )

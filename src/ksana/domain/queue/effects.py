@@ -228,6 +228,7 @@ def ended_job(job: Job, change: JobChange, now: Instant) -> Job:
         claimed_by=None,
         claim_token=0,
         lease_id=None,
+        attempts=change.attempts,
         next_retry_at=change.next_retry_at,
         due_at=change.due_at,
         error_text=change.error,

@@ -2,32 +2,33 @@
 they ask is asked once for all who want the same, and the jobs are handed out in the order in which
 the claims came."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
 import msgspec
 
 from ksana.base.ids import new_ordered_uuids, new_tokens
-from ksana.base.instant import MINUTE, SECOND, Instant, Micros
+from ksana.base.instant import SECOND, Instant
 from ksana.domain.queue import changes, effects
-from ksana.domain.queue.admission import Admission, Capacity, Limits, admit_ready
+from ksana.domain.queue.admission import (
+    Admission,
+    Capacity,
+    Limits,
+    admit_ready,
+    choose_ahead,
+)
 from ksana.domain.queue.changes import JobChange
-from ksana.domain.queue.classes import JobClass, Wants, accepts
+from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.escrow import Standing, deal, draw, own_capacity, should_gather
 from ksana.domain.queue.jobs import Job, Lease, ReadyJob
 from ksana.engine.queue.job_writer import write_held
 from ksana.engine.queue.leasing import promote_due
 from ksana.ports.queue.tables import QueueTx
+from ksana.service.queue.class_cache import JobClassCache
 
 PROMOTE: Final = 500
 """Scheduled jobs a claim moves over before it takes; the sweep moves the rest."""
-
-FILTERS: Final = 512
-"""Filters whose classes are remembered."""
-
-KNOWN_FOR: Final[Micros] = 10 * MINUTE
-"""A worker that has not asked for so long is not counted on any more."""
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -40,6 +41,13 @@ class Claim(msgspec.Struct, frozen=True):
     ttl_sec: float = 30
     can_wait: bool = False
     """Whether it comes again if it gets nothing now."""
+    ahead: int = 0
+    """How many of `limit` the worker begins later."""
+
+    @property
+    def at_once(self) -> int:
+        """How many of `limit` the worker begins at once."""
+        return self.limit - self.ahead
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -75,67 +83,6 @@ SHORT: Final = Claimed(is_short=True)
 LATER: Final = Claimed(is_short=True, may_have_more=True)
 
 
-class _Filter:
-    """The classes that a filter accepts, of which state of the classes, when it was last asked
-    with, whether it found jobs then, and whether it got none of some for lack of units."""
-
-    __slots__ = ("class_ids", "has_found", "is_short", "mark", "seen_at")
-
-    def __init__(self, class_ids: tuple[int, ...], mark: tuple[int, int]) -> None:
-        self.class_ids = class_ids
-        self.mark = mark
-        self.seen_at: Instant = 0
-        self.has_found = False
-        self.is_short = False
-
-
-class JobClassCache:
-    """Every class, remembered until one is added, and which of them a filter accepts. Shared by the
-    writers of a process."""
-
-    def __init__(self) -> None:
-        self._mark: tuple[int, int] = (-1, 0)
-        self.classes: tuple[JobClass, ...] = ()
-        self._filters: dict[Wants, _Filter] = {}
-        self.committed: set[int] = set()
-        """Classes known to be in the store for good."""
-
-    def filters_since(self, since: Instant) -> list[Wants]:
-        """The filters that claims on this instance came with, up to so many."""
-        return [wants for wants, one in list(self._filters.items()) if one.seen_at >= since]
-
-    def choose(self, tx: QueueTx, wants: Wants, mark: tuple[int, int]) -> tuple[int, ...]:
-        """The classes a worker takes jobs from. `mark` changes when a class is added."""
-        if mark != self._mark:
-            self.classes = tuple(tx.job_classes.list_classes())
-            self._mark = mark
-        found = self._filters.get(wants)
-        if found is None or found.mark != mark:
-            class_ids = tuple(kind.id for kind in self.classes if accepts(kind, wants))
-            if len(self._filters) >= FILTERS:
-                self._filters.clear()
-            found = self._filters[wants] = _Filter(class_ids, mark)
-        found.seen_at = tx.now
-        return found.class_ids
-
-    def expect(self, wants: Wants, must_have_found: bool) -> tuple[int, ...] | None:
-        """The classes a worker takes jobs from, as last known, if it is worth asking for jobs at
-        once: with `must_have_found` only if there were some the last time. Not while units are
-        short: jobs that are held and not taken are hidden from others. None: look first."""
-        found = self._filters.get(wants)
-        if found is None or found.mark != self._mark:
-            return None
-        if not found.has_found and (must_have_found or found.is_short):
-            return None
-        return found.class_ids
-
-    def note_found(self, wants: Wants, has_found: bool, is_short: bool = False) -> None:
-        """Whether there were jobs this time, and whether units were short."""
-        found = self._filters.get(wants)
-        if found is not None:
-            found.has_found, found.is_short = has_found, is_short
-
-
 def claim_jobs(tx: QueueTx, claim: Claim, cache: JobClassCache, limits: Limits) -> Claimed:
     """Hand out the next jobs, in order of priority, turn and age."""
     return claim_together(tx, [claim], cache, limits)[0]
@@ -168,23 +115,29 @@ def _claim(
         return [NOTHING] * len(claims)
     until = tx.now + limits.claim_ttl_us
     handed_out: list[Claimed] = []
-    for claim, share in _share_out(claims, jobs):
+    for claim, share in zip(claims, _share_out(claims, jobs), strict=True):
+        if not share:
+            handed_out.append(NOTHING)
+            continue
         claimed = changes.claim_jobs(share, new_tokens(len(share)), claim.worker_id, until)
         handed_out.append(Claimed(taken=share, changes=claimed, at=tx.now, until=until))
     write_held(tx, [change for one in handed_out for change in one.changes])
-    return handed_out + [NOTHING] * (len(claims) - len(handed_out))
+    return handed_out
 
 
-def _share_out(
-    claims: Sequence[Claim], jobs: Sequence[ReadyJob]
-) -> Iterator[tuple[Claim, Sequence[ReadyJob]]]:
-    """Who gets which of the jobs, as far as they go."""
+def _share_out(claims: Sequence[Claim], jobs: Sequence[ReadyJob]) -> list[Sequence[ReadyJob]]:
+    """Who gets which of the jobs, as far as they go: in the order of the claims, first what is
+    begun at once, then what is begun later."""
+    shares: list[Sequence[ReadyJob]] = []
     start = 0
     for claim in claims:
-        if start >= len(jobs):
-            return
-        yield claim, jobs[start : start + claim.limit]
-        start += claim.limit
+        shares.append(jobs[start : start + claim.at_once])
+        start += claim.at_once
+    if start < len(jobs):
+        for place, claim in enumerate(claims):
+            shares[place] = [*shares[place], *jobs[start : start + claim.ahead]]
+            start += claim.ahead
+    return shares
 
 
 class _Opened(msgspec.Struct, frozen=True):
@@ -257,21 +210,23 @@ def _lease(
 ) -> list[Claimed]:
     """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED."""
     limit = sum([claim.limit for claim in claims])
+    at_once = sum([claim.at_once for claim in claims])
     opened = _open(tx, wants, limit, cache, limits)
     taken = _grant_alone(tx, wants, claims, opened, cache)
     empty = SHORT if taken is None else LATER
     if taken is None:
-        taken = _grant_at_home(tx, wants, limit, opened, cache, limits)
-    is_short = opened.is_full or not _has_all(taken, opened.ready, limit)
+        taken = _grant_at_home(tx, wants, at_once, opened, cache, limits)
+    is_short = opened.is_full or not _has_all(taken, opened.ready, at_once)
     cache.note_found(wants, bool(taken), is_short)
+    if not taken:
+        return [empty if is_short else NOTHING] * len(claims)
     handed_out = _start(tx, claims, taken)
-    left = len(claims) - len(handed_out)
-    return handed_out + [empty if is_short else NOTHING] * left
+    return [one if one.taken else empty if is_short else NOTHING for one in handed_out]
 
 
-def _has_all(taken: Sequence[ReadyJob], ready: Sequence[ReadyJob], limit: int) -> bool:
-    """Whether what was taken is all that was asked for, or all that there was."""
-    return len(taken) >= limit or {job.seq for job in ready} <= {job.seq for job in taken}
+def _has_all(taken: Sequence[ReadyJob], ready: Sequence[ReadyJob], at_once: int) -> bool:
+    """Whether what was taken is all that can be begun at once, or all that there was."""
+    return len(taken) >= at_once or {job.seq for job in ready} <= {job.seq for job in taken}
 
 
 def _grant_alone(
@@ -279,17 +234,19 @@ def _grant_alone(
 ) -> Sequence[ReadyJob] | None:
     """Admit jobs within the units that are set aside for this instance. None: the capacity must be
     held."""
-    limit = sum([claim.limit for claim in claims])
+    at_once = sum([claim.at_once for claim in claims])
     standing, instance, now = opened.standing, tx.capacity.instance, tx.now
     if standing is None:
         return None
     own = own_capacity(standing, instance, now)
     if own is None:
         return None
-    admission = _admit(tx, wants, limit, opened, cache, Limits(own.total), own)
+    admission = _admit(tx, wants, at_once, opened, cache, Limits(own.total), own)
     jobs = admission.admitted
-    full = sum(len(share) == claim.limit for claim, share in _share_out(claims, jobs))
-    is_patient = bool(jobs) and all(claim.can_wait for claim in claims[full:])
+    is_patient = bool(jobs) and all(
+        claim.can_wait or len(share) >= claim.at_once
+        for claim, share in zip(claims, _share_out(claims, jobs), strict=True)
+    )
     if admission.has_reserved or (
         admission.has_refused and should_gather(standing, instance, now, is_patient=is_patient)
     ):
@@ -303,7 +260,7 @@ def _grant_alone(
 def _grant_at_home(
     tx: QueueTx,
     wants: Wants,
-    limit: int,
+    at_once: int,
     opened: _Opened,
     cache: JobClassCache,
     limits: Limits,
@@ -314,7 +271,7 @@ def _grant_at_home(
         if opened.standing is None:
             return ()
         capacity = tx.capacity.lock(limits.total)
-    admission = _admit(tx, wants, limit, opened, cache, limits, capacity)
+    admission = _admit(tx, wants, at_once, opened, cache, limits, capacity)
     capacity = admission.capacity
     if admission.admitted or admission.has_reserved:
         dealt: dict[int, int] = {}
@@ -328,7 +285,7 @@ def _grant_at_home(
 def _admit(
     tx: QueueTx,
     wants: Wants,
-    limit: int,
+    at_once: int,
     opened: _Opened,
     cache: JobClassCache,
     limits: Limits,
@@ -336,7 +293,7 @@ def _admit(
 ) -> Admission:
     taken: list[ReadyJob] = []
     has_refused = has_reserved = False
-    ready = opened.ready
+    ready = choose_ahead(opened.ready, at_once, capacity)
     for is_last in (False, True):
         admission = admit_ready(capacity, ready, tx.now, limits, partial(_sum_of_addon, tx, taken))
         capacity = admission.capacity
@@ -344,14 +301,14 @@ def _admit(
         has_reserved = has_reserved or admission.has_reserved
         taken += admission.admitted
         free = capacity.total - capacity.used
-        if is_last or not admission.has_refused or len(taken) >= limit or free <= 0:
+        if is_last or not admission.has_refused or len(taken) >= at_once or free <= 0:
             break
         # Behind jobs that are too large smaller ones may wait: once more, for those that fit.
         most = free if wants.max_cost_units is None else min(free, wants.max_cost_units)
         smaller = msgspec.structs.replace(wants, max_cost_units=most)
         held = {job.seq for job in taken}
-        ready = _take(tx, cache.choose(tx, smaller, opened.mark), limit, cache)
-        ready = [job for job in ready if job.seq not in held][: limit - len(taken)]
+        ready = _take(tx, cache.choose(tx, smaller, opened.mark), at_once, cache)
+        ready = [job for job in ready if job.seq not in held][: at_once - len(taken)]
     return Admission(capacity, taken, has_refused, has_reserved)
 
 
@@ -363,7 +320,10 @@ def _sum_of_addon(tx: QueueTx, taken: Sequence[ReadyJob], addon_id: str) -> int:
 
 def _start(tx: QueueTx, claims: Sequence[Claim], taken: Sequence[ReadyJob]) -> list[Claimed]:
     handed_out: list[Claimed] = []
-    for claim, share in _share_out(claims, taken):
+    for claim, share in zip(claims, _share_out(claims, taken), strict=True):
+        if not share:
+            handed_out.append(NOTHING)
+            continue
         until, count = tx.now + round(claim.ttl_sec * SECOND), len(share)
         started = changes.start_jobs(
             share,

@@ -14,7 +14,7 @@ from ksana.domain.queue.jobs import Job, JobPosition, Lease
 from ksana.ports.events import Event
 from ksana.ports.queue.tables import QueueTx
 from ksana.ports.store import Store
-from ksana.service.queue.claims import KNOWN_FOR, JobClassCache
+from ksana.service.queue.class_cache import KNOWN_FOR, JobClassCache
 from ksana.service.queue.jobs import not_found
 from ksana.service.queue.place import count_pending_rivals
 from ksana.service.queue.service import read_events

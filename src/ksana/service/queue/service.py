@@ -30,7 +30,8 @@ from ksana.service.core.idempotency import IdempotentRequest, once_only
 from ksana.service.queue import jobs as job_transactions
 from ksana.service.queue import leases as lease_transactions
 from ksana.service.queue import releases as release_transactions
-from ksana.service.queue.claims import NOTHING, Claim, Claimed, JobClassCache, claim_together
+from ksana.service.queue.claims import NOTHING, Claim, Claimed, claim_together
+from ksana.service.queue.class_cache import JobClassCache
 from ksana.service.queue.jobs import Report, Submitted, not_found
 from ksana.service.queue.leases import Heartbeat, LeaseAnswer, LeaseDenied, LeaseRequest
 from ksana.service.queue.releases import Released, ReleasedSet, weigh

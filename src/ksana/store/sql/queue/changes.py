@@ -182,6 +182,7 @@ class SqlJobChanges:
     def requeue(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = (
             "position",
+            "attempts",
             "turn",
             "due_at",
             "next_retry_at",
@@ -194,6 +195,7 @@ class SqlJobChanges:
         rows = [
             (
                 one.position,
+                one.attempts,
                 one.turn,
                 one.due_at,
                 one.next_retry_at,

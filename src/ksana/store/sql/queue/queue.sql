@@ -264,7 +264,7 @@ WHERE seq = :seq AND position = 4 AND lease_id = :lease_id
 -- name: requeue_job
 -- Another attempt. Guard: running under this very lease.
 UPDATE scheduler_job_runs SET position = :position, state = 'QUEUED', claimed_by = NULL, claim_token = 0, lease_id = NULL,
-  turn = :turn, due_at = :due_at, next_retry_at = :next_retry_at, error_text = :error_text, result_json = NULL,
+  attempts = :attempts, turn = :turn, due_at = :due_at, next_retry_at = :next_retry_at, error_text = :error_text, result_json = NULL,
   metrics_json = :metrics_json, progress = NULL, note = NULL, updated_at = :now_at
 WHERE seq = :seq AND position = 4 AND lease_id = :lease_id
 
