@@ -63,9 +63,10 @@ function spanWords(seconds: number): string {
   return `${Math.round(seconds / 86_400)} ${t("time.d")}`;
 }
 
-/** A duration with three digits: `0.34 ms`, `12.0 ms`, `1.02 s`, `3 m 20 s`. */
+/** A duration with three digits: `0`, `0.34 ms`, `12.0 ms`, `1.02 s`, `3 m 20 s`. */
 export function span(ms: number | null): string {
   if (ms === null || Number.isNaN(ms)) return "–";
+  if (ms === 0) return "0";
   if (ms < 1000) return `${ms < 10 ? ms.toFixed(2) : ms < 100 ? ms.toFixed(1) : ms.toFixed(0)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
   const minutes = Math.floor(ms / 60_000);

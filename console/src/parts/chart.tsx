@@ -26,6 +26,13 @@ const HEIGHT = 120;
 /** So that a line at the top is not cut in half. */
 const HEADROOM = 1.06;
 
+/** How a time is written at ticks so many seconds apart; the first row that fits counts. */
+const TIME_LABELS = [
+  [86400, "{MM}-{DD}", null, null, null, null, null, null, 0],
+  [60, "{HH}:{mm}", null, null, null, null, null, null, 0],
+  [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 0],
+];
+
 function colour(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim() || "#888";
 }
@@ -48,12 +55,12 @@ function optionsOf({ lines, format = String, max }: Props, width: number): uPlot
   return {
     width,
     height: HEIGHT,
-    padding: [8, 8, 0, 0],
+    padding: [8, 18, 0, 0], // half a label beyond the last tick
     legend: { show: lines.length > 1, live: false },
     cursor: { points: { size: 5 }, drag: { x: false, y: false } },
     scales: { y: { range: (_, low, high) => [Math.min(0, low), Math.max(max ?? 0, high || 1) * HEADROOM] } },
     axes: [
-      { ...axis, size: 24, space: 70, values: [[1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 0], [60, "{HH}:{mm}", null, null, null, null, null, null, 0], [86400, "{MM}-{DD}", null, null, null, null, null, null, 0]] as unknown as uPlot.Axis.Values },
+      { ...axis, size: 24, space: 70, values: TIME_LABELS as unknown as uPlot.Axis.Values },
       { ...axis, size: 58, space: 30, values: (_, splits) => splits.map((value) => format(value)) },
     ],
     series: [{ value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" }, ...lines.map((line) => seriesOf(line, format))],
