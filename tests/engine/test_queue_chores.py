@@ -15,13 +15,23 @@ from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import class_of
 from ksana.domain.queue.jobs import NewJob
 from ksana.engine.core.retention import Retention
-from ksana.engine.queue.chores import PACK, PACK_EVERY, QueueChores, add_queue_rows
+from ksana.engine.queue.chores import (
+    PACK,
+    PACK_EVERY,
+    PACK_LOCK_US,
+    PAUSE,
+    SAMPLE_EVERY,
+    QueueChores,
+    add_queue_rows,
+    pack,
+)
 from ksana.ports.queue.tables import JobFilter
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import read_series
 from ksana.store.sql import SqlStore, open_store
 
 KEEP = 30 * DAY
+COLUMNS = ("metric", "minutes", "bucket_at", "entry", "count", "total")
 
 
 @pytest.fixture
@@ -101,13 +111,61 @@ async def test_a_backlog_is_packed_in_batches_and_keeps_nothing_else(
         ("queue.done", 1, clock.now() // MINUTE * MINUTE - n * MINUTE, "0", 1, 0.0)
         for n in range(1, minutes + 1)
     ]
-    columns = ("metric", "minutes", "bucket_at", "entry", "count", "total")
-    await store.transact(lambda tx: tx._session.run_rows("core.add_to_bucket", columns, rows))
+    await store.transact(lambda tx: tx._session.run_rows("core.add_to_bucket", COLUMNS, rows))
     async with upkeep(store, clock) as sampled:
         await clock.advance(SECOND)
     assert len(sampled) == 1
     assert await rows_of(store, "rollups") == 0
     assert await store.read(lambda tx: tx.series.sum_since("queue.done", 0)) == minutes
+
+
+@pytest.mark.spec("Q15")
+async def test_between_two_batches_of_a_backlog_callers_have_their_turn(
+    store: SqlStore, clock: VirtualClock
+) -> None:
+    minute = clock.now() // MINUTE * MINUTE
+    rows = [("queue.done", 1, minute - n * MINUTE, "0", 1, 0.0) for n in range(1, PACK + 2)]
+    await store.transact(lambda tx: tx._session.run_rows("core.add_to_bucket", COLUMNS, rows))
+    sampled: list[int] = []
+
+    async def sample() -> None:
+        sampled.append(clock.now())
+
+    chores = QueueChores(store, clock, "one", sample)
+    assert chores.pump.name == "queue-chores"
+    assert await chores._step() == clock.now() + PAUSE
+    assert (await rows_of(store, "rollups"), sampled) == (1, [])
+    assert await chores._step() == clock.now() + SAMPLE_EVERY
+    assert (await rows_of(store, "rollups"), sampled) == (0, [clock.now()])
+
+
+@pytest.mark.spec("Q15")
+async def test_minutes_are_packed_every_five_minutes_and_figures_read_every_fifteen_seconds(
+    store: SqlStore, clock: VirtualClock
+) -> None:
+    begun_at = clock.now()
+    packed: list[int] = []
+    async with upkeep(store, clock) as sampled:
+        await clock.settle()
+        for _ in range(2 * PACK_EVERY // SAMPLE_EVERY):
+            await store.transact(count_some)
+            await clock.advance(SAMPLE_EVERY)
+            if await rows_of(store, "rollups") == 0:
+                packed.append(clock.now() - begun_at)
+    assert sampled == [
+        begun_at + nth * SAMPLE_EVERY for nth in range(2 * PACK_EVERY // SAMPLE_EVERY + 1)
+    ]
+    assert packed == [PACK_EVERY, 2 * PACK_EVERY]
+
+
+async def test_one_instance_at_a_time_packs(store: SqlStore, clock: VirtualClock) -> None:
+    await store.transact(count_some)
+    await clock.advance(MINUTE)
+    await store.transact(pack, "other", 0)
+    assert await store.transact(pack, "one", PACK) == 0
+    assert await rows_of(store, "rollups") == 3
+    await clock.advance(PACK_LOCK_US)
+    assert await store.transact(pack, "one", PACK) == 3
 
 
 @pytest.mark.spec("X13")
