@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -215,3 +216,125 @@ async def test_on_the_real_clock_it_is_never_early_and_hardly_late() -> None:
         await done.wait()
     assert len(woken) == 5
     assert min(woken) >= 0
+
+
+# How long it waits
+
+
+async def test_a_due_instant_that_stays_is_tried_after_pauses_that_double(
+    clock: VirtualClock,
+) -> None:
+    start = clock.now()
+    steps = CoroutineDriver(clock, lambda: start)
+    async with running(Pump("p", clock, steps, poll_us=HOUR)):
+        await clock.advance(3 * SECOND + 23 * MILLISECOND)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(steps.calls)]
+    doubled = [MILLISECOND << n for n in range(10)]
+    assert gaps == [*doubled, SECOND, SECOND]
+
+
+@pytest.mark.parametrize(
+    ("rest_ms", "calls_ms"),
+    [(None, [0, 1, 3, 7, 7, 8, 10]), (5, [0, 1, 3, 7, 12, 13, 15])],
+    ids=["stopped in the middle", "due later"],
+)
+async def test_a_step_that_got_something_done_makes_the_next_pauses_short_again(
+    clock: VirtualClock, rest_ms: int | None, calls_ms: list[int]
+) -> None:
+    start = clock.now()
+    good = AGAIN if rest_ms is None else start + (7 + rest_ms) * MILLISECOND
+    answers: list[Instant | None] = [start, start, start, good, start, start]
+    steps = CoroutineDriver(clock, lambda: answers.pop(0) if answers else None)
+    pump = Pump("p", clock, steps, poll_us=HOUR)
+    async with running(pump):
+        await clock.advance(SECOND)
+    assert [at // MILLISECOND for at in steps.calls] == calls_ms
+    assert pump.steps == len(steps.calls)
+
+
+@pytest.mark.parametrize(
+    ("due_us", "calls"),
+    [
+        (-1, [0, 1000]),
+        (0, [0, 1000]),
+        (1, [0, 1]),
+        (700, [0, 700]),
+    ],
+)
+async def test_only_what_is_due_after_the_step_began_is_believed(
+    clock: VirtualClock, due_us: int, calls: list[int]
+) -> None:
+    start = clock.now()
+    dues = iter([start + due_us])
+    steps = CoroutineDriver(clock, lambda: next(dues, None))
+    async with running(Pump("p", clock, steps, poll_us=HOUR)):
+        await clock.advance(SECOND)
+    assert steps.calls == calls
+
+
+@pytest.mark.parametrize(
+    ("works_us", "second_us"), [(0, 10_000), (9_999, 10_000), (10_000, 10_000), (15_000, 15_000)]
+)
+async def test_from_one_step_to_the_next_it_is_at_least_the_interval(
+    clock: VirtualClock, works_us: int, second_us: int
+) -> None:
+    await clock.advance(SECOND)
+    start = clock.now()
+    calls: list[Instant] = []
+
+    async def step() -> Instant | None:
+        calls.append(clock.now() - start)
+        pump.signal()
+        await clock.sleep_until(clock.now() + works_us)
+        return None
+
+    pump = Pump("p", clock, step, poll_us=HOUR, min_interval_us=10 * MILLISECOND)
+    async with running(pump):
+        await clock.advance(second_us)
+    assert calls == [0, second_us]
+
+
+async def test_a_step_after_a_pause_is_not_delayed_by_the_interval(clock: VirtualClock) -> None:
+    steps = CoroutineDriver(clock, never)
+    pump = Pump("p", clock, steps, poll_us=HOUR, min_interval_us=10 * MILLISECOND)
+    async with running(pump):
+        await clock.advance(SECOND)
+        pump.signal()
+        await clock.settle()
+    assert steps.calls == [0, SECOND]
+
+
+async def test_a_poll_of_nothing_is_one_of_a_millisecond(clock: VirtualClock) -> None:
+    steps = CoroutineDriver(clock, never)
+    async with running(Pump("p", clock, steps, poll_us=0)):
+        await clock.advance(3 * MILLISECOND)
+    assert steps.calls == [0, MILLISECOND, 2 * MILLISECOND, 3 * MILLISECOND]
+
+
+async def test_a_step_that_is_always_due_lets_others_run(clock: VirtualClock) -> None:
+    """Each signals itself and never waits."""
+    order: list[str] = []
+
+    def make(name: str) -> Pump:
+        async def step() -> Instant | None:
+            order.append(name)
+            if len(order) < 6:
+                pump.signal()
+            return None
+
+        pump = Pump(name, clock, step, poll_us=HOUR)
+        return pump
+
+    async with running(make("a")), running(make("b")):
+        await clock.settle()
+    assert order[:6] == ["a", "b", "a", "b", "a", "b"]
+
+
+async def test_a_pump_can_be_run_again_after_its_step_raised(clock: VirtualClock) -> None:
+    answers: list[Instant | None] = []
+    steps = CoroutineDriver(clock, lambda: answers.pop(0))
+    pump = Pump("p", clock, steps)
+    for _ in range(2):
+        with pytest.raises(IndexError):
+            await pump.run()
+    assert (pump.steps, pump.name) == (2, "p")
