@@ -216,8 +216,8 @@ async def test_a_change_whose_guard_says_no_is_answered_with_no(queue: Queueing)
         await queue.store.transact(write_held, [change])
 
 
-@pytest.mark.parametrize("lease_token", [0, 1])
-async def test_a_lease_under_another_token_ends_nothing(queue: Queueing, lease_token: int) -> None:
+@pytest.mark.parametrize("is_holder", [True, False])
+async def test_only_the_token_of_the_lease_ends_it(queue: Queueing, is_holder: bool) -> None:
     job = await queue.submit()
     (lease,) = await queue.start()
     change = JobChange(
@@ -227,10 +227,10 @@ async def test_a_lease_under_another_token_ends_nothing(queue: Queueing, lease_t
         old="RUNNING",
         new="DONE",
         lease_id=lease.lease_id,
-        lease_token=lease.lease_token if not lease_token else lease_token,
+        lease_token=lease.lease_token if is_holder else 1,
         lease_end="RELEASED",
     )
-    assert await queue.store.transact(write_changes, [change]) is (lease_token == 0)
+    assert await queue.store.transact(write_changes, [change]) is is_holder
 
 
 @pytest.mark.parametrize(
@@ -251,10 +251,11 @@ async def test_a_move_that_the_lifecycle_does_not_have_is_refused(
 
 
 class AskedTables:
-    """The tables of a transaction as far as a cancel needs them. Notes which guards it waits for."""
+    """The tables of a transaction as far as a cancel needs them."""
 
     def __init__(self) -> None:
         self.is_held: list[bool] = []
+        """Of each write, whether it was made without a wait for its guard."""
         ignore = SimpleNamespace(append_packs=_ignore, add=_ignore, drop_reserve=_ignore)
         self.job_changes = self
         self.events = self.gauges = self.series = self.capacity = ignore
