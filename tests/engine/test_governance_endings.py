@@ -206,6 +206,23 @@ async def test_an_ack_that_wants_nothing_next_removes_the_follow_up_of_the_one_b
     assert (await governing.object()).next_action_at is None
 
 
+@pytest.mark.spec("G3")
+async def test_an_ack_that_says_nothing_of_the_next_action_leaves_the_follow_up_to_others(
+    governing: Governing, clock: VirtualClock
+) -> None:
+    at = clock.now() + HOUR
+    await governing.put(next_action_at=at, next_action="decay")
+    (before,) = await follow_ups(governing)
+    for action in ("decay", "verify"):
+        await governing.enqueue("m1", action=action)
+    one, two = await governing.pull(2)
+    acks = [governing.ack_of(one), governing.ack_of(two, next_action_at=at + HOUR)]
+    ended = await governing.store.transact(ack_jobs, acks, governing.service.rules, ME)
+    assert show(ended) == ["succeeded"] * 2
+    (after,) = await follow_ups(governing)
+    assert (after.job_id, after.run_at) == (before.job_id, at + HOUR)
+
+
 async def hold_follow_ups(
     governing: Governing, clock: VirtualClock, count: int
 ) -> list[GovernanceJob]:

@@ -116,10 +116,12 @@ async def test_a_pull_as_of_another_time_takes_what_is_due_then(
 @pytest.mark.spec("G2", "G9")
 async def test_a_pull_looks_for_more_in_place_of_what_a_gate_keeps(governing: Governing) -> None:
     await set_gate(governing, "closed")
-    for name, tier in (("a", "high"), ("b", "high"), ("c", "high"), ("d", "low"), ("e", "low")):
+    tiers = {"a": "high", "b": "high", "c": "high", "d": "low", "e": "low", "f": "low"}
+    for name, tier in tiers.items():
         await governing.put(name, risk_tier=tier)
         await governing.enqueue(name)
     assert names(await pull(governing, 2)) == ["d", "e"]
+    assert names(await pull(governing, 2)) == ["f"]
 
 
 @pytest.mark.spec("G9")
@@ -343,5 +345,5 @@ async def test_a_loop_that_knows_of_no_lease_is_woken_by_any_and_looks_every_ten
         loop.sweep.note_lease(clock.now() + HOUR)
         await clock.settle()
         assert loop.sweep.pump.steps == 2
-        await clock.advance(30 * SECOND)
-        assert loop.sweep.pump.steps == 5
+        await clock.advance(90 * SECOND)
+        assert loop.sweep.pump.steps == 11

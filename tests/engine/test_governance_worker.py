@@ -2,6 +2,7 @@
 it comes back."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -326,9 +327,11 @@ async def test_a_thread_that_ended_gives_its_place_back_and_its_failure_is_logge
 ) -> None:
     job = await governing.enqueue(action="verify")
     free: list[int] = []
+    threads: list[threading.Thread] = []
 
     def run(_: Any) -> None:
         free.append(perform.count_free())
+        threads.append(threading.current_thread())
         if raised is not None:
             raise raised
 
@@ -336,6 +339,7 @@ async def test_a_thread_that_ended_gives_its_place_back_and_its_failure_is_logge
     with capture_logs() as logs:
         performed = await perform(job, None)
     assert (free, perform.count_free()) == ([PLACES - 1], PLACES)
+    assert threads[0].daemon, "nobody waits for it at the end of the program"
     if raised is None:
         assert (performed, logs) == (Performed(), [])
     else:

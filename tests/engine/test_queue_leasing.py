@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,8 +13,10 @@ import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
+from ksana.domain.queue.admission import Capacity
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.classes import Wants
+from ksana.domain.queue.escrow import Allotment
 from ksana.domain.queue.jobs import CLAIM_TTL_US
 from ksana.engine.queue.claims import ClaimWaiter
 from ksana.engine.queue.leasing import POLL, RECOUNT_EVERY, SWEEP, Leasing, recount, sweep
@@ -181,8 +184,8 @@ async def test_on_a_shared_store_it_looks_for_what_others_did_too(
 async def test_a_loop_that_knows_of_nothing_looks_every_ten_seconds(queue: Queueing) -> None:
     leasing = Leasing(queue.store, queue.clock, TOTAL, queue.service.poll)
     async with running(leasing, queue.clock):
-        await queue.clock.advance(30 * SECOND)
-        assert leasing.pump.steps == 4
+        await queue.clock.advance(90 * SECOND)
+        assert leasing.pump.steps == 10
 
 
 # The recount
@@ -247,6 +250,34 @@ async def test_units_set_aside_on_another_store_come_home_when_its_rows_were_cop
     )
     assert ((pool or [None])[0], (left or [None])[0]) == (7, 0)
     assert await recounted(queue) == []
+
+
+class SharedCapacity:
+    """The capacity of a shared store, all of it well: 5 of 12 units are set aside."""
+
+    is_shared = True
+
+    def __init__(self) -> None:
+        self.written: list[Capacity] = []
+
+    def lock_whole(self, total: int) -> Capacity:
+        return Capacity(total, 7, 1, 0, None, 0, 0)
+
+    def sum_active(self) -> tuple[int, int]:
+        return 1, 7
+
+    def list_held(self) -> list[Allotment]:
+        return [Allotment(1, 1, 5, 0, 0, 1)]
+
+    def write(self, capacity: Capacity) -> None:
+        self.written.append(capacity)
+
+
+def test_units_set_aside_on_a_shared_store_are_left_where_they_are() -> None:
+    capacity = SharedCapacity()
+    tx: Any = SimpleNamespace(capacity=capacity, gauges=SimpleNamespace(recount=lambda: None))
+    assert recount(tx, TOTAL) == (0, 0)
+    assert capacity.written == []
 
 
 async def test_the_loop_recounts_at_its_start_and_then_every_hour(queue: Queueing) -> None:
