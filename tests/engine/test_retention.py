@@ -117,6 +117,17 @@ async def test_answers_that_expired_are_removed_until_none_is_left(
     assert await count(store, "idempotency_keys") == 5
 
 
+@pytest.mark.spec("X13", "X21")
+@pytest.mark.parametrize(("after_us", "is_kept"), [(DAY - 1, True), (DAY, False)])
+async def test_an_answer_is_remembered_until_its_time_is_over(
+    store: SqlStore, clock: VirtualClock, after_us: int, is_kept: bool
+) -> None:
+    await store.transact(lambda tx: tx.idempotency.remember("s", "k" * 64, "b" * 64, "{}", DAY))
+    await clock.advance(after_us)
+    await make_retention(store, clock).step()
+    assert await count(store, "idempotency_keys") == int(is_kept)
+
+
 @pytest.mark.spec("X13")
 async def test_the_database_stops_growing(store: SqlStore, clock: VirtualClock) -> None:
     retention = make_retention(store, clock)

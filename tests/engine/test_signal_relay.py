@@ -62,6 +62,17 @@ async def test_a_crowd_of_one_name_is_told_once_in_an_interval(clock: VirtualClo
     assert due[1][1] < due[1][0], "of those that waited the earliest is told"
 
 
+async def test_of_two_details_that_wait_the_latest_is_told(clock: VirtualClock) -> None:
+    signals = Recording(clock)
+    relay = SignalRelay(signals, clock, is_shared=True)
+    for detail in ("1", "3", "2"):
+        relay.tell("keys", detail)
+    relay.tell("queue.ready")
+    await relay._send()
+    assert signals.told == [(clock.now(), "keys", "2"), (clock.now(), "queue.ready", "")]
+    assert (relay.told, relay.pump.name) == (2, "signals")
+
+
 async def test_where_nobody_else_is_nothing_is_noted(clock: VirtualClock) -> None:
     relay = SignalRelay(NO_SIGNALS, clock, is_shared=False)
     relay.tell("queue.ready")

@@ -187,18 +187,19 @@ async def test_loops_are_shown_in_the_order_of_their_start(
 async def test_a_fall_is_said_with_its_loop_its_pause_and_its_cause(
     clock: VirtualClock, supervisor: Supervisor
 ) -> None:
-    error = ValueError("no")
+    errors = [ValueError(f"no {n}") for n in range(5)]
     with capture_logs() as logs:
-        supervisor.start(Loop("firing", Script(clock, error)))
-        await clock.settle()
+        supervisor.start(Loop("firing", Script(clock, *errors)))
+        await clock.advance(5 * SECOND)
     assert logs == [
         {
             "event": "loop fell and will be restarted",
             "log_level": "error",
             "loop": "firing",
-            "delay_ms": 100,
+            "delay_ms": delay_ms,
             "exc_info": error,
         }
+        for error, delay_ms in zip(errors, (100, 200, 400, 800, 1600), strict=True)
     ]
 
 
@@ -219,6 +220,8 @@ async def test_a_store_that_stays_away_is_said_once_and_again_after_it_was_back(
     said = {"event": "loop paused", "log_level": "warning", "loop": "firing", "err": "gone"}
     with capture_logs() as logs:
         supervisor.start(Loop("firing", run))
+        await clock.settle()
+        assert logs == [said], "at once"
         await clock.advance(5 * SECOND)
         assert logs == [said]
         await clock.advance(10 * SECOND)
@@ -272,8 +275,10 @@ async def test_the_time_for_stopping_is_for_all_loops_together(clock: VirtualClo
     await clock.advance(1)
     assert stopping.done()
     assert stopping.result() == ("last", "first")
+    assert await supervisor.stop(0) == ("last", "first"), "they are still there"
     release.set()
     await clock.settle()
+    assert [shown.state for shown in supervisor.readiness()] == ["stopped", "stopped"]
     assert await supervisor.stop(SECOND) == ()
 
 
