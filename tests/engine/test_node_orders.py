@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from ksana.base.clock import VirtualClock
+from ksana.base.errors import ConflictError, DependencyDownError
 from ksana.base.instant import HOUR, SECOND
 from ksana.domain.handover import HandedEnd, HandedJob
 from ksana.domain.nodes.records import JobError, JobOutcome, JobRequest, NodeJob
+from ksana.engine.nodes.parameters import NodeParameters
 from ksana.ports.handover import NodeOrder
 from ksana.service.nodes.handover import NodeHandover
 from tests.nodes.world import Instance, World
@@ -84,6 +86,20 @@ async def test_an_order_that_another_instance_has_is_not_made_again(one: Instanc
 
 
 @pytest.mark.spec("B5")
+async def test_an_order_that_cannot_be_taken_is_refused(clock: VirtualClock) -> None:
+    world = World(clock=clock)
+    full = await world.start("full", NodeParameters(max_job_bytes=6))
+    handover = NodeHandover(full.service, full.engine)
+    with pytest.raises(ConflictError) as raised:
+        await handover.submit(ORDER)
+    assert raised.value.code == "QUEUE_FULL"
+    full.engine.is_closing = True
+    with pytest.raises(DependencyDownError):
+        await handover.submit(ORDER)
+    await world.close()
+
+
+@pytest.mark.spec("B5")
 async def test_a_cancel_that_cannot_be_is_passed_over(one: Instance) -> None:
     handover = NodeHandover(one.service, one.engine)
     heard: list[tuple[str, HandedEnd]] = []
@@ -102,6 +118,10 @@ async def test_a_cancel_that_cannot_be_is_passed_over(one: Instance) -> None:
     [
         (JobOutcome(True, msgspec.Raw(b"7")), HandedEnd("done", result="7")),
         (JobOutcome(True), HandedEnd("done", result="null")),
+        (
+            JobOutcome(True, msgspec.Raw(b'"\xff"')),
+            HandedEnd("done", result='"\N{REPLACEMENT CHARACTER}"'),
+        ),
         (JobOutcome(False), HandedEnd("failed")),
         (JobOutcome(False, msgspec.Raw(b"7")), HandedEnd("failed", result="7")),
         (JobOutcome(False, error=JobError("OOM")), HandedEnd("failed", "OOM")),
@@ -120,7 +140,8 @@ async def test_how_a_node_job_ended_is_told_in_the_words_of_runs(
     one: Instance, monkeypatch: pytest.MonkeyPatch, outcome: JobOutcome, end: HandedEnd
 ) -> None:
     ended = msgspec.structs.replace(outcome, finished_at=9)
-    record = NodeJob(JobRequest("j", "echo", "r"), "FINISHED", 1, "n", "one", outcome=ended)
+    request = JobRequest("j", "echo", "r", payload=msgspec.Raw(b'"\xff"'))
+    record = NodeJob(request, "FINISHED", 1, "n", "one", outcome=ended)
 
     async def find(_: str) -> NodeJob:
         return record
@@ -128,7 +149,14 @@ async def test_how_a_node_job_ended_is_told_in_the_words_of_runs(
     monkeypatch.setattr(one.fabric.jobs, "find", find)
     handover = NodeHandover(one.service, one.engine)
     assert await handover.find_job("j") == HandedJob(
-        "j", "r", "FINISHED", "{}", 0, ended_at=9, end=end, has_begun=True
+        job_id="j",
+        request_id="r",
+        state="FINISHED",
+        payload='"\N{REPLACEMENT CHARACTER}"',
+        created_at=0,
+        ended_at=9,
+        end=end,
+        has_begun=True,
     )
     heard: list[tuple[str, HandedEnd]] = []
     handover.subscribe(lambda job_id, told: heard.append((job_id, told)))

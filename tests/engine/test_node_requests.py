@@ -284,14 +284,25 @@ async def test_a_job_that_another_instance_makes_this_moment_is_waited_for(
     assert repeats.took_us == [60 * MILLISECOND], "it looks every 20 ms"
 
 
+@pytest.mark.spec("N8")
+async def test_what_tells_requests_apart_is_the_same_for_instances_of_every_version(
+    one: Instance,
+) -> None:
+    asked: dict[str, Any] = {"payload": b'{"a":1}', "labels": {"zone": "a"}, "timeout_sec": 2.0}
+    await ask(one, request_id="r", wait_sec=5.0, **asked)
+    bound = await one.fabric.requests.find("r")
+    assert bound is not None
+    assert bound.digest == "39828f4818c2874b89c9dbe1"
+
+
 # Where nodes cannot be served
 
 
 @pytest.mark.spec("X3")
 async def test_where_nodes_cannot_be_served_every_request_says_why(one: Instance) -> None:
-    reasons: list[str | None] = ["no Redis", None]
+    reasons: list[str | None] = ["no link", None]
     service = NodeJobService(one.engine, lambda: reasons[0])
-    with pytest.raises(DependencyDownError, match="no Redis") as raised:
+    with pytest.raises(DependencyDownError, match="no link") as raised:
         service.check_served()
     assert raised.value.retry_after_sec == 10
     reasons.pop(0)
@@ -301,7 +312,22 @@ async def test_where_nodes_cannot_be_served_every_request_says_why(one: Instance
         service.check_served()
     with pytest.raises(DependencyDownError, match="going down"):
         await service.cancel_job("j")
+    assert isinstance(await refused(one), DependencyDownError)
     one.engine.is_closing = False
+
+
+@pytest.mark.spec("N4")
+@pytest.mark.parametrize(
+    ("limits", "current"),
+    [({"max_jobs": 1}, {"jobs": 1}), ({"max_job_bytes": 13}, {"payload_bytes": 7})],
+)
+async def test_an_instance_takes_no_more_than_it_has_room_for(
+    world: World, limits: dict[str, int], current: dict[str, int]
+) -> None:
+    small = await world.start("small", NodeParameters(**limits))
+    await ask(small, wait_sec=5.0, payload=b'{"a":1}')
+    error = await refused(small, wait_sec=5.0, payload=b'{"a":1}')
+    assert (error.code, error.extra["current"]) == ("QUEUE_FULL", current)
 
 
 # Look and cancel

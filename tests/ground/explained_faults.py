@@ -120,4 +120,10 @@ EXPLAINED: dict[str, str] = {
     "ksana.engine.governance.worker.GovernanceWorker._ack: 0 -> -1": "of one ack the last is the first",
     "ksana.engine.queue.chores.QueueChores.__init__: 0 -> 1": "every reading of the clock is later",
     "ksana.engine.queue.chores.QueueChores.__init__: 0 -> -1": "every reading of the clock is later",
+    "ksana.service.nodes.cluster.read_body: 'utf-8' -> 'utf-8~'": "Python reads the name of a codec without its signs",
+    "ksana.service.nodes.handover._handed: 'utf-8' -> 'utf-8~'": "Python reads the name of a codec without its signs",
+    "ksana.service.nodes.handover._end_of: 'utf-8' -> 'utf-8~'": "Python reads the name of a codec without its signs",
+    "ksana.service.nodes.dead_letters.NodeLetters.settle: True -> False": "each letter is settled once",
+    "ksana.service.nodes.jobs.NodeJobService._submit: 0 -> -1": "of one announcement the last is the first",
+    "ksana.service.nodes.jobs.NodeJobService._submit: 0 -> -1 (#2)": "of one announcement the last is the first",
 }

@@ -138,8 +138,16 @@ async def test_no_more_than_so_many_letters_are_looked_at(
     assert [limit for _, _, limit in fabric.asked][:2] == [most, most - 2]
 
 
+async def test_the_last_step_reads_no_more_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead_letters, "MOST", 60)
+    fabric = Fabric(dead=heads(*range(1, 101)))
+    view = await letters_of(fabric).look()
+    assert (len(view.letters), view.is_capped) == (60, True)
+    assert fabric.asked == [("dead", "", 50), ("dead", "00051", 10)]
+
+
 @pytest.mark.parametrize(
-    ("reason", "message"), [("no Redis", "no Redis"), (None, "coordination is away")]
+    ("reason", "message"), [("no link", "no link"), (None, "coordination is away")]
 )
 async def test_while_coordination_is_away_so_are_its_letters(
     reason: str | None, message: str
