@@ -212,7 +212,7 @@ async def recounted(queue: Queueing) -> list[tuple[str, str, Any]]:
     ]
 
 
-@pytest.mark.spec("Q11")
+@pytest.mark.spec("Q9")
 @pytest.mark.parametrize(
     ("used", "active", "off"),
     [(7, 1, (0, 0)), (8, 1, (1, 0)), (7, 2, (0, 1)), (6, 1, (-1, 0)), (7, 0, (0, -1))],
@@ -231,7 +231,7 @@ async def test_counters_that_somebody_changed_by_hand_are_put_right_and_told_of(
     assert await queue.store.transact(recount, TOTAL) == (0, 0)
 
 
-@pytest.mark.spec("Q11")
+@pytest.mark.spec("Q9")
 async def test_units_set_aside_on_another_store_come_home_when_its_rows_were_copied(
     queue: Queueing,
 ) -> None:

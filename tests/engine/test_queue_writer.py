@@ -76,7 +76,7 @@ async def test_a_job_that_runs_is_counted_with_its_wait_and_its_units(queue: Que
     assert (await queue.service.get_lease(lease.lease_id)).state == "ACTIVE"
 
 
-@pytest.mark.spec("Q15")
+@pytest.mark.spec("Q11", "Q15")
 @pytest.mark.parametrize(
     ("status", "error", "ended", "event"),
     [
@@ -105,7 +105,7 @@ async def test_a_job_that_ends_is_counted_once_frees_its_units_and_is_buried_if_
     assert await letters(queue) == (dead if ended in ("failed", "timeout") else [])
 
 
-@pytest.mark.spec("Q5", "Q15")
+@pytest.mark.spec("Q11", "Q15")
 async def test_a_job_that_is_tried_again_is_queued_again_and_its_run_is_not_counted(
     queue: Queueing,
 ) -> None:
@@ -168,14 +168,14 @@ async def reserved_for(queue: Queueing) -> str | None:
     return found
 
 
-@pytest.mark.spec("Q10")
+@pytest.mark.spec("Q9")
 async def test_units_kept_for_a_job_are_free_again_when_it_is_cancelled(queue: Queueing) -> None:
     job_id = await keep_units(queue)
     await queue.service.cancel(job_id, None)
     assert await reserved_for(queue) is None
 
 
-@pytest.mark.spec("Q10")
+@pytest.mark.spec("Q9")
 async def test_a_job_that_waits_for_its_lease_keeps_its_units_whatever_its_worker_notes(
     queue: Queueing,
 ) -> None:
