@@ -221,6 +221,8 @@ async def test_the_cluster_page_and_the_dead_letters(
     assert cluster["coordination"]["durable"] is False
     assert [one["instance_id"] for one in cluster["instances"]] == ["here"]
     assert (await http.get("/api/v1/cluster/dlq")).json() == {"letters": [], "next_after": None}
+    after = await http.get("/api/v1/cluster/dlq?after=1-0")
+    assert (after.status_code, after.json()["letters"]) == (200, [])
     gone = await http.delete("/api/v1/cluster/dlq/here/1-1")
     assert (gone.status_code, gone.json()["code"]) == (404, "NOT_FOUND")
     bad = await http.post("/api/v1/cluster/dlq/here/x/replay")

@@ -8,9 +8,10 @@ import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import InvalidError, NotFoundError
-from ksana.base.instant import SECOND
+from ksana.base.instant import MINUTE, SECOND
 from ksana.domain.nodes.records import NodeRecord, SessionRecord
-from ksana.ports.inbox import DeadLetter
+from ksana.engine.nodes.parameters import NodeParameters
+from ksana.ports.inbox import DeadLetter, InboxSettings
 from ksana.ports.pages import MAX_PAGE_BYTES
 from ksana.service.nodes.cluster import ClusterService, ClusterStatus, read_body
 from tests.nodes.world import Instance, World
@@ -259,7 +260,24 @@ async def test_a_letter_is_settled_once_and_one_that_is_not_there_is_named() -> 
             await settle_letter("there", "2-0")
 
 
-@pytest.mark.parametrize("letter_id", ["x", "1-x", "1-", "-1", "1 - 0"])
+@pytest.mark.parametrize(
+    "letter_id",
+    [
+        "x",
+        "1-x",
+        "1-",
+        "-1",
+        "1 - 0",
+        "1-2-3",
+        "\N{ARABIC-INDIC DIGIT ONE}-0",
+        "\N{SUPERSCRIPT TWO}",
+        f"{2**64 - 1}-0",
+        f"0-{2**64 - 1}",
+        "0" * 21,
+        "9" * 5000,
+    ],
+    ids=lambda text: text[:12],
+)
 async def test_an_id_that_no_letter_can_have_is_refused(letter_id: str) -> None:
     kept = Kept()
     cluster = cluster_on(dead_letters=kept)
@@ -272,6 +290,26 @@ async def test_an_id_that_no_letter_can_have_is_refused(letter_id: str) -> None:
             await ask()
         assert (raised.value.code, raised.value.field) == ("INVALID_ID", "id")
     assert (kept.asked, kept.settled) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("after", "found"),
+    [("", "abc"), ("0", "abc"), ("0-0", "abc"), (f"{2**64 - 2}-{2**64 - 2}", "")],
+)
+async def test_a_place_is_a_number_or_two_wherever_the_letters_are_kept(
+    clock: VirtualClock, after: str, found: str
+) -> None:
+    world = World(clock=clock)
+    one = await world.start("one", NodeParameters(inbox=InboxSettings(dlq_max_deliveries=1)))
+    inbox = one.fabric.inbox
+    for body in (b"a", b"b", b"c"):
+        await inbox.send("one", body)
+    await settle(one)
+    await clock.advance(2 * MINUTE)
+    await inbox.bury()
+    page = await ClusterService(one.engine).list_letters("one", after, 10)
+    assert [letter.body for letter in page] == [letter.encode() for letter in found]
+    await world.close()
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ class MemoryDeadLetters:
         mailbox = self._hub.mailboxes.get(instance_id)
         if mailbox is None:
             return []
-        floor = int(after or "0")
+        floor = int(after.partition("-")[0] or "0")  # a place may have the form that Redis gives
         found = [letter for letter in mailbox.letters.values() if int(letter.id) > floor]
         return [
             DeadLetter(

@@ -13,6 +13,8 @@ from ksana.ports.pages import MAX_PAGE_BYTES, PageRows
 
 _PORTION: Final = 32
 """Dead letters read at once: each may have a quarter of a megabyte and more."""
+_LAST_PLACE: Final = (1 << 64) - 1
+_MOST_DIGITS: Final = len(str(_LAST_PLACE))
 
 
 class ClusterStatus(msgspec.Struct, frozen=True):
@@ -151,10 +153,17 @@ def read_body(letter: DeadLetter) -> Any:
 
 
 def _check_letter_id(letter_id: str) -> None:
-    if letter_id and not all(part.isdecimal() for part in letter_id.split("-")):
+    parts = letter_id.split("-") if letter_id else []
+    if len(parts) > 2 or not all(map(_is_place, parts)):
         raise InvalidError(
             f"{letter_id[:64]!r} is not the id of a dead letter", code="INVALID_ID", field="id"
         )
+
+
+def _is_place(part: str) -> bool:
+    """Whether a fabric understands it: Redis refuses other numbers, and to look after the last."""
+    is_number = len(part) <= _MOST_DIGITS and part.isascii() and part.isdecimal()
+    return is_number and int(part) < _LAST_PLACE
 
 
 def _no_letter(letter_id: str) -> NotFoundError:
