@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 from starlette.websockets import WebSocket, WebSocketState
 
-from ksana.api.core import docs, events, fastpath_routes, health, log_settings, openapi
+from ksana.api.core import docs, events, health, log_settings, openapi
 from ksana.api.core.body import Receive
 from ksana.api.core.errors import refusal
 from ksana.api.core.health import StatsSections
@@ -23,7 +23,8 @@ from ksana.api.core.pipeline import (
     sane_request_id,
     split_head,
 )
-from ksana.api.core.routing import AnyRoute, Call, Route, Router, SocketRoute
+from ksana.api.core.router import FastpathRoutes, Router
+from ksana.api.core.routing import AnyRoute, Call, Route, SocketRoute
 from ksana.api.core.services import LogControl, Services
 from ksana.api.core.traffic import RequestSpans
 from ksana.api.core.words import Words
@@ -76,7 +77,7 @@ class Application:
     ) -> None:
         self._services = services
         self.pipeline = Pipeline(services, routes, spans, logs)
-        self.fastpath = fastpath_routes.FastpathRoutes(self.pipeline.router)
+        self.fastpath = FastpathRoutes(self.pipeline.router)
 
     @property
     def router(self) -> Router:

@@ -149,27 +149,28 @@ class GuardedProtocol(HttpToolsProtocol):
         self._since = self.loop.time()
 
     def on_headers_complete(self) -> None:
-        self.end_head(True)
-        super().on_headers_complete()
-
-    def end_head(self, has_repeated: bool) -> None:
-        """Check the complete head against the caps. Raise HeadTooLargeError. `has_repeated`: a name
-        may stand in it twice."""
+        """Check the complete head against the caps. Raise HeadTooLargeError or BadHeadError."""
         self._in_head = False
-        headers = self.headers
+        lines = self.headers
+        headers = dict(lines)
         self._version = self.parser.get_http_version()
-        if has_repeated and [name for name, _ in headers].count(b"host") > 1:
+        if len(headers) != len(lines) and [name for name, _ in lines].count(b"host") > 1:
             self._fault = "the request has two Host lines"
             raise BadHeadError
         if self._version == "0.9":
             self._fault = "HTTP/0.9 is not served: say HTTP/1.1"
             raise BadHeadError
-        if len(headers) > MAX_HEADERS or (
+        if len(lines) > MAX_HEADERS or (
             self._head_bytes > MAX_HEAD
-            and len(self.url) + sum(len(n) + len(v) for n, v in headers) > MAX_HEAD
+            and len(self.url) + sum(len(n) + len(v) for n, v in lines) > MAX_HEAD
         ):
             self._too_large = True
             raise HeadTooLargeError
+        self.begin_request(headers)
+
+    def begin_request(self, headers: dict[bytes, bytes]) -> None:
+        """Begin to serve a request whose head is complete and was found good. `headers` by name."""
+        super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)

@@ -1,7 +1,7 @@
 """The fast path: small complete requests are served without ASGI and without a task of their own.
 
 The way through ASGI (a scope, a channel for the body, a task, an event) costs more than all the
-rest of a small write. A route may opt in (`Route.is_fastpath`, checked by `fastpath_routes`). Its
+rest of a small write. A route may opt in (`Route.is_fastpath`, checked by `router`). Its
 requests go from the parser to `Pipeline.serve`, the same function that ASGI requests reach, and the
 answer is one write. The coroutine is driven by the futures it waits for; no task is current
 meanwhile.
@@ -36,10 +36,10 @@ class BufferedRequest(IncomingRequest):
     """A request whose body is collected before it is served. It drives the coroutine that serves
     it, and has what uvicorn looks at in a cycle of its own."""
 
-    __slots__ = ("_connection", "_serving", "disconnected", "keep_alive", "response_complete")
+    __slots__ = ("_connection", "disconnected", "keep_alive", "response_complete", "serving")
 
-    _connection: "FastpathProtocol"
-    _serving: Coroutine[Any, None, RenderedResponse]
+    serving: Coroutine[Any, None, RenderedResponse]
+    """Serves it, without a task: set once it is complete. It raises nothing but cancellation."""
 
     raw_path = query_string = b""
     """Not looked at: the route is found, and a URL with a query is not taken."""
@@ -48,16 +48,17 @@ class BufferedRequest(IncomingRequest):
 
     def __init__(
         self,
+        connection: "FastpathProtocol",
         found: FoundRoute,
         path: str,
         headers: dict[bytes, bytes],
-        peer: Any,
         keep_alive: bool,
     ) -> None:
+        self._connection = connection
         self.method = found[0].method
         self.path = path
         self.headers = headers
-        self.peer = peer
+        self.peer = connection.client
         self.body = b""
         self.receive = None
         self.found = found
@@ -69,23 +70,15 @@ class BufferedRequest(IncomingRequest):
         """Whether the caller has closed the connection."""
         return self.disconnected
 
-    def begin(
-        self, connection: "FastpathProtocol", serving: Coroutine[Any, None, RenderedResponse]
-    ) -> None:
-        """Be served by this coroutine, without a task. It raises nothing but cancellation."""
-        self._connection = connection
-        self._serving = serving
-        self.step()
-
     def step(self, _: Any = None) -> None:
-        """Go on to the next future, or to the end."""
+        """Go on to the next future it is served by, or to the end."""
         try:
-            future = self._serving.send(None)
+            future = self.serving.send(None)
         except StopIteration as end:
-            self._connection.finish(self, end.value)
+            self._connection.answer(self, end.value)
             return
         except asyncio.CancelledError:
-            self._connection.finish(self, None)
+            self._connection.answer(self, None)
             return
         if future is None:  # a bare yield: let others run first
             self._connection.loop.call_soon(self.step)
@@ -131,38 +124,33 @@ class FastpathProtocol(GuardedProtocol):
         self._receiving = True
         self._since = self.loop.time()
 
-    def on_headers_complete(self) -> None:
-        lines = self.headers
-        headers = dict(lines)
-        self.end_head(len(headers) != len(lines))
-        self._buffered = self._begin_buffered(headers)
-        if self._buffered is not None:
-            self.cycle = self._buffered  # type: ignore[assignment]
-            return
-        url, expects = self.url, self.expect_100_continue
-        HttpToolsProtocol.on_message_begin(self)  # makes the scope, and begins anew
-        self.url, self.expect_100_continue = url, expects
-        self.headers += lines
-        HttpToolsProtocol.on_headers_complete(self)
-
-    def _begin_buffered(self, headers: dict[bytes, bytes]) -> BufferedRequest | None:
-        """The request, if the fast path takes it: opted in, small, alone on its connection."""
-        parser, cycle = self.parser, self.cycle
-        if self.expect_100_continue or self.flow.write_paused or parser.should_upgrade():
-            return None
-        found = self._find_route(parser.get_method(), self.url)
-        if found is None or (cycle is not None and not cycle.response_complete) or self.is_full():
-            return None
+    def begin_request(self, headers: dict[bytes, bytes]) -> None:
+        """Collect the request here if the fast path takes it: opted in, small, alone on its
+        connection. Else give it to ASGI."""
+        parser, cycle, found = self.parser, self.cycle, None
         length = headers.get(b"content-length", b"0")
-        if (
-            b"transfer-encoding" in headers
+        if not (
+            self.expect_100_continue
+            or self.flow.write_paused
+            or parser.should_upgrade()
+            or (cycle is not None and not cycle.response_complete)
+            or b"transfer-encoding" in headers
             or len(length) > 6
             or not length.isdigit()
             or int(length) > MAX_BUFFERED
         ):
-            return None
-        keep_alive = self._version != "1.0" and parser.should_keep_alive()
-        return BufferedRequest(found[0], found[1], headers, self.client, keep_alive)
+            found = self._find_route(parser.get_method(), self.url)
+        if found is not None and not self.is_full():
+            keep_alive = self._version != "1.0" and parser.should_keep_alive()
+            self._buffered = BufferedRequest(self, found[0], found[1], headers, keep_alive)
+            self.cycle = self._buffered  # type: ignore[assignment]
+            return
+        self._buffered = None
+        url, expects, lines = self.url, self.expect_100_continue, self.headers
+        HttpToolsProtocol.on_message_begin(self)  # makes the scope, and begins anew
+        self.url, self.expect_100_continue = url, expects
+        self.headers += lines
+        super().begin_request(headers)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -185,7 +173,8 @@ class FastpathProtocol(GuardedProtocol):
         else:
             self._buffered = None
             request.receive = _receive_nothing
-            request.begin(self, self._serve(request))
+            request.serving = self._serve(request)
+            request.step()
         return True
 
     def on_message_complete(self) -> None:
@@ -195,17 +184,28 @@ class FastpathProtocol(GuardedProtocol):
             HttpToolsProtocol.on_message_complete(self)
             return
         self._buffered = None
-        request.begin(self, self._serve(request))
+        request.serving = self._serve(request)
+        request.step()
 
-    def finish(self, request: BufferedRequest, response: RenderedResponse | None) -> None:
-        """Write the answer; None if it was cancelled."""
-        request.response_complete = True
+    def answer(self, cycle: Any, response: RenderedResponse | None, has_body: bool = True) -> None:
+        """Write the whole answer to a request: a small one in one piece, a large one without a copy
+        of it. None: it was cancelled."""
+        cycle.response_complete = True
         if response is None or response.chunks is not None:
             # Cancelled by the end of the loop. A stream is refused at start where it can be seen.
             self.transport.close()
         elif not self.transport.is_closing():
-            keep_alive = request.keep_alive
-            self._write(response, response.body, keep_alive)
+            default = self.server_state.default_headers
+            if default is not self._default_from:
+                self._default_from = default
+                self._default_head = b"".join(b"%s: %s\r\n" % header for header in default)
+            keep_alive, body = cycle.keep_alive, response.body if has_body else b""
+            end = b"\r\n" if keep_alive or response.closes else b"connection: close\r\n\r\n"
+            head = STATUS_LINE[response.status] + self._default_head + response.head + end
+            if len(body) <= MAX_BUFFERED:
+                self.transport.write(head + body)
+            else:
+                self.transport.writelines([head, body])
             if not keep_alive or response.closes:
                 self.transport.close()
         self.on_response_complete()
@@ -220,30 +220,13 @@ class FastpathProtocol(GuardedProtocol):
             return False
         if cycle.disconnected and not self._is_half_closed:
             return False
-        body = b"" if cycle.scope["method"] == "HEAD" else response.body
-        self._write(response, body, cycle.keep_alive)
-        cycle.response_started = cycle.response_complete = True
+        cycle.response_started = True
         # It holds the cycle, which holds the scope.
         cycle.scope.pop(RESPOND, None)  # type: ignore[typeddict-item]
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
-        if not cycle.keep_alive:
-            self.transport.close()
-        cycle.on_response()
+        self.answer(cycle, response, has_body=cycle.scope["method"] != "HEAD")
         return True
-
-    def _write(self, response: RenderedResponse, body: bytes, keep_alive: bool) -> None:
-        """Write the whole answer: a small one in one piece, a large one without a copy of it."""
-        default = self.server_state.default_headers
-        if default is not self._default_from:
-            self._default_from = default
-            self._default_head = b"".join(b"%s: %s\r\n" % header for header in default)
-        end = b"\r\n" if keep_alive or response.closes else b"connection: close\r\n\r\n"
-        head = STATUS_LINE[response.status] + self._default_head + response.head + end
-        if len(body) <= MAX_BUFFERED:
-            self.transport.write(head + body)
-        else:
-            self.transport.writelines([head, body])
 
 
 async def _receive_nothing() -> dict[str, Any]:

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from ksana.api.core.access_log import NO_ACCESS_LOG, log_request
-from ksana.api.core.auth import Authenticator
+from ksana.api.core.auth import Authenticator, RateLimiter
 from ksana.api.core.body import (
     Receive,
     check_length,
@@ -28,15 +28,15 @@ from ksana.api.core.body import (
 from ksana.api.core.errors import error_body, refusal
 from ksana.api.core.page_turns import PageTurns
 from ksana.api.core.query import decode_query, refuse_query
-from ksana.api.core.rate_limit import RateLimiter
+from ksana.api.core.router import Router
 from ksana.api.core.routing import (
     Answer,
     AnyRoute,
     Call,
     Content,
     FoundRoute,
+    Headers,
     Route,
-    Router,
     Stream,
 )
 from ksana.api.core.services import DEFAULT_RATE, LogControl, Services
@@ -167,46 +167,40 @@ class Pipeline:
             if request.query_string or route.query is not None:
                 _take_query(route, call, request.query_string)
             if route.is_page:
-                ready = await self._read_page(route, call, request)
+                response = await self._read_page(route, call, request)
             elif route.decoder is None:
-                ready = _encode_answer(await route.handler(call))
+                response = _render(await route.handler(call), request_id)
             else:
                 raw = request.body
                 if request.receive is not None:
                     raw = await read_body(request.receive, max_body)
                 sent = decode_body(route, raw, headers.get(b"content-type"))
-                ready = _encode_answer(await route.handler(call, sent))
-            if isinstance(ready, Stream):
-                return RenderedResponse(
-                    200,
-                    _stream_head(ready, request_id),
-                    chunks=self._count_stream(
-                        ready, request, template, started, request_id, principal
-                    ),
+                response = _render(await route.handler(call, sent), request_id)
+            if response.chunks is not None:
+                chunks = self._count_stream(
+                    response.chunks, request, template, started, request_id, principal
                 )
-            content, head = ready, _content_head(ready, request_id)
+                return RenderedResponse(200, response.head, chunks=chunks)
         except Exception as error:
-            content = _refuse(error, request, template, request_id)
-            head = _content_head(content, request_id)
-        body, status = content.body, content.status
-        spent_us = self._monotonic() - started
+            response = _render(_refuse(error, request, template, request_id), request_id)
+        status, size, spent_us = response.status, len(response.body), self._monotonic() - started
         self._traffic.record(method, template, status, spent_us, request_id, headers)
         if self._logs.access:
-            log_request(request, template, principal, request_id, status, len(body), spent_us)
-        return RenderedResponse(status, head, body, None, _CLOSE in content.headers)
+            log_request(request, template, principal, request_id, status, size, spent_us)
+        return response
 
     async def _read_page(
         self, route: Route, call: Call, request: IncomingRequest
-    ) -> Content | Stream:
-        """Read and encode a page in its turn: the rows are gone when the next one's are read."""
+    ) -> RenderedResponse:
+        """Read and render a page in its turn: the rows are gone when the next one's are read."""
         await self._pages.take(call.principal, request.peer)
         size, began = 0, 0.0
         try:
             value = await route.handler(call)
             began = asyncio.get_running_loop().time()
-            ready = _encode_answer(value)
-            size = len(ready.body) if isinstance(ready, Content) else 0
-            return ready
+            response = _render(value, call.request_id)
+            size = len(response.body)
+            return response
         finally:
             self._pages.give_back(size, began)
 
@@ -225,7 +219,7 @@ class Pipeline:
 
     async def _count_stream(
         self,
-        stream: Stream,
+        chunks: AsyncIterator[bytes],
         request: IncomingRequest,
         template: str,
         started: Micros,
@@ -233,7 +227,6 @@ class Pipeline:
         principal: Principal | None,
     ) -> AsyncIterator[bytes]:
         """Pass the chunks on; close and count them when they end or the reader goes."""
-        chunks = stream.chunks
         try:
             async for chunk in chunks:
                 yield chunk
@@ -269,19 +262,6 @@ def sane_request_id(sent: bytes) -> str:
     return next_request_id()
 
 
-def _encode_answer(value: Any) -> Content | Stream:
-    """Make a handler's value ready. Encoded here, so that a value that cannot be encoded is a 500
-    and not half an answer."""
-    kind = type(value)
-    if kind is Answer:
-        if value.value is None:
-            return Content(b"", "", value.status, value.headers)
-        return Content(_encode(value.value), "application/json", value.status, value.headers)
-    if kind is Content or kind is Stream:
-        return value  # type: ignore[no-any-return]
-    return Content(_encode(value), "application/json")
-
-
 def _refuse(error: Exception, request: IncomingRequest, template: str, request_id: str) -> Content:
     """The X8 body of an error; one that is not ours is a bug, and its text stays in the log."""
     if isinstance(error, KsanaError):
@@ -304,20 +284,34 @@ def _is_endless(headers: dict[bytes, bytes]) -> bool:
     return not length.isdigit() or len(length) > 18 or int(length) > DISCARDED_BODY
 
 
-def _content_head(content: Content, request_id: str) -> bytes:
-    """The header lines of a whole answer. Nothing a caller sent can put a line break into them."""
-    media_type, body = content.media_type, content.body
-    if not content.headers and media_type:
-        return (
+def _render(value: Any, request_id: str) -> RenderedResponse:
+    """A handler's value as bytes. All of it is encoded before anything is sent, so that a value
+    that cannot be encoded is a 500 and not half an answer."""
+    kind, status, media_type = type(value), 200, "application/json"
+    headers: Headers = ()
+    if kind is Answer:
+        status, headers = value.status, value.headers
+        body = b"" if value.value is None else _encode(value.value)
+        media_type = "" if value.value is None else media_type
+    elif kind is Content:
+        status, headers = value.status, value.headers
+        body, media_type = value.body, value.media_type
+    elif kind is Stream:
+        return RenderedResponse(200, _stream_head(value, request_id), chunks=value.chunks)
+    else:
+        body = _encode(value)
+    if media_type and not headers:
+        head = (
             f"content-type: {media_type}\r\ncontent-length: {len(body)}\r\n"
             f"x-request-id: {request_id}\r\n"
         ).encode()
-    lines = [(b"x-request-id", request_id.encode()), *content.headers]
+        return RenderedResponse(status, head, body)
+    lines = [(b"x-request-id", request_id.encode()), *headers]
     if media_type:
         lines.append((b"content-type", media_type.encode()))
-    if content.status not in (204, 304):
+    if status not in (204, 304):
         lines.append((b"content-length", b"%d" % len(body)))
-    return _join_head(lines)
+    return RenderedResponse(status, _join_head(lines), body, None, _CLOSE in headers)
 
 
 def _stream_head(stream: Stream, request_id: str) -> bytes:
@@ -332,6 +326,7 @@ def _stream_head(stream: Stream, request_id: str) -> bytes:
 
 
 def _join_head(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The header lines. Nothing a caller sent can put a line break into them."""
     head = b""
     for name, value in headers:
         if _LINE_BREAK.search(name) or _LINE_BREAK.search(value):

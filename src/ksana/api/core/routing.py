@@ -1,13 +1,10 @@
 """Routes as data: a route declares its path, types, scope and limits once; parsing, errors and
-OpenAPI follow from it.
-
-The router finds a fixed path by one dict lookup and a path with parameters by walking a tree of
-segments. It never scans a list of patterns. Nothing here reads a socket.
+OpenAPI follow from it. How they are found is told in `router`. Nothing here reads a socket.
 """
 
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +12,6 @@ from starlette.websockets import WebSocket
 
 from ksana.api.core.services import Services
 from ksana.api.core.trace import Trace, find_trace
-from ksana.base.errors import InvalidError, MethodError, NotFoundError
 from ksana.service.core.keys import Principal
 
 Headers = tuple[tuple[bytes, bytes], ...]
@@ -221,128 +217,6 @@ class SocketRoute:
 
 AnyRoute = Route | SocketRoute
 FoundRoute = tuple[Route, dict[str, Any]]
-
-
-class _Node:
-    __slots__ = ("children", "methods", "parameter", "rest")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
-        self.parameter: _Node | None = None
-        self.methods: dict[str, AnyRoute] = {}
-        self.rest: dict[str, AnyRoute] = {}
-
-
-class Router:
-    """All routes. Built once; finding takes no lock and no regex."""
-
-    def __init__(self, routes: Iterable[AnyRoute]) -> None:
-        self.routes = list(routes)
-        self._fixed: dict[str, dict[str, AnyRoute]] = {}
-        self._root = _Node()
-        for route in self.routes:
-            self._add(route)
-
-    def find(self, method: str, path: str, raw_path: bytes) -> tuple[AnyRoute, dict[str, Any]]:
-        """Find the route and its converted parameters. Raise 404, 405 (with what is allowed) or 400
-        INVALID_ID."""
-        methods = self._fixed.get(path)
-        if methods is not None:
-            return methods.get(method) or _find_other(method, path, methods), {}
-        if b"%" in raw_path:
-            # Decoded by segment, so that %2F stays inside an id and bad UTF-8 is seen and not
-            # replaced.
-            segments = [_unquote(segment) for segment in raw_path.split(b"/")]
-        else:
-            segments = path.split("/")
-        found = _walk(self._root, segments, 1)
-        if found is None:
-            raise NotFoundError(f"there is nothing at {path[:200]}; /openapi.json lists every path")
-        methods, rest_from = found
-        route = methods.get(method) or _find_other(method, path, methods)
-        return route, _convert(route, segments, rest_from)
-
-    def _add(self, route: AnyRoute) -> None:
-        if not route.converters:
-            methods = self._fixed.setdefault(route.path, {})
-            if route.method in methods:
-                raise ValueError(f"two routes for {route.method} {route.path}")
-            methods[route.method] = route
-        node = self._root
-        for literal, name in route.segments:
-            if name is None:
-                node = node.children.setdefault(literal, _Node())
-            elif literal == "rest":
-                _put(node.rest, route)
-                return
-            else:
-                node.parameter = node.parameter or _Node()
-                node = node.parameter
-        _put(node.methods, route)
-
-
-def _put(methods: dict[str, AnyRoute], route: AnyRoute) -> None:
-    if route.method in methods:
-        raise ValueError(f"two routes for {route.method} {route.path}")
-    methods[route.method] = route
-
-
-def _walk(
-    node: _Node, segments: list[str], at: int
-) -> tuple[dict[str, AnyRoute], int | None] | None:
-    """Literal segments win over parameters, parameters over the rest."""
-    if at == len(segments):
-        return (node.methods, None) if node.methods else None
-    child = node.children.get(segments[at])
-    if child is not None:
-        found = _walk(child, segments, at + 1)
-        if found is not None:
-            return found
-    if node.parameter is not None and segments[at]:
-        found = _walk(node.parameter, segments, at + 1)
-        if found is not None:
-            return found
-    return (node.rest, at) if node.rest else None
-
-
-def _find_other(method: str, path: str, methods: dict[str, AnyRoute]) -> AnyRoute:
-    """The route for a method that has none of its own: HEAD is GET without its body."""
-    if method == "HEAD" and "GET" in methods:
-        return methods["GET"]
-    allowed = sorted({*methods, *(["HEAD"] if "GET" in methods else [])} - {"WEBSOCKET"})
-    if not allowed:
-        raise InvalidError(f"{path[:200]} is a WebSocket: ask for an upgrade")
-    raise MethodError(
-        f"{method} is not possible here; allowed: {', '.join(allowed)}", allow=allowed
-    )
-
-
-def _unquote(segment: bytes) -> str:
-    out = bytearray()
-    parts = segment.split(b"%")
-    out += parts[0]
-    for part in parts[1:]:
-        try:
-            out += bytes.fromhex(part[:2].decode("ascii")) + part[2:]
-        except ValueError:
-            raise InvalidError("the path holds a broken % escape", code="INVALID_ID") from None
-    try:
-        return out.decode("utf-8")
-    except UnicodeDecodeError:
-        raise InvalidError("the path is not UTF-8", code="INVALID_ID") from None
-
-
-def _convert(route: AnyRoute, segments: list[str], rest_from: int | None) -> dict[str, Any]:
-    params: dict[str, Any] = {}
-    for at, (literal, name) in enumerate(route.segments, 1):
-        if name is None:
-            continue
-        text = "/".join(segments[rest_from:]) if literal == "rest" else segments[at]
-        try:
-            params[name] = route.converters[name](text)
-        except ValueError as error:
-            raise InvalidError(str(error), code="INVALID_ID", field=name) from None
-    return params
 
 
 def _read_template(
