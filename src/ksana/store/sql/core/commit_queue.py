@@ -161,13 +161,21 @@ class Writer:
             )
 
     def _commit_until_settled(self, batch: list[StoreCall]) -> None:
-        careful = False
-        retries = itertools.count(1)
-        lost = itertools.count(1)
+        careful, is_network = False, self._dialect.is_network
+        retries, lost = itertools.count(1), itertools.count(1)
         while True:
             session = self._session or self._connect()
+            self._flushed = []
             try:
-                self._run(session, batch, careful)
+                if is_network and time.monotonic() - self._entered_at > ENTER_SECONDS:
+                    self._enter(session)
+                session.raw_later(self._dialect.begin_write)
+                tx = SqlTx(session, self._read_clock(session) if is_network else self._clock.now())
+                run = self._run_apart if careful else self._run_together
+                session.wrote = run(session, tx, batch)
+                if session.wrote and is_network:
+                    self._mark = new_token()
+                    session.run_later("core.set_mark", writer=self._id, mark=self._mark, at=tx.now)
             except _CarefulNeeded:
                 self._roll_back(session)
                 careful = True
@@ -220,20 +228,6 @@ class Writer:
                     _log.error("a listener to commits failed", exc_info=error)
         return True
 
-    def _run(self, session: Session, batch: list[StoreCall], careful: bool) -> None:
-        self._flushed = []
-        is_network = self._dialect.is_network
-        if is_network and time.monotonic() - self._entered_at > ENTER_SECONDS:
-            self._enter(session)
-        session.raw_later(self._dialect.begin_write)
-        tx = SqlTx(session, self._read_clock(session) if is_network else self._clock.now())
-        if careful:
-            session.wrote = self._run_apart(session, tx, batch)
-        else:
-            session.wrote = self._run_together(session, tx, batch)
-        if session.wrote and is_network:
-            self._set_mark(session, tx.now)
-
     def _run_together(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:
         """Run the functions with nothing between them; answer whether any wrote."""
         wrote = False
@@ -282,10 +276,6 @@ class Writer:
                 wrote = wrote or session.wrote
                 self._flushed.append(flushed)
         return wrote
-
-    def _set_mark(self, session: Session, now: Instant) -> None:
-        self._mark = new_token()
-        session.run_later("core.set_mark", writer=self._id, mark=self._mark, at=now)
 
     def _enter(self, session: Session) -> None:
         """Make sure that this writer has its row, in a commit of its own: the rows of writers that

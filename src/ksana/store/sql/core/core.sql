@@ -179,8 +179,8 @@ DELETE FROM scheduler_locks WHERE lock_name = :lock_name AND owner_id = :owner_i
 
 -- name: add_to_bucket
 -- Add to one bucket's count.
-INSERT INTO rollups (metric, minutes, bucket_at, entry, n, total)
-VALUES (:metric, :minutes, :bucket_at, :entry, :count, :total)
+INSERT INTO rollups (metric, entry, minutes, bucket_at, n, total)
+VALUES (:metric, :entry, :minutes, :bucket_at, :count, :total)
 {upsert metric, minutes, bucket_at, entry} n = rollups.n + {excluded n}, total = rollups.total + {excluded total}
 
 -- name: list_buckets

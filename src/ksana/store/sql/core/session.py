@@ -65,6 +65,7 @@ class Session:
         "_statements",
         "facts",
         "is_embedded",
+        "origin",
         "raw_later",
         "require_rows",
         "round_trips",
@@ -81,6 +82,8 @@ class Session:
         self._is_network = dialect.is_network
         self.is_embedded = not dialect.is_network
         """Whether the database is in our process."""
+        self.origin = id(dialect)
+        """Tells the sessions of one opened store from those of another in this process."""
         self._connection = connection
         self._statements = statements
         self._cursor = connection.cursor()
@@ -221,11 +224,6 @@ class Session:
         if self._dialect.fold is None:
             return [kind(*row) for row in rows]
         return _decoder_of(kind)(f"[{','.join([row[0] for row in rows])}]")  # type: ignore[no-any-return]
-
-    @property
-    def origin(self) -> int:
-        """Tells the sessions of one opened store from those of another in this process."""
-        return id(self._dialect)
 
     def filtered(self, name: str, filters: Mapping[str, Any], /, **params: Any) -> list[Row]:
         """Read all rows that meet the declared conditions whose value is not None."""

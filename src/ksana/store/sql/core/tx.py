@@ -1,6 +1,7 @@
 """The transaction as a function sees it: typed tables over one session, with events and counts
 gathered for one bulk write before COMMIT."""
 
+from collections import Counter
 from operator import attrgetter
 from typing import Any, Final
 
@@ -8,10 +9,10 @@ from ksana.base.instant import HOUR, MINUTE, Instant
 from ksana.ports.store import Committed
 from ksana.store.sql.core.events import SqlEvents
 from ksana.store.sql.core.packages import find_tables
-from ksana.store.sql.core.session import Session
+from ksana.store.sql.core.session import MANY_SHARES, Session
 
-_BUCKET_COLUMNS: Final = ("metric", "minutes", "bucket_at", "entry", "count", "total")
-
+_BUCKET: Final = ("metric", "entry", "minutes", "bucket_at", "count", "total")
+_BUCKET_KEY: Final = ("metric", "minutes", "bucket_at", "entry")
 
 _SHARE: Final = "@"
 """Stands in a bucket's entry between what is counted and whose share it is."""
@@ -19,24 +20,47 @@ _SHARE: Final = "@"
 _FOLD_BACK: Final = HOUR
 """How far back shares are looked for. Older ones are read like all others, and go with age."""
 
+FOLDED: Final = 0
+"""The share of a count of rows into which those of connections are folded."""
+
+CORRECTIONS: Final = 64
+"""The share that no connection adds to: what was found to be counted wrongly."""
+
+_ROW_COUNT: Final = ("kind", "entry", "shard", "n")
+
+
+class GatheredSums:
+    """Numbers to be added to rows of one table, gathered so that a commit changes each row once,
+    however many functions count in it. No other connection adds to the same rows."""
+
+    __slots__ = ("added", "columns", "constants", "statement")
+
+    def __init__(
+        self, statement: str, columns: tuple[str, ...], constants: tuple[int, ...]
+    ) -> None:
+        """`columns` has those of a key, then those of the constants, then those of the numbers."""
+        self.statement = statement
+        self.columns = columns
+        self.constants = constants
+        self.added: dict[tuple[str, ...], tuple[Any, ...]] = {}
+
 
 class SqlRollups:
-    """Gathers counts per minute: a busy minute costs one row write each per commit, in a row that
-    no other connection writes."""
+    """Counts per minute: a busy minute costs one row write each per commit, in a row that no other
+    connection writes."""
 
-    __slots__ = ("_gathered", "_now", "_session")
+    __slots__ = ("_session", "_share", "sums")
 
     def __init__(self, session: Session, now: Instant) -> None:
         self._session = session
-        self._now = now
-        self._gathered: dict[tuple[str, str], tuple[int, float]] = {}
+        self._share = f"{_SHARE}{session.writer:x}" if session.writer else ""
+        self.sums = GatheredSums("core.add_to_bucket", _BUCKET, (1, now - now % MINUTE))
 
     def add(self, metric: str, key: str = "", count: int = 1, total: float = 0.0) -> None:
         self._session.wrote = True
-        before = self._gathered.get((metric, key))
-        self._gathered[metric, key] = (
-            (count, total) if before is None else (before[0] + count, before[1] + total)
-        )
+        place, added = (metric, key + self._share), self.sums.added
+        before = added.get(place)
+        added[place] = (count, total) if before is None else (before[0] + count, before[1] + total)
 
     def list_buckets(
         self, metric: str, key: str, since: Instant, until: Instant
@@ -57,41 +81,60 @@ class SqlRollups:
             shares=f"%{_SHARE}%",
             limit=limit,
         )
-        sums: dict[tuple[str, int, Instant, str], tuple[int, float]] = {}
+        sums: dict[tuple[str, str, int, Instant], tuple[int, float]] = {}
         for metric, minutes, at, entry, count, total in found:
-            key = metric, minutes, at, entry.partition(_SHARE)[0]
+            key = metric, entry.partition(_SHARE)[0], minutes, at
             before_it = sums.get(key, (0, 0.0))
             sums[key] = before_it[0] + count, before_it[1] + total
-        self._session.run_rows(
-            "core.delete_bucket", _BUCKET_COLUMNS[:4], [row[:4] for row in found]
-        )
+        self._session.run_rows("core.delete_bucket", _BUCKET_KEY, [row[:4] for row in found])
         folded = [(*key, *counted) for key, counted in sorted(sums.items())]
-        self._session.run_rows("core.add_to_bucket", _BUCKET_COLUMNS, folded)
+        self._session.run_rows("core.add_to_bucket", _BUCKET, folded)
         return len(found)
 
     def purge(self, before: Instant, limit: int) -> int:
         rows = self._session.all("core.list_old_buckets", before=before, limit=limit)
-        return self._session.run_rows("core.delete_bucket", _BUCKET_COLUMNS[:4], rows)
+        return self._session.run_rows("core.delete_bucket", _BUCKET_KEY, rows)
 
-    def forget(self) -> None:
-        """Drop what was gathered."""
-        self._gathered = {}
 
-    def flush(self) -> dict[tuple[str, str], tuple[int, float]]:
-        """Add what was gathered to the buckets, each connection to its own share of them; answer
-        it."""
-        gathered = self._gathered
-        if gathered:
-            start = self._now - self._now % MINUTE
-            writer = self._session.writer
-            share = f"{_SHARE}{writer:x}" if writer else ""
-            rows = [
-                (metric, 1, start, key + share, count, total)
-                for (metric, key), (count, total) in sorted(gathered.items())
-            ]
-            self._session.run_rows_later("core.add_to_bucket", _BUCKET_COLUMNS, rows)
-            self._gathered = {}
-        return gathered
+class SqlRowCounts:
+    """How many rows of a kind there are, kept as they come and go: lists show it without counting.
+
+    Every connection adds to a row of its own, so that writers never wait for each other; the rows
+    are added up when they are read, and now and then folded into one. Counts are written with what
+    they count, in one transaction.
+    """
+
+    def __init__(self, session: Session, tx: "SqlTx") -> None:
+        self._session = session
+        self._sums = GatheredSums("core.add_to_row_counts", _ROW_COUNT, (session.writer,))
+        tx.sums.append(self._sums)
+
+    def add(self, kind: str, entry: str, count: int) -> None:
+        self._session.wrote = True
+        added = self._sums.added
+        before = added.get((kind, entry))
+        added[kind, entry] = (count,) if before is None else (before[0] + count,)
+
+    def read(self, kind: str) -> dict[str, int]:
+        rows = self._session.all("core.sum_row_counts", kind=kind)
+        counts = {row[0]: int(row[1]) for row in rows}
+        for (of_kind, entry), (count,) in self._sums.added.items():
+            if of_kind == kind:
+                counts[entry] = counts.get(entry, 0) + count
+        return counts
+
+    def fold(self, limit: int) -> int:
+        """Fold up to `limit` shares of connections; one that is alive begins a new one when it next
+        counts. Those that are being written are left for the next time."""
+        rows = self._session.all("core.list_count_shares", above=MANY_SHARES, limit=limit)
+        sums: Counter[tuple[str, str]] = Counter()
+        for kind, entry, _, count in rows:
+            sums[kind, entry] += count
+        keys = [row[:3] for row in rows]
+        self._session.run_rows("core.delete_count_share", _ROW_COUNT[:3], keys)
+        folded = [(*key, FOLDED, count) for key, count in sorted(sums.items())]
+        self._session.run_rows("core.add_to_row_counts", _ROW_COUNT, folded)
+        return len(rows)
 
 
 _FLUSH_ORDER: Final = attrgetter("flush_order")
@@ -101,9 +144,10 @@ class SqlTx:
     """One transaction; tables of the surfaces are made when first used. They keep no reference to
     it: it goes with the last one who uses it, and leaves nothing to the garbage collector.
 
-    A table that gathers writes has `flush()`, `forget()` and a `flush_order`: the least is written
-    first. Rows that many transactions write (capacity, counts) come in one order for everybody, or
-    two of them would wait for each other.
+    What a table only adds to is gathered in `sums`. A table that gathers other writes has
+    `has_gathered`, `flush()`, `forget()` and a `flush_order`: the least is written first. Rows that
+    many transactions write (capacity) come in one order for everybody, or two of them would wait
+    for each other.
     """
 
     def __init__(self, session: Session, now: Instant) -> None:
@@ -112,6 +156,7 @@ class SqlTx:
         self.now = now
         self.events = SqlEvents(session, now)
         self.rollups = SqlRollups(session, now)
+        self.sums = [self.rollups.sums]
 
     def __getattr__(self, name: str) -> Any:
         """Make a table on first use and keep it on the instance."""
@@ -129,14 +174,27 @@ class SqlTx:
         """Drop what was gathered: its function failed."""
         for table in self._gathering:
             table.forget()
+        for sums in self.sums:
+            sums.added = {}
         self.events.forget()
-        self.rollups.forget()
 
     def flush(self, types: frozenset[str] = frozenset()) -> Committed:
         """Write what was gathered; called before COMMIT. Events come last: between drawing their
         ids and COMMIT nothing may wait for a lock, or readers would wait for the ids. Answer what
         a listener to events of these types is to be told once it is committed."""
         for table in self._gathering:
-            table.flush()
-        counts = self.rollups.flush()
+            if table.has_gathered:
+                table.flush()
+        counts: Any = self.rollups.sums.added
+        if self._session.writer:
+            counts = {(key[0], key[1].partition(_SHARE)[0]): counts[key] for key in counts}
+        for sums in self.sums:
+            if sums.added:
+                rows = [
+                    (*key, *sums.constants, *numbers)
+                    for key, numbers in sorted(sums.added.items())
+                    if any(numbers)  # what came and went in one commit changes nothing
+                ]
+                self._session.run_rows_later(sums.statement, sums.columns, rows)
+                sums.added = {}
         return Committed(counts, self.events.flush(types))

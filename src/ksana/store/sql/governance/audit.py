@@ -65,6 +65,7 @@ class SqlAuditLog:
         self._session = session
         self._now: Instant = tx.now
         self._rows: list[Row] = []
+        self.has_gathered = False
         self._chain: int | None = None
         self._written_seq = 0
         self._seq = 0
@@ -85,7 +86,7 @@ class SqlAuditLog:
 
     def append(self, entry: AuditEntry) -> str:
         chain = self.chain
-        self._session.wrote = True
+        self._session.wrote = self.has_gathered = True
         seq, prev, now = self._seq + 1, self._hash, self._now
         name = entry_id(chain, seq)
         digest = hash_of(prev, body_of(name, entry, now))
@@ -114,9 +115,7 @@ class SqlAuditLog:
 
     def flush(self) -> None:
         """Write what was gathered, and the new end of the chain."""
-        if not self._rows:
-            return
-        rows, self._rows = self._rows, []
+        rows, self._rows, self.has_gathered = self._rows, [], False
         self._session.run_rows("audit.append", _COLUMNS, rows)
         is_set = self._session.run(
             "audit.set_head",
@@ -131,7 +130,7 @@ class SqlAuditLog:
 
     def forget(self) -> None:
         """Drop what was gathered. The chain's end is read anew: it may have been rolled back."""
-        self._rows = []
+        self._rows, self.has_gathered = [], False
         self._chain = None
 
     def find(self, entry_id: str) -> AuditRow | None:

@@ -30,6 +30,7 @@ class SqlCapacity:
         self.is_shared = not session.is_embedded
         self.instance = _PROCESS ^ session.origin
         self.shard = _PROCESS ^ id(session)
+        self.has_gathered = False
         self._freed = (0, 0)
         self._drawn: dict[tuple[int, int], tuple[int, int]] = {}
         """(units, leases) by shard and era."""
@@ -43,7 +44,7 @@ class SqlCapacity:
         return self.lock_whole(total)
 
     def lock_whole(self, total: int) -> Capacity:
-        if self._drawn or self._freed != (0, 0):
+        if self.has_gathered:
             # The pool before any allotment: whoever has the pool waits for these.
             self._session.one("queue.lock_capacity")
             self.flush()
@@ -113,20 +114,20 @@ class SqlCapacity:
         self._session.run_rows_later("queue.delete_allotment", ("shard",), gone)
 
     def draw(self, drawn: Sequence[Draw], leases: int) -> None:
-        self._session.wrote = True
+        self._session.wrote = self.has_gathered = True
         for one in drawn:
             before = self._drawn.get((one.shard, one.era), (0, 0))
             self._drawn[one.shard, one.era] = before[0] + one.units, before[1] + leases
             leases = 0  # all of them are counted with the first
 
     def free(self, units: int, leases: int) -> None:
-        self._session.wrote = True
+        self._session.wrote = self.has_gathered = True
         self._freed = self._freed[0] + units, self._freed[1] + leases
 
     def flush(self) -> None:
         """Write what was gathered: at the end, because from here on others wait for us. Allotments
         in the order of their shards, as those do who hold the pool."""
-        drawn, self._drawn = self._drawn, {}
+        drawn, self._drawn, self.has_gathered = self._drawn, {}, False
         if drawn:
             rows = [(*taken, self._now, *key) for key, taken in sorted(drawn.items())]
             self._session.contend_rows("queue.draw_allotment", _DRAW, rows)
@@ -141,6 +142,7 @@ class SqlCapacity:
 
     def forget(self) -> None:
         """Drop what was gathered."""
+        self.has_gathered = False
         self._freed = (0, 0)
         self._drawn = {}
         self._held = None

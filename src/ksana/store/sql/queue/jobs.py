@@ -14,6 +14,7 @@ from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, ReadyJob
 from ksana.ports.queue.tables import ClaimOpening, ClaimOutlook, QueueDue, QueueGauges, Request
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Question, Row, Session
+from ksana.store.sql.core.tx import GatheredSums
 from ksana.store.sql.core.walks import walk_ended
 from ksana.store.sql.queue.capacity import SqlCapacity
 
@@ -77,13 +78,14 @@ class SqlJobs:
     def __init__(self, session: Session, tx: Any) -> None:
         self._raw = session
         self._new: list[Row] = []
+        self.has_gathered = False
         self._now: Instant = tx.now
 
     @property
     def session(self) -> Session:
         """The session, with every job entered before to be seen by what comes next. The other
         tables over jobs go by it too."""
-        if self._new:
+        if self.has_gathered:
             self.flush()
         return self._raw
 
@@ -95,18 +97,18 @@ class SqlJobs:
         if once:
             return self.session.run_rows("queue.insert_job_once", _COLUMNS, rows)
         # Nothing can refuse these: those of all functions of one commit are written together.
-        self._raw.wrote = True
+        self._raw.wrote = self.has_gathered = True
         self._new += rows
         return len(rows)
 
     def flush(self) -> None:
         """Write the jobs that were gathered."""
-        rows, self._new = self._new, []
+        rows, self._new, self.has_gathered = self._new, [], False
         self._raw.run_rows_later("queue.insert_job", _COLUMNS, rows)
 
     def forget(self) -> None:
         """Drop what was gathered."""
-        self._new = []
+        self._new, self.has_gathered = [], False
 
     def find_job(self, job_id: str) -> Job | None:
         row = self.session.one("queue.find_job", job_id=job_id)
@@ -344,51 +346,39 @@ def _outlook_of(row: Row | None) -> ClaimOutlook:
 _PROCESS: Final = new_token() >> 8 << 4
 """Tells the rows of this process from those of others."""
 
-_GAUGE_COLUMNS: Final = ("shard", "queued", "running", "arrivals")
+_GAUGE: Final = ("shard", "queued", "running", "arrivals")
+_NONE: Final = (0, 0, 0)
 
 
 class SqlGauges:
     """`queue_gauges`: how many jobs wait and run now. A row for each connection, so that writers
     never wait for each other."""
 
-    flush_order = 1
-
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
         self._jobs = tx.jobs
         self._row = _PROCESS ^ id(session)
-        self._added = (0, 0, 0)
+        self._sums = GatheredSums("queue.add_to_gauges", _GAUGE, (self._row,))
+        tx.sums.append(self._sums)
 
     def add(self, queued: int, running: int, arrivals: int) -> None:
-        before = self._added
         self._session.wrote = True
-        self._added = (before[0] + queued, before[1] + running, before[2] + arrivals)
-
-    def flush(self) -> None:
-        """Write one change for all functions of a commit."""
-        added, self._added = self._added, (0, 0, 0)
-        if added != (0, 0, 0):
-            self._session.run_rows_later(
-                "queue.add_to_gauges", _GAUGE_COLUMNS, [(self._row, *added)]
-            )
-
-    def forget(self) -> None:
-        """Drop what was gathered."""
-        self._added = (0, 0, 0)
+        before = self._sums.added.get((), _NONE)
+        self._sums.added[()] = before[0] + queued, before[1] + running, before[2] + arrivals
 
     def read(self) -> QueueGauges:
-        self.flush()
         row = self._session.one("queue.sum_gauges")
         assert row is not None
-        return QueueGauges(int(row[0]), int(row[1]), int(row[2]))
+        added = self._sums.added.get((), _NONE)
+        return QueueGauges(int(row[0]) + added[0], int(row[1]) + added[1], int(row[2]) + added[2])
 
     def recount(self) -> QueueGauges:
         self._fold()
-        self.flush()
         row = self._jobs.session.one("queue.compare_gauges")
         assert row is not None
         queued, running, said_queued, said_running = (int(number) for number in row)
-        self.add(queued - said_queued, running - said_running, 0)
+        added = self._sums.added.get((), _NONE)
+        self.add(queued - said_queued - added[0], running - said_running - added[1], 0)
         return self.read()
 
     def _fold(self) -> None:

@@ -13,8 +13,8 @@ from ksana.domain.tasks.records import Options, Run
 from ksana.ports.events import Event, Events
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.tasks.history import Miscount
-from ksana.store.sql.core.row_counts import CORRECTIONS
 from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.core.tx import CORRECTIONS
 from ksana.store.sql.tasks.run_lists import KIND
 
 LOOK_THROUGH: Final = 20_000
