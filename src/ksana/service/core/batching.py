@@ -7,6 +7,7 @@ other: one whose refusal must undo what it wrote is a transaction of its own.
 """
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -113,15 +114,6 @@ class _Batch(Generic[Item, Made]):
             self.is_open = False
         return self._enter(tx, self.items) if self.items else []
 
-    async def fill(self) -> None:
-        """Wait while each turn of the event loop brings more."""
-        count = 0
-        for _ in range(TURNS):
-            if len(self.items) == count:
-                return
-            count = len(self.items)
-            await asyncio.sleep(0)
-
 
 class Batcher(Generic[Item, Made]):
     """Takes items one by one and enters them together. `enter` writes a set and answers what was
@@ -143,8 +135,8 @@ class Batcher(Generic[Item, Made]):
         self._clock = clock
         self._late = late
         self._drops_gone = drops_gone
-        self._at_once = at_once
-        self._free = at_once or 0
+        self._at_once = math.inf if at_once is None else at_once
+        self._free = self._at_once
         self._line: deque[_Batch[Item, Made]] = deque()
         self._store = store
         self._enter = enter
@@ -161,30 +153,16 @@ class Batcher(Generic[Item, Made]):
         if loop is None or loop.is_closed():
             # Kept: each question asks the system for our process id.
             loop = self._loop = asyncio.get_running_loop()
-            self._free, self._batch = self._at_once or 0, None
+            self._free, self._batch = self._at_once, None
             self._line.clear()
         future: asyncio.Future[Made] = loop.create_future()
         if self._batch is None or not self._batch.add(item, future, weight, until):
             batch = self._batch = _Batch(self._enter)
             batch.add(item, future, weight, until)
-            write = self._write if self._at_once is None else self._write_in_turn
-            task = loop.create_task(write(batch))
+            task = loop.create_task(self._write(batch))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
         return future
-
-    async def _write_in_turn(self, batch: _Batch[Item, Made]) -> None:
-        if self._free:
-            self._free -= 1
-        else:
-            await self._wait_for_turn(batch)
-        try:
-            await self._write(batch)
-        finally:
-            if self._line:
-                self._line.popleft().give_turn()
-            else:
-                self._free += 1
 
     async def _wait_for_turn(self, batch: _Batch[Item, Made]) -> None:
         self._line.append(batch)
@@ -196,25 +174,49 @@ class Batcher(Generic[Item, Made]):
             batch.stirred.clear()
 
     async def _write(self, batch: _Batch[Item, Made]) -> None:
-        await batch.fill()
+        """Enter a batch once its turn has come and the event loop brings no more items for it."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._wait_for_turn(batch)
         try:
+            count = 0
+            for _ in range(TURNS):
+                if len(batch.items) == count:
+                    break
+                count = len(batch.items)
+                await asyncio.sleep(0)
             made = await self._store.transact(batch.enter, self._drops_gone)
-        except StoreDownError as error:
-            _refuse(batch.futures, error)
         except Exception as error:
-            if len(batch.items) == 1:
-                _refuse(batch.futures, error)
-                return
-            # Not all can be at fault: each on its own shows whose it is.
-            for item, future in zip(batch.items, batch.futures, strict=True):
-                alone = _Batch(self._enter)
-                alone.add(item, future, 1)
-                await self._write(alone)
+            await self._write_apart(batch, error)
         else:
             for future, one in zip(batch.futures, made, strict=True):
                 if not future.done():  # its caller may have gone
                     future.set_result(one)
             self._entered(batch.items, made)
+        finally:
+            if self._line:
+                self._line.popleft().give_turn()
+            else:
+                self._free += 1
+
+    async def _write_apart(self, batch: _Batch[Item, Made], error: Exception) -> None:
+        """Enter the items of a batch that failed one by one: not all can be at fault, and this
+        shows whose it is."""
+        if isinstance(error, StoreDownError) or len(batch.items) == 1:
+            _refuse(batch.futures, error)
+            return
+        for item, future in zip(batch.items, batch.futures, strict=True):
+            if future.done() and self._drops_gone:
+                continue
+            try:
+                made = await self._store.transact(self._enter, [item])
+            except Exception as of_one:
+                _refuse([future], of_one)
+            else:
+                if not future.done():
+                    future.set_result(made[0])
+                self._entered([item], made)
 
 
 def _refuse(futures: Sequence["asyncio.Future[Made]"], error: Exception) -> None:
