@@ -73,18 +73,15 @@ class Pump:
                 self._backoff_us = 0
                 await asyncio.sleep(0)
                 continue
-            await self._park(self._not_before(due_at, began_at))
+            if due_at is None or due_at > began_at:
+                self._backoff_us = 0
+            else:  # this step should have dealt with it
+                self._backoff_us = min(max(self._backoff_us * 2, _BACKOFF_LEAST), _BACKOFF_MOST)
+                due_at = self._clock.now() + self._backoff_us
+            await self._park(due_at)
             early_us = began_mono + self.min_interval_us - self._clock.monotonic()
             if early_us > 0:
                 await self._clock.sleep_until(self._clock.now() + early_us)
-
-    def _not_before(self, due_at: Instant | None, began_at: Instant) -> Instant | None:
-        """Push a due instant that this step should have dealt with into the future."""
-        if due_at is None or due_at > began_at:
-            self._backoff_us = 0
-            return due_at
-        self._backoff_us = min(max(self._backoff_us * 2, _BACKOFF_LEAST), _BACKOFF_MOST)
-        return self._clock.now() + self._backoff_us
 
     async def _park(self, due_at: Instant | None) -> None:
         poll_at = self._clock.monotonic() + self._poll_us

@@ -140,44 +140,36 @@ def write_misfire(tx: TasksTx, task: Task, decision: Firing) -> None:
 
 
 def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
-    written = Written(_update(tx, changes), set(), False)
-    events: list[tuple[str, str, str, str]] = []
-    counts: dict[str, tuple[int, int]] = {}
-    last: dict[int, tuple[int, str, str]] = {}
-    for change, is_done in zip(changes, written.done, strict=True):
-        if not is_done:
-            continue
-        if change.event:
-            events.append(("RUN", str(change.run_id), change.event, change.data))
-        if change.metric is not None:
-            count, total = counts.get(change.metric, (0, 0))
-            counts[change.metric] = count + 1, total + change.duration_us
-        if change.last_status is not None:
-            last[change.task_id] = change.task_id, change.last_status, change.error or ""
-        if change.ready_host is not None:
-            written.ready_hosts.add(change.ready_host)
-        if change.wake_at is not None:
-            written.wakes = True
-    if events:
-        tx.events.append_texts(events)
-    for metric, (count, total) in counts.items():
-        tx.rollups.add(metric, count=count, total=total / SECOND)
-    if last:
-        tx.tasks.note_last(list(last.values()), tx.now)
-    return written
-
-
-def _update(tx: TasksTx, changes: Sequence[RunChange]) -> list[bool]:
-    """Check the moves and run the guarded UPDATEs. The end of an attempt writes its record too;
-    mostly all changes are of one kind."""
+    """Check the moves, run the guarded UPDATEs, and write what follows from those that were done.
+    The end of an attempt writes its record too; mostly all changes are of one kind."""
     for old, new in {(change.old, change.new) for change in changes}:
         RUN.require_change(old, new)
     ends = [change for change in changes if change.record is not None]
     if len(ends) == len(changes):
-        return tx.run_changes.finish(changes)
-    if not ends:
-        return tx.run_changes.move(changes)
-    moves = [change for change in changes if change.record is None]
-    ended = iter(tx.run_changes.finish(ends))
-    moved = iter(tx.run_changes.move(moves))
-    return [next(moved if change.record is None else ended) for change in changes]
+        done = tx.run_changes.finish(changes)
+    elif not ends:
+        done = tx.run_changes.move(changes)
+    else:
+        ended = iter(tx.run_changes.finish(ends))
+        moved = iter(tx.run_changes.move([one for one in changes if one.record is None]))
+        done = [next(moved if change.record is None else ended) for change in changes]
+    written = [change for change, is_done in zip(changes, done, strict=True) if is_done]
+    events = [("RUN", str(one.run_id), one.event, one.data) for one in written if one.event]
+    if events:
+        tx.events.append_texts(events)
+    counts: dict[str, tuple[int, int]] = {}
+    for one in written:
+        if one.metric is not None:
+            count, total = counts.get(one.metric, (0, 0))
+            counts[one.metric] = count + 1, total + one.duration_us
+    for metric, (count, total) in counts.items():
+        tx.rollups.add(metric, count=count, total=total / SECOND)
+    last = {
+        one.task_id: (one.task_id, one.last_status, one.error or "")
+        for one in written
+        if one.last_status is not None
+    }
+    if last:
+        tx.tasks.note_last(list(last.values()), tx.now)
+    ready_hosts = {one.ready_host for one in written if one.ready_host is not None}
+    return Written(done, ready_hosts, any(one.wake_at is not None for one in written))

@@ -154,7 +154,7 @@ def _take(
     if received.method != method:
         raise MethodError(f"this task takes its callback by {method}")
     received = _mask(received, task, run, task_secrets, token)
-    status = received.body.status
+    body, status = received.body, received.body.status
     if status not in ("SUCCESS", "FAILED", "RUNNING"):
         raise InvalidError("status must be SUCCESS, FAILED or RUNNING", field="status")
     if run.status in RUN.final:
@@ -168,8 +168,15 @@ def _take(
         return CallbackAnswer(run.id, SHOWN_FINAL.get(run.status)), set()
     _keep(tx, run, received, "RECEIVED")
     if status == "RUNNING":
-        return _keep_waiting(tx, run, received.body), set()
-    return _end(tx, task, run, received.body)
+        return _keep_waiting(tx, run, body), set()
+    data = None if body.data is None else _encode(body.data).decode()[:_DATA_LIMIT]
+    change = end_by_callback(run, task, status, data, body.error_message, tx.now, new_token())
+    written = write_changes(tx, [change])
+    if not written.done[0]:
+        raise ConflictError(
+            "the run changed meanwhile: send the callback again", current={"status": run.status}
+        )
+    return CallbackAnswer(run.id, SHOWN_FINAL.get(change.new)), written.ready_hosts
 
 
 def _mask(
@@ -237,14 +244,3 @@ def _keep_waiting(tx: TasksTx, run: Run, body: CallbackBody) -> CallbackAnswer:
         deadline = max(deadline or 0, tx.now + round(body.extend_sec * SECOND))
         write_changes(tx, [extend_deadline(run, deadline)])
     return CallbackAnswer(run.id, None, deadline)
-
-
-def _end(tx: TasksTx, task: Task, run: Run, body: CallbackBody) -> tuple[CallbackAnswer, set[str]]:
-    data = None if body.data is None else _encode(body.data).decode()[:_DATA_LIMIT]
-    change = end_by_callback(run, task, body.status, data, body.error_message, tx.now, new_token())
-    written = write_changes(tx, [change])
-    if not written.done[0]:
-        raise ConflictError(
-            "the run changed meanwhile: send the callback again", current={"status": run.status}
-        )
-    return CallbackAnswer(run.id, SHOWN_FINAL.get(change.new)), written.ready_hosts
