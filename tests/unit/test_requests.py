@@ -246,7 +246,7 @@ def test_a_target_that_calls_back_is_told_where_and_by_which_token() -> None:
         "X-Callback-Url": f"{BASE}/{TOKEN}",
         "X-Callback-Token": TOKEN,
     }
-    assert shown_headers(built) == OURS | {"X-Callback-Url": "***", "X-Callback-Token": "***"}
+    assert shown_headers(built) == ours | {"X-Callback-Url": "***", "X-Callback-Token": "***"}
     assert built.request.secrets is not None
     assert built.request.secrets.values == (TOKEN.encode(), TOKEN.upper().encode())
 
@@ -331,7 +331,29 @@ def test_a_signature_covers_what_is_sent_and_is_not_shown(body: str | None) -> N
     built = build(held(a_called_task(signing_secret=SIGNING, body=body)))
     expected = sign(SIGNING, UID, SENT_AT, (body or "").encode())
     assert built.request.headers[-3:] == expected
-    assert shown_headers(built) == OURS | {"webhook-id": UID, "webhook-signature": "***"}
+    assert shown_headers(built) == sent_headers(built) | {"webhook-signature": "***"}
+
+
+def test_headers_are_shown_as_they_were_sent() -> None:
+    own = {"X-One": 'run "{{run_id}}"', "X-Two": "2"}
+    for members in ({"body": "x"}, {"body": "[]"}, {"headers": own}, {"template": False}):
+        built = build(held(a_called_task(**{"headers": {"X-Two": "2"}, **members})))
+        assert shown_headers(built) == sent_headers(built)
+    built = build(held(a_called_task(headers=own)))
+    assert shown_headers(built) == {"X-One": 'run "60"', "X-Two": "2"} | OURS
+
+
+@pytest.mark.spec("X2")
+def test_a_secret_is_not_shown_because_a_placeholder_stands_for_it() -> None:
+    own = {"X-Mine": "{{callback_token}} of {{attempt}}", "Cookie": "sweet-{{attempt}}"}
+    built = build(asynchronous(a_called_task(headers=own)))
+    assert sent_headers(built)["X-Mine"] == f"{TOKEN} of 1"
+    assert shown_headers(built) == OURS | {
+        "X-Mine": "*** of 1",
+        "Cookie": "***",
+        "X-Callback-Url": "***",
+        "X-Callback-Token": "***",
+    }
 
 
 @pytest.mark.spec("X2")

@@ -77,20 +77,17 @@ def _is_hole(text: str) -> bool:
 
 def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: str) -> Built:
     """Make the request of one attempt."""
-    task = held.task
-    definition = task.definition
+    definition = held.task.definition
     options = definition.options
     body = held.override_body if held.override_body is not None else definition.body
     plan = _plan_for(definition.headers, options)
-    secrets = plan.secrets
-    is_json = plan.is_json
+    secrets, is_json = plan.secrets, plan.is_json
     if is_json is None:
         is_json = not body or template.looks_like_json(body)
     has_holes = options.template and (
         plan.has_holes or _is_hole(definition.target_url) or (body is not None and _is_hole(body))
     )
-    is_async = held.exec_type == "ASYNC"
-    scheduled = _show_slot(held.scheduled_time)
+    is_async, scheduled = held.exec_type == "ASYNC", _show_slot(held.scheduled_time)
     url, headers = definition.target_url, list(plan.headers)
     if has_holes or (is_async and body is None):
         values = values_of(held, now, scheduled, callback_base)
@@ -102,26 +99,14 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
             body = _facts(held, values)
     if secrets is not None and (has_holes or options.secret_body):
         secrets = _secrets_of_run(headers, body, options)
-    data = body.encode() if body else None
+    data, shown = body.encode() if body else None, ""
     if data is not None and plan.is_json is None:
-        headers.append(
-            ("Content-Type", "application/json" if is_json else "text/plain; charset=utf-8")
-        )
-    uid, job_id, attempt = held.uid, task.job_id, str(held.attempt)
-    span_id = uid[-16:] if held.attempt <= 1 else span_id_of(uid, held.attempt)
-    parent = f"00-{held.trace_id}-{span_id}-01"
-    headers += (
-        ("User-Agent", version),
-        ("X-Ksana-Run-Id", uid),
-        ("X-Ksana-Job-Id", job_id),
-        ("X-Ksana-Scheduled-At", scheduled),
-        ("X-Ksana-Attempt", attempt),
-        ("traceparent", parent),
-    )
-    shown = (
-        f'{plan.shown},"User-Agent":"{version}","X-Ksana-Run-Id":"{uid}","X-Ksana-Job-Id":"{job_id}",'
-        f'"X-Ksana-Scheduled-At":"{scheduled}","X-Ksana-Attempt":"{attempt}","traceparent":"{parent}"'
-    )
+        content_type = "application/json" if is_json else "text/plain; charset=utf-8"
+        headers.append(("Content-Type", content_type))
+        shown = f',"Content-Type":"{content_type}"'
+    ours, shown_ours = _name_call(held, scheduled, version)
+    headers += ours
+    shown += shown_ours
     if is_async and held.callback_token is not None:
         headers += (
             ("X-Callback-Url", f"{callback_base}/{held.callback_token}"),
@@ -131,9 +116,42 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
         secrets = add_token(secrets, held.callback_token)
     if options.signing_secret:
         headers += sign(options.signing_secret, held.uid, now, data or b"")
-        shown += f',"webhook-id":"{held.uid}","webhook-signature":"***"'
+        shown += (
+            f',"webhook-id":"{held.uid}","webhook-timestamp":"{now // SECOND}"'
+            ',"webhook-signature":"***"'
+        )
+    own = plan.shown
+    if has_holes and plan.has_holes:
+        own = _shown_filled(headers[: len(plan.headers)], secrets, options)
     request = _request_of(definition, url, tuple(headers), data, secrets)
-    return Built(request, "{" + shown.lstrip(",") + "}")
+    return Built(request, "{" + (own + shown).lstrip(",") + "}")
+
+
+def _name_call(
+    held: ClaimedRun, scheduled: str, version: str
+) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The headers of every call, and as they are shown: nothing in them needs escaping."""
+    uid, job_id, attempt = held.uid, held.task.job_id, str(held.attempt)
+    parent = f"00-{held.trace_id}-{span_id_of(uid, held.attempt)}-01"
+    headers = (
+        ("User-Agent", version),
+        ("X-Ksana-Run-Id", uid),
+        ("X-Ksana-Job-Id", job_id),
+        ("X-Ksana-Scheduled-At", scheduled),
+        ("X-Ksana-Attempt", attempt),
+        ("traceparent", parent),
+    )
+    shown = (
+        f',"User-Agent":"{version}","X-Ksana-Run-Id":"{uid}","X-Ksana-Job-Id":"{job_id}",'
+        f'"X-Ksana-Scheduled-At":"{scheduled}","X-Ksana-Attempt":"{attempt}","traceparent":"{parent}"'
+    )
+    return headers, shown
+
+
+def _shown_filled(headers: list[tuple[str, str]], secrets: Secrets | None, options: Options) -> str:
+    """A task's own headers as they were sent: what was filled in may be secret as well."""
+    shown = _shown(tuple(headers), options.secret_headers)
+    return shown if secrets is None else secrets.mask(shown)
 
 
 def _secrets_of_run(
