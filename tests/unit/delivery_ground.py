@@ -2,10 +2,15 @@
 it is told, a lease, and calls that end when the test says so."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from ksana.base.clock import VirtualClock
+from ksana.base.instant import Instant
 from ksana.domain.tasks.records import ClaimedRun, Task
+from ksana.engine.core.pump import Pump
+from ksana.engine.tasks.claimed_run import AttemptOver
+from ksana.engine.tasks.delivery import Delivery
 from ksana.ports.caller import MaySend, Reply, Request, Timing, always
 from ksana.ports.store import WHOLE, Share
 from tests.unit.task_ground import a_claimed_run, a_task
@@ -106,3 +111,49 @@ def a_claim(
 
 def answered(status: int = 200, **members: Any) -> Reply:
     return Reply("answered", Timing(total_ms=1.0), status, **members)
+
+
+async def step(pump: Pump) -> Instant | None:
+    """One pass of a loop: when it wants to come back. The hints it got before are used up."""
+    pump._wake.clear()
+    return await pump._step()
+
+
+def is_signalled(pump: Pump) -> bool:
+    """Whether a loop was hinted at since its last pass."""
+    return pump._wake.is_set()
+
+
+class Parts:
+    """Delivery with all it is connected to."""
+
+    def __init__(self, clock: VirtualClock, *, workers: int = 2, per_host: int = 2) -> None:
+        self.clock = clock
+        self.store = ScriptedStore()
+        self.lease = HeldLease()
+        self.caller = ManualCaller()
+        self.called_runs: list[int] = []
+        self.recorded_runs: list[tuple[int, str]] = []
+        self.delivery = Delivery(
+            self.store,  # type: ignore[arg-type]
+            clock,
+            lambda: self.caller,
+            "me",
+            self.lease,
+            self,
+            workers=workers,
+            per_host=per_host,
+            callback_base="http://ksana",
+            agent="ksana/9",
+        )
+        self.dispatcher = self.delivery.dispatcher
+        self.claimer = self.delivery.claimer
+
+    def called(self, over: AttemptOver) -> None:
+        self.called_runs.append(over.held.run_id)
+
+    def recorded(self, ended: Sequence[tuple[AttemptOver, str]]) -> None:
+        self.recorded_runs += [(over.held.run_id, status) for over, status in ended]
+
+    def take(self, *runs: ClaimedRun, watermark: int = 1_000_000) -> None:
+        self.dispatcher.take(list(runs), watermark)
