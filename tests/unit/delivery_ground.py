@@ -19,7 +19,7 @@ from tests.unit.task_ground import a_claimed_run, a_task
 class ScriptedStore:
     """`ports.store.Store` without rows: each function that should run in a transaction is written
     down by its name, and answered what was scripted for it, in order; the last answer again and
-    again. An answer that is an exception is raised."""
+    again. An answer that is an exception is raised, one that is a function is asked."""
 
     def __init__(self, *, sole: bool = True) -> None:
         self.sole = sole
@@ -46,7 +46,7 @@ class ScriptedStore:
         found = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(found, Exception):
             raise found
-        return found
+        return found(*args) if callable(found) else found
 
     transact = read
 

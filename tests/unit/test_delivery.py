@@ -122,10 +122,6 @@ def test_runs_that_no_host_is_called_for_are_told_to_those_who_start_them(parts:
 async def test_a_drain_waits_until_what_was_claimed_is_sent_and_recorded(parts: Parts) -> None:
     parts.take(a_claim(1), a_claim(2), a_claim(3))
     draining = asyncio.ensure_future(parts.delivery.drain())
-    await parts.clock.settle()
-    parts.claimer.add(["b"])
-    assert await step(parts.claimer.pump) is None
-    assert parts.store.asked == [], "nothing more is claimed"
     for call in range(3):
         await parts.clock.settle()
         assert not draining.done()
@@ -136,6 +132,18 @@ async def test_a_drain_waits_until_what_was_claimed_is_sent_and_recorded(parts: 
     await step(parts.delivery.recorder.pump)
     await parts.clock.settle()
     assert draining.done()
+
+
+async def test_a_drain_claims_nothing_more(parts: Parts) -> None:
+    parts.take(a_claim(1))
+    assert parts.dispatcher.slot_budget().take("b")
+    draining = asyncio.ensure_future(parts.delivery.drain())
+    await parts.clock.settle()
+    parts.claimer.add(["b"])
+    assert await step(parts.claimer.pump) is None
+    assert parts.store.asked == []
+    assert not parts.dispatcher.slot_budget().take("b")
+    draining.cancel()
 
 
 async def test_a_drain_looks_again_without_being_told(parts: Parts) -> None:

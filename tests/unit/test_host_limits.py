@@ -201,8 +201,24 @@ def test_a_host_that_does_not_answer_for_half_a_second_can_take_nothing() -> Non
         queue.began(T + STALE - 1)
     assert early.room(T + STALE - 1, SHARED) == LIMIT - 2 + 1024
     assert late.room(T + STALE, SHARED) == LIMIT - 2
+    one = HostQueue("o", LIMIT)
+    one.room(T, SHARED)
+    one.began(T)
+    assert one.room(T + STALE, SHARED) == LIMIT - 1
     idle.room(T, SHARED)
     assert idle.room(T + STALE, SHARED) == LIMIT + 1024, "nobody asked it"
+
+
+def test_a_silence_is_told_by_two_looks_at_a_host() -> None:
+    queue = HostQueue("h", LIMIT)
+    queue.began(T)
+    assert queue.room(T + SECOND, SHARED) == LIMIT - 1 + 1024, "we may have been too busy to look"
+    assert queue.room(T + SECOND + WINDOW, SHARED) == LIMIT - 1
+
+
+def test_a_call_that_ends_with_its_window_counts_into_the_next() -> None:
+    queue = queue_called((0, 20 * MILLISECOND), (60 * MILLISECOND, 10 * MILLISECOND))
+    assert figures(queue) == (20.0, 200.0), "those of the first call alone"
 
 
 @pytest.mark.parametrize(("lasted", "is_slow"), [(STALE - 1, False), (STALE, True)])
