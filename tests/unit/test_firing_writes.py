@@ -140,6 +140,13 @@ def test_slots_decided_while_the_clock_was_ahead_are_not_fired_again(
     assert [run.host for run in fired.claimed] == (["b"] if is_asked else ["a", "b"])
 
 
+def test_whether_any_was_is_told_by_the_first_that_is_due() -> None:
+    first, last = a_called_task("a", fire_at=NOW - SECOND), a_called_task("b", id=8)
+    tx = due_tx(first, last, runs_list_claimed=set())
+    fire_due(tx, "me", 5, PLENTY, windows=lived_to(NOW - SECOND))
+    assert len(tx.args_of("runs.list_claimed")) == 1
+
+
 def test_without_slots_there_is_nothing_to_leave_out() -> None:
     spent = a_called_task("a", misfire_policy="SKIP", fire_at=NOW - 600 * SECOND, max_runs=0)
     tx = due_tx(spent)
