@@ -9,83 +9,25 @@ import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import MILLISECOND, SECOND
-from ksana.domain.handover import HandedEnd, HandedJob, job_id_of
-from ksana.domain.tasks.job_runs import GONE, OVERDUE
-from ksana.domain.tasks.records import NODE_PLACE, ClaimedRun, NodeSpec
+from ksana.domain.handover import HandedJob
+from ksana.domain.tasks.job_runs import OVERDUE
+from ksana.domain.tasks.records import NODE_PLACE
 from ksana.engine.core.pump import AGAIN
 from ksana.engine.tasks import node_runs
 from ksana.engine.tasks.claimed_run import AttemptOver, reply_of
 from ksana.engine.tasks.node_runs import (
     CANCELS_EVERY,
-    ELSEWHERE_EVERY,
-    HERE_EVERY,
     MAX_CLAIM,
-    NodeRuns,
 )
 from ksana.ports.caller import NOT_OURS, Reply, Timing
 from ksana.ports.handover import NodeOrder
 from tests.engine.node_ground import ScriptedNodes
-from tests.unit.delivery_ground import HeldLease, ScriptedStore, a_claim, is_signalled, step
+from tests.engine.node_runs_ground import DONE, Ground, job_of, node_run
+from tests.unit.delivery_ground import is_signalled
 from tests.unit.scripted_tx import ScriptedTx
 from tests.unit.task_ground import a_task
 
 pytestmark = pytest.mark.spec("B5")
-
-TASK = a_task(type="node", node=NodeSpec("echo"), body='{"n":1}', timeout_us=60 * SECOND)
-DONE = HandedEnd("done", result="{}")
-
-
-def uid_of(run_id: int) -> str:
-    return f"{run_id:08x}{0:024x}"
-
-
-def node_run(run_id: int, **members: Any) -> ClaimedRun:
-    given: dict[str, Any] = {"task": TASK, "uid": uid_of(run_id), "token": 10 + run_id}
-    return a_claim(run_id, NODE_PLACE, **given | members)
-
-
-def job_of(run_id: int) -> str:
-    return job_id_of(uid_of(run_id), 1)
-
-
-class Ground:
-    """The loop over a scripted store and nodes that do as they are told."""
-
-    def __init__(self, clock: VirtualClock, nodes: ScriptedNodes | None = None) -> None:
-        self.clock = clock
-        self.store = ScriptedStore()
-        self.store.answer("_is_ready", False)
-        self.store.answer("_list_void", [])
-        self.nodes = nodes or ScriptedNodes(clock)
-        self.lease = HeldLease()
-        self.overs: list[AttemptOver] = []
-        self.runs = NodeRuns(
-            self.store,  # type: ignore[arg-type]
-            clock,
-            self.nodes,
-            "me",
-            self.lease,
-            self.overs.append,
-        )
-
-    async def step(self) -> int | None:
-        return await step(self.runs.pump)
-
-    async def begin(self, *runs: ClaimedRun) -> None:
-        """Claim runs and let them submit their jobs."""
-        self.store.answer("claim_ready", (list(runs), 0))
-        await self.step()
-        await self.clock.settle()
-        self.store.asked.clear()
-
-    def ends(self) -> list[tuple[int, str, str | None]]:
-        """The runs that ended, how and why."""
-        found = []
-        for over in self.overs:
-            assert over.job is not None
-            assert over.job.end is not None
-            found.append((over.held.run_id, over.job.end.kind, over.job.end.error))
-        return found
 
 
 @pytest.fixture
@@ -287,59 +229,6 @@ async def test_two_that_wait_are_asked_for_until_they_are_aborted(ground: Ground
     ground.runs.abort(2)
     await ground.step()
     assert ground.store.asked[0] == ("_list_void", ([(1, 11)],))
-
-
-# A job that another instance is in charge of
-
-
-async def test_a_job_that_went_elsewhere_is_asked_for_each_second(ground: Ground) -> None:
-    await ground.begin(node_run(1))
-    ground.nodes.here.clear()
-    await ground.clock.advance(HERE_EVERY - 1)
-    ground.nodes.end(job_of(1), DONE)
-    assert ground.overs == [], "nobody tells us"
-    await ground.clock.advance(1)
-    assert ground.ends() == [(1, "done", None)], "it is looked whether ours still is"
-
-
-async def test_once_it_is_known_to_be_elsewhere_its_end_is_found_within_a_second(
-    ground: Ground,
-) -> None:
-    await ground.begin(node_run(1))
-    ground.nodes.here.clear()
-    await ground.clock.advance(HERE_EVERY)
-    ground.nodes.end(job_of(1), DONE)
-    await ground.clock.advance(ELSEWHERE_EVERY - 1)
-    assert ground.overs == []
-    await ground.clock.advance(1)
-    assert ground.ends() == [(1, "done", None)]
-
-
-async def test_a_job_that_is_ours_is_not_asked_for(ground: Ground) -> None:
-    await ground.begin(node_run(1))
-    del ground.nodes.jobs[job_of(1)]
-    await ground.clock.advance(3 * HERE_EVERY)
-    assert ground.overs == []
-
-
-async def test_a_job_that_is_gone_is_lost(ground: Ground) -> None:
-    await ground.begin(node_run(1))
-    ground.nodes.here.clear()
-    ground.nodes.jobs.clear()
-    await ground.clock.advance(HERE_EVERY)
-    assert ground.ends() == [(1, "lost", GONE)]
-
-
-async def test_while_nobody_can_be_asked_it_is_waited_on(ground: Ground) -> None:
-    await ground.begin(node_run(1))
-    ground.nodes.here.clear()
-    ground.nodes.is_away = True
-    await ground.clock.advance(30 * SECOND)
-    assert ground.overs == []
-    ground.nodes.end(job_of(1), DONE)
-    ground.nodes.is_away = False
-    await ground.clock.advance(ELSEWHERE_EVERY)
-    assert ground.ends() == [(1, "done", None)]
 
 
 # Stopping

@@ -9,8 +9,20 @@ import pytest
 
 from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.domain.handover import HandedEnd, job_id_of
-from ksana.domain.tasks.records import Definition, NodeSpec, Options, RetryPolicy, Run, Task
+from ksana.domain.tasks import rescue
+from ksana.domain.tasks.changes import make_ready
+from ksana.domain.tasks.records import (
+    NODE_PLACE,
+    Definition,
+    NodeSpec,
+    Options,
+    RetryPolicy,
+    Run,
+    Task,
+)
 from ksana.engine.tasks import node_runs
+from ksana.engine.tasks.claimer import claim_ready
+from ksana.engine.tasks.run_writer import write_changes
 from ksana.ports.tasks.runs import RunFilter
 from ksana.service.tasks.explain import explain_run
 from tests.engine.tasks_world import World, data_of, every, once, task_of
@@ -206,6 +218,60 @@ async def test_the_next_instance_takes_the_same_job_up(
     assert [order.job_id for order in world.nodes.orders] == [job_id]
     [told] = await world.events("RUN_RETRYING")
     assert data_of(told)["reason"] == "NODE_JOB_TAKEN_UP"
+
+
+async def take_up(world: World, run: Run, by: str, *, is_claimed: bool = True) -> None:
+    """Our run is taken from us, because we seemed dead, and claimed by an instance."""
+
+    def work(tx: Any) -> None:
+        held, task = tx.runs.find(run.id), tx.tasks.find(run.task_id)
+        change = rescue.rescue_orphan(held, task, None, tx.now, 71, keeps_jobs=True)
+        write_changes(tx, [change])
+        write_changes(tx, [make_ready(tx.runs.find(run.id))])
+        if is_claimed:
+            [claimed], _ = claim_ready(tx, NODE_PLACE, by, [72], 0)
+            assert claimed.attempt == run.attempt, "the same job"
+
+    await world.store.transact(work)
+
+
+@pytest.mark.spec("C19", "C20")
+async def test_who_was_frozen_leaves_the_job_to_the_instance_that_took_its_run_up(
+    world: World,
+) -> None:
+    _, run = await fire(world)
+    world.generation += 1
+    await take_up(world, run, "two-1")
+    await world.clock.advance(2 * SECOND)
+    assert world.nodes.canceled == []
+    assert world.node_runs.known_runs() == set(), "we do not wait for it any more"
+    after = await find(world, run)
+    assert (after.status, after.held_by, after.attempt) == ("RUNNING", "two-1", 1)
+
+
+@pytest.mark.spec("C19", "C20")
+async def test_who_was_frozen_beyond_the_time_of_a_run_does_not_end_the_job_of_another(
+    world: World,
+) -> None:
+    _, run = await fire(world, timeout_us=10 * SECOND)
+    world.generation += 1
+    world.clock.step(9 * SECOND)
+    await take_up(world, run, "two-1")
+    world.clock.step(SECOND)
+    await world.clock.settle()
+    assert world.node_runs.known_runs() == set()
+    assert world.nodes.canceled == []
+
+
+@pytest.mark.spec("C19", "C20")
+async def test_who_was_frozen_may_take_its_own_run_up_again(world: World) -> None:
+    _, run = await fire(world)
+    world.generation += 1
+    await take_up(world, run, "one-1", is_claimed=False)
+    world.node_runs.ready()
+    await world.clock.advance(2 * SECOND)
+    assert (world.nodes.canceled, world.node_runs.known_runs()) == ([], {run.id})
+    assert (await end(world, run, HandedEnd("done"))).status == "SUCCESS", "it hears of the end"
 
 
 @pytest.mark.spec("C19")

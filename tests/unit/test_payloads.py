@@ -1,4 +1,4 @@
-"""From a run to the job that it is handed over to: its payload and its order."""
+"""From a run to the job that it is handed over to: its payload, its order, and whose it is."""
 
 from typing import Any
 
@@ -6,10 +6,11 @@ import pytest
 
 from ksana.base.instant import MINUTE, SECOND
 from ksana.domain.handover import MAX_PAYLOAD, job_id_of
+from ksana.domain.tasks.job_runs import is_taken_up
 from ksana.domain.tasks.records import ClaimedRun, NodeSpec, QueueSpec
 from ksana.engine.tasks.payloads import build_node_order, build_payload, build_queue_order
 from ksana.ports.handover import NodeOrder, QueueOrder
-from tests.unit.task_ground import NOW, a_claimed_run, a_task
+from tests.unit.task_ground import NOW, a_claimed_run, a_run, a_task
 
 WIDE = "\N{MUSICAL SYMBOL G CLEF}"
 """Four bytes."""
@@ -89,3 +90,24 @@ def test_a_queue_job_is_ordered_as_the_task_says() -> None:
 def test_a_task_that_is_of_another_type_by_now_has_no_such_job(build: Any) -> None:
     with pytest.raises(ValueError, match="the task is of type http since this run was made"):
         build(run_of(), NOW)
+
+
+@pytest.mark.spec("C19")
+@pytest.mark.parametrize(
+    ("status", "attempt", "token", "is_taken"),
+    [
+        ("RUNNING", 2, 9, True),
+        ("RETRYING", 1, 9, True),
+        ("RUNNING", 2, 5, False),
+        ("RUNNING", 3, 9, False),
+        ("RETRYING", 2, 9, False),
+        ("CANCELED", 2, 9, False),
+        ("SUCCESS", 2, 9, False),
+    ],
+    ids=["held", "about to be", "ours", "next attempt", "attempt lost", "cancelled", "over"],
+)
+def test_a_job_is_taken_up_by_who_holds_the_same_attempt(
+    status: str, attempt: int, token: int, is_taken: bool
+) -> None:
+    run = a_run(status=status, attempt=attempt, token=token, held_by="two")
+    assert is_taken_up(run, a_claimed_run()) is is_taken

@@ -93,6 +93,14 @@ def is_waiting_for_job(run: Run) -> bool:
     return run.status == "RUNNING" and run.held_by is None
 
 
+def is_taken_up(run: Run, held: ClaimedRun) -> bool:
+    """Tell whether another took a run, as it stands, from its former holder together with the job
+    of the same attempt: it holds it, or is about to."""
+    attempt = run.attempt + (run.status == "RETRYING")
+    is_open = run.status in ("RUNNING", "RETRYING")
+    return is_open and run.token != held.token and attempt == held.attempt
+
+
 def hand_over(run: Run, job_id: str, deadline: Instant, now: Instant, new_token: int) -> RunChange:
     """A run starts by a job that is submitted with it."""
     started = start(run, "", now, new_token)

@@ -6,7 +6,8 @@
 A node job may be lost, and so may we. The run ends at the latest when its time is over. If we die
 before, the rescue of orphans gives the run to another instance. Where node jobs survive us that one
 takes the same job up under the same id, whether or not it had been submitted or had ended; where
-they do not, the attempt is lost and the task's retries decide.
+they do not, the attempt is lost and the task's retries decide. Who only seemed dead stops waiting,
+and leaves the job to whoever took it up.
 """
 
 import asyncio
@@ -14,11 +15,11 @@ from collections.abc import Callable
 from typing import Final
 
 from ksana.base.clock import Clock
-from ksana.base.errors import KsanaError, UnavailableError
+from ksana.base.errors import KsanaError, StoreDownError, UnavailableError
 from ksana.base.ids import new_tokens
 from ksana.base.instant import MILLISECOND, SECOND, Instant
 from ksana.domain.handover import HandedEnd, HandedJob, job_id_of, request_id_of
-from ksana.domain.tasks.job_runs import GONE, OVERDUE
+from ksana.domain.tasks.job_runs import GONE, OVERDUE, is_taken_up
 from ksana.domain.tasks.records import NODE_PLACE, ClaimedRun
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.claimed_run import AttemptOver, reply_of
@@ -53,6 +54,11 @@ class NodeCall:
         self.changed = asyncio.Event()
         self.end: HandedEnd | None = None
         self.is_aborted = False
+
+    def abort(self) -> None:
+        """Stop waiting."""
+        self.is_aborted = True
+        self.changed.set()
 
 
 class NodeRuns:
@@ -95,8 +101,7 @@ class NodeRuns:
         """Stop waiting for a run's job; its result will find the token void."""
         for call in self._waiting.values():
             if call.run.run_id == run_id:
-                call.is_aborted = True
-                call.changed.set()
+                call.abort()
 
     def known_runs(self) -> set[int]:
         """The runs that are waited for here."""
@@ -134,15 +139,19 @@ class NodeRuns:
 
     async def _drop_void(self) -> None:
         """Stop waiting for runs that were cancelled elsewhere, or taken over."""
+        newest = {call.run.run_id: call for call in self._waiting.values()}
+        for call in self._waiting.values():
+            if newest[call.run.run_id] is not call:
+                call.abort()  # the run was taken from us, and we took it up again
         before = self._clock.now() - CANCELS_EVERY // 2
         claims = [
-            (call.run.run_id, call.run.token)
-            for call in self._waiting.values()
+            (run_id, call.run.token)
+            for run_id, call in newest.items()
             if call.started_at < before and not call.is_aborted
         ]
         if claims:
             for run_id in await self._store.read(_list_void, claims):
-                self.abort(run_id)
+                newest[run_id].abort()
 
     def _begin(self, run: ClaimedRun) -> None:
         call = NodeCall(run, self._clock.now())
@@ -174,7 +183,8 @@ class NodeRuns:
         try:
             end = await self._submit(order) or await self._wait(call, order)
         finally:
-            del self._by_job[order.job_id]
+            if self._by_job.get(order.job_id) is call:  # else we took the run up again
+                del self._by_job[order.job_id]
         self._end(call, order, end)
 
     async def _submit(self, order: NodeOrder) -> HandedEnd | None:
@@ -193,16 +203,29 @@ class NodeRuns:
             if call.end is not None:
                 return call.end
             if call.is_aborted:
-                await self._nodes.cancel(order.job_id, f"run {call.run.run_id} was cancelled")
+                await self._cancel(call, order, "was cancelled")
                 return HandedEnd("canceled", "the run was cancelled")
             if now >= until:
-                await self._nodes.cancel(order.job_id, f"run {call.run.run_id} timed out")
+                await self._cancel(call, order, "timed out")
                 return HandedEnd("timeout", OVERDUE)
             rest_us = HERE_EVERY if self._nodes.is_here(order.job_id) else ELSEWHERE_EVERY
             await self._clock.wait(call.changed, min(until, now + rest_us))
             call.changed.clear()
             if call.end is None and not self._nodes.is_here(order.job_id):
                 call.end = await self._find_end(order.job_id)
+
+    async def _cancel(self, call: NodeCall, order: NodeOrder, why: str) -> None:
+        """Cancel a job that nobody waits for any more. While our lease covers the run, no other
+        instance can have taken it up."""
+        run = call.run
+        if self._lease.covers(run.lease) or not await self._is_taken_up(run):
+            await self._nodes.cancel(order.job_id, f"run {run.run_id} {why}")
+
+    async def _is_taken_up(self, run: ClaimedRun) -> bool:
+        try:
+            return await self._store.read(_is_taken_up, run)
+        except StoreDownError:
+            return True  # nobody knows: the job ends by its own time
 
     async def _find_end(self, job_id: str) -> HandedEnd | None:
         try:
@@ -240,6 +263,11 @@ class NodeRuns:
 
 def _is_ready(tx: TasksTx) -> bool:
     return NODE_PLACE in tx.run_due.list_ready_hosts()
+
+
+def _is_taken_up(tx: TasksTx, held: ClaimedRun) -> bool:
+    run = tx.runs.find(held.run_id)
+    return run is not None and is_taken_up(run, held)
 
 
 def _list_void(tx: TasksTx, claims: list[tuple[int, int]]) -> list[int]:
