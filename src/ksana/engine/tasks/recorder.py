@@ -3,6 +3,7 @@ transaction for all of them, each write fenced by its run's token."""
 
 import base64
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -102,10 +103,8 @@ def _record_of(over: AttemptOver) -> AttemptRecord:
     body: str | None = None
     encoding = None
     if reply.body:
-        try:
+        with suppress(UnicodeDecodeError):
             body = reply.body.decode()
-        except UnicodeDecodeError:
-            encoding = "base64"
         if body is None or "\x00" in body:  # PostgreSQL cannot keep a NUL as text
             body, encoding = base64.b64encode(reply.body).decode(), "base64"
     elif reply.kind == "answered":
