@@ -250,10 +250,12 @@ async def test_a_drain_takes_nothing_more_and_waits_for_jobs(ground: Ground) -> 
 
 
 async def test_once_closed_it_waits_for_nothing_and_says_nothing(ground: Ground) -> None:
+    seen: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
     await ground.begin(node_run(1))
     ground.runs.close()
     await ground.clock.settle()
-    assert (ground.runs.known_runs(), ground.overs) == (set(), [])
+    assert (ground.runs.known_runs(), ground.overs, seen) == (set(), [], [])
     assert ground.nodes.canceled == [], "the rescue of orphans has it"
 
 

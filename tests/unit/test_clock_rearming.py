@@ -1,4 +1,4 @@
-"""Tasks that are armed anew after the clock was set back: for the first slot that it jumped over."""
+"""Tasks that are armed anew after the clock was set back: for the first slot it jumped over."""
 
 from typing import Any
 

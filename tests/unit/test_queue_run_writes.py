@@ -9,7 +9,7 @@ import pytest
 from ksana.base.instant import MINUTE, SECOND
 from ksana.domain.handover import HandedEnd, HandedJob, job_id_of
 from ksana.domain.tasks.job_runs import GONE, OVERDUE
-from ksana.domain.tasks.records import QUEUE_PLACE, Run, Task
+from ksana.domain.tasks.records import QUEUE_PLACE, RetryPolicy, Run, Task
 from ksana.engine.tasks.claimed_run import AttemptOver, claimed_run_of, reply_of, waiting_run_of
 from ksana.engine.tasks.queue_runs import (
     BATCH,
@@ -232,3 +232,9 @@ def test_when_the_time_of_a_run_is_over_its_job_is_cancelled(
     assert (change.new, change.error) == (status, error)
     assert (over.started_at, over.ended_at) == (began_at, ended_at)
     assert msgspec.json.decode(change.data)["job_id"] == job_id
+
+
+def test_a_job_that_is_gone_may_have_been_worked_on() -> None:
+    task = queue_task(retry=RetryPolicy(max_retries=9), delivery="at_most_once")
+    change, _ = expire_job(ScriptedTx(), ScriptedQueue(), WAITING, task, "me")
+    assert change.new == "FAILED", "it is not made again"

@@ -20,9 +20,11 @@ from ksana.engine.tasks.recorder import (
     Recorder,
     attempt_entry,
     log_failures,
+    record_outcomes,
 )
 from ksana.ports.caller import Reply, Request, Timing
 from tests.unit.delivery_ground import Parts, a_called_task, a_claim, answered, is_signalled, step
+from tests.unit.scripted_tx import ScriptedTx, Told
 from tests.unit.task_ground import NOW
 
 NOTHING = Recorded(set(), False, [], 0)
@@ -132,14 +134,19 @@ async def test_a_run_is_known_until_its_outcome_is_written(ground: Ground) -> No
 
 async def test_outcomes_are_kept_in_order_while_the_store_is_down(ground: Ground) -> None:
     ground.add(1, 2)
-    ground.store.answer("record_outcomes", StoreDownError("away"), NOTHING)
+
+    def fall(*_: Any) -> Recorded:
+        ground.add(3, 4)
+        raise StoreDownError("away")
+
+    ground.store.answer("record_outcomes", fall, NOTHING)
     with pytest.raises(StoreDownError):
         await ground.step()
     assert ground.told == []
-    assert ground.recorder.known_runs() == {1, 2}
-    ground.add(3)
+    assert ground.recorder.known_runs() == {1, 2, 3, 4}
+    ground.add(5)
     await ground.step()
-    assert ground.batches() == [[1, 2], [1, 2, 3]]
+    assert ground.batches() == [[1, 2], [1, 2, 3, 4, 5]]
     assert ground.recorder.is_idle is True
 
 
@@ -197,11 +204,11 @@ def refusing(*bad: int) -> Any:
 async def test_an_outcome_that_cannot_be_written_is_left_out_and_the_others_are_not(
     ground: Ground,
 ) -> None:
-    ground.add(2, 4, 6, 8, 3)
+    ground.add(2, 4, 8, 3, 6)
     ground.store.answer("record_outcomes", refusing(6))
     with capture_logs() as logs:
         await ground.step()
-    assert ground.batches() == [[2, 4, 6, 8, 3], [2, 4], [6, 8, 3], [6], [8, 3]]
+    assert ground.batches() == [[2, 4, 8, 3, 6], [2, 4], [8, 3, 6], [8], [3, 6], [3], [6]]
     assert ground.told == [
         Recorded(
             {"h2", "h4", "h8", "h3"}, True, [(over(n), "SUCCESS") for n in (2, 4, 8, 3)], refused=3
@@ -235,6 +242,14 @@ async def test_a_watermark_that_cannot_be_written_is_no_outcome_to_leave_out(
     ground.store.answer("record_outcomes", ValueError("a bug"))
     with pytest.raises(ValueError, match="a bug"):
         await ground.step()
+
+
+@pytest.mark.parametrize("sole", [True, False])
+def test_tasks_are_locked_where_others_write_too(sole: bool) -> None:
+    tx = ScriptedTx(run_changes_finish=[True], runs_count_open={})
+    record_outcomes(tx, [over(1)], sole)
+    locks = [] if sole else [Told("tasks.find", (7,), {"lock": True})]
+    assert [told for told in tx.told if told.what == "tasks.find"] == locks
 
 
 def test_an_entry_of_attempts_says_when_who_and_how() -> None:
