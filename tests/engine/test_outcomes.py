@@ -134,29 +134,6 @@ async def test_an_answer_ends_its_run_and_is_kept_with_it(world: World) -> None:
     assert (entity, entity_id, kind) == ("RUN", str(held.run_id), "RUN_SUCCESS")
 
 
-@pytest.mark.parametrize(
-    ("reply", "body", "encoding"),
-    [
-        (answer(200, b"text"), "text", None),
-        (answer(200, b""), "", None),
-        (answer(500, b""), "", None),
-        (Reply("timeout", Timing()), None, None),
-        (Reply("unreachable", Timing(), body=b"half"), "half", None),
-        (answer(200, b"\xff\xfe"), "//4=", "base64"),
-        (answer(200, b"a\x00b"), "YQBi", "base64"),
-    ],
-    ids=["text", "empty", "empty failure", "none", "half", "no text", "a NUL"],
-)
-async def test_a_response_is_kept_as_text_or_where_it_is_none_as_base64(
-    world: World, reply: Reply, body: str | None, encoding: str | None
-) -> None:
-    held = await hold(world, await add_task(world))
-    await record(world, ended(held, reply))
-    run = await read_run(world, held.run_id)
-    assert (run.response_body, run.response_encoding) == (body, encoding)
-    assert run.request_body is None
-
-
 @pytest.mark.spec("X2")
 async def test_a_secret_body_is_not_kept(world: World) -> None:
     held = await hold(world, await add_task(world))

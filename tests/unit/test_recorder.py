@@ -3,12 +3,14 @@ whoever observes them; one that cannot be written takes no other with it."""
 
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import StoreDownError
 from ksana.base.instant import MILLISECOND
+from ksana.domain.tasks.changes import AttemptRecord
 from ksana.engine.core.pump import AGAIN
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.recorder import (
@@ -250,6 +252,37 @@ def test_tasks_are_locked_where_others_write_too(sole: bool) -> None:
     record_outcomes(tx, [over(1)], sole)
     locks = [] if sole else [Told("tasks.find", (7,), {"lock": True})]
     assert [told for told in tx.told if told.what == "tasks.find"] == locks
+
+
+@pytest.mark.parametrize(
+    ("reply", "body", "encoding"),
+    [
+        (answered(body=b"text"), "text", None),
+        (answered(), "", None),
+        (answered(500), "", None),
+        (Reply("timeout", Timing()), None, None),
+        (Reply("unreachable", Timing(), body=b"half"), "half", None),
+        (answered(body=b"\xff\xfe"), "//4=", "base64"),
+        (answered(body=b"a\x00b"), "YQBi", "base64"),
+    ],
+    ids=["text", "empty", "empty failure", "none", "half", "no text", "a NUL"],
+)
+@pytest.mark.parametrize("sent", [None, b"sent"])
+def test_a_response_is_kept_as_text_or_where_it_is_none_as_base64(
+    reply: Reply, body: str | None, encoding: str | None, sent: bytes | None
+) -> None:
+    tx = ScriptedTx(run_changes_finish=[True], runs_count_open={})
+    request = Request("GET", "http://a/", body=sent)
+    record_outcomes(tx, [msgspec.structs.replace(over(1, reply), request=request)], sole=True)
+    [change] = tx.args_of("run_changes.finish")[0][0]
+    assert change.record == AttemptRecord(
+        request_headers="{}",
+        request_body=None if sent is None else "sent",
+        response_code=reply.status,
+        response_body=body,
+        response_truncated=False,
+        response_encoding=encoding,
+    )
 
 
 def test_an_entry_of_attempts_says_when_who_and_how() -> None:
