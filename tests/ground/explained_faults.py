@@ -161,6 +161,7 @@ EXPLAINED: dict[str, str] = {
     "ksana.engine.tasks.host_limits.CallSlots.__init__: 0 -> -1 (#2)": "before the first look nobody goes beyond the workers either way",
     "ksana.engine.tasks.host_limits.CallSlots.__init__: 0 -> -1 (#3)": "before the first look nobody goes beyond the workers either way",
     "ksana.engine.tasks.host_limits.CallSlots._look: break -> continue": "a short cut: the calls that follow began later",
+    "ksana.engine.tasks.node_runs.NodeRuns._wait: call.changed.clear() -> pass": "whoever sets it ends the wait as well",
     "ksana.engine.tasks.payloads.build_payload: len(text) > MAX_PAYLOAD // 4 -> len(text) >= MAX_PAYLOAD // 4": "a short cut: the bytes are counted below",
     "ksana.engine.tasks.payloads.build_payload: 4 -> 5": "a short cut: the bytes are counted below",
     "ksana.engine.tasks.queue_runs.start_runs: True -> False": "both lists are made of the same things and are as long",

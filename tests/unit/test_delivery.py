@@ -134,6 +134,19 @@ async def test_a_drain_waits_until_what_was_claimed_is_sent_and_recorded(parts: 
     assert draining.done()
 
 
+async def test_a_drain_goes_on_waiting_when_one_of_several_is_recorded(parts: Parts) -> None:
+    parts.take(a_claim(1), a_claim(2))
+    draining = asyncio.ensure_future(parts.delivery.drain())
+    await parts.clock.settle()
+    parts.caller.calls[0].end(answered())
+    parts.store.answer("record_outcomes", NOTHING)
+    await step(parts.delivery.recorder.pump)
+    await parts.clock.settle()
+    assert not draining.done()
+    assert parts.clock.next_deadline() == 50 * MILLISECOND, "it sleeps meanwhile"
+    draining.cancel()
+
+
 async def test_a_drain_claims_nothing_more(parts: Parts) -> None:
     parts.take(a_claim(1))
     assert parts.dispatcher.slot_budget().take("b")
