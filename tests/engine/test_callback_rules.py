@@ -149,6 +149,19 @@ async def test_a_callback_locks_the_task_and_then_the_run(services: Services) ->
     assert services.store.found == [("task", run.task_id, "locked"), ("run", run.id, "locked")]
 
 
+async def test_what_is_no_callback_of_the_run_is_refused_by_name(services: Services) -> None:
+    run = await pending(services)
+    with pytest.raises(InvalidError) as unknown:
+        await send(services, run, said("DONE"))
+    assert unknown.value.field == "status"
+    task = await services.add(task_of(cron("0 0 0 1 1 *"), "sync"))
+    started = await services.tasks.trigger(task.id)
+    with pytest.raises(ConflictError) as refused:
+        await services.callbacks.take_by_identity(task.id, started.run_id, said("SUCCESS"))
+    assert refused.value.extra["current"] == {"status": "SCHEDULED"}
+    assert await list_kept(services) == []
+
+
 async def test_a_repeat_is_recorded_with_what_it_said(services: Services) -> None:
     run = await pending(services)
     await send(services, run, said("FAILED", error_message="no rows"))
