@@ -13,6 +13,7 @@ from ksana.base.instant import HOUR, SECOND, Instant
 from ksana.domain.queue.admission import Limits
 from ksana.domain.tasks.records import Definition, Run, Task
 from ksana.engine.tasks.claimer import claim_ready
+from ksana.engine.tasks.run_writer import write_changes
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.store import Store
 from ksana.service.queue.handover import QueueHandover
@@ -142,8 +143,7 @@ class Services:
         return await self.plain_store.transact(claim)
 
     async def end(self, run_id: int, status: str = "SUCCESS", **members: Any) -> Run:
-        """Take the next ready run and write the end of its attempt, without what follows from
-        it."""
+        """Take the next ready run and write the end of its attempt."""
         run = await self.start(run_id)
         is_pending = status == "CALLBACK_PENDING"
         given: dict[str, Any] = {
@@ -155,7 +155,7 @@ class Services:
 
         def record(tx: Any) -> Run:
             change = a_finish(run_id, run.token, run.task_id, **given)
-            assert tx.run_changes.finish([change]) == [True]
+            assert write_changes(tx, [change]).done == [True]
             found: Run = tx.runs.find(run_id)
             return found
 
