@@ -14,6 +14,7 @@ from ksana.base.instant import HOUR, MINUTE, SECOND, Instant, format_instant
 from ksana.domain.schedule import Once
 from ksana.domain.tasks.records import Definition, Options, Run, Task
 from ksana.ports.tasks.tables import Advance
+from ksana.service.tasks import definitions
 from ksana.service.tasks.definitions import NewTask
 from tests.engine.task_services import Services, open_services
 from tests.engine.tasks_world import cron, once, task_of
@@ -289,6 +290,20 @@ async def test_a_deleted_task_cancels_what_waits_and_lets_finish_what_is_under_w
     assert await services.events("TASK_DELETED") == [event]
     with pytest.raises(NotFoundError):
         await services.tasks.get(task.id)
+
+
+@pytest.mark.spec("C2")
+async def test_a_run_that_waits_behind_many_that_ended_is_cancelled_with_its_task(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(definitions, "MAX_CANCELED", 2)
+    task = await services.add(task_of(HOURLY, max_concurrency=5))
+    waits = (await services.tasks.trigger(task.id)).run_id
+    ended = [(await services.tasks.trigger(task.id)).run_id for _ in range(2)]
+    for run_id in ended:
+        await services.runs.cancel(run_id)
+    await services.tasks.delete(task.id)
+    assert (await services.find_run(waits)).reason == "TASK_DELETED"
 
 
 @pytest.mark.spec("X2")

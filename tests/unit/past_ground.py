@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from ksana.base.instant import Instant
 from ksana.domain.explain import Fact
+from ksana.domain.tasks.firing import Counts, Outage
 from ksana.domain.tasks.ledger import SlotCounts
-from ksana.domain.tasks.records import Task
+from ksana.domain.tasks.records import Run, Task
 
 
 class SlotRow(NamedTuple):
@@ -27,51 +28,74 @@ class Past:
         self.now = now
         self.found = {task.id: task for task in tasks}
         self.rows: list[SlotRow] = []
-        self.facts: list[tuple[int, Fact]] = []
+        self.facts: list[tuple[str, int, Fact]] = []
+        self.runs = PastRuns()
+        self.outages: dict[Instant, list[Outage]] = {}
+        self.leases: dict[str, Instant] = {}
+        self.alive = 1
+        self.ahead = 0
         self.asked: list[tuple[Any, ...]] = []
 
     @property
     def tasks(self) -> "Past":
         return self
 
-    history = slot_ledger = events = tasks
+    history = slot_ledger = events = instances = tasks
 
     def fire(self, task_id: int, *slots: Instant, **members: str) -> None:
         """Runs of these slots."""
         self.rows += [SlotRow(task_id, slot, **members) for slot in slots]
 
-    def tell(self, task_id: int, at: Instant, kind: str, **data: Any) -> None:
-        """An event of a task."""
-        self.facts.append((task_id, Fact(len(self.facts) + 1, at, kind, data)))
+    def tell(
+        self, entity_id: int, at: Instant, kind: str, /, entity: str = "TASK", **data: Any
+    ) -> Fact:
+        """An event of a task, or of a run."""
+        fact = Fact(len(self.facts) + 1, at, kind, data)
+        self.facts.append((entity, entity_id, fact))
+        return fact
 
     # tasks
-    def find(self, task_id: int) -> Task | None:
+    def find(self, task_id: int, *, lock: bool = False) -> Task | None:
         return self.found.get(task_id)
+
+    def find_id(self, *, job_id: str) -> int | None:
+        living = (task for task in self.found.values() if not task.is_deleted)
+        return next((task.id for task in living if task.job_id == job_id), None)
+
+    # instances
+    def list_outages(self, since: Instant) -> list[Outage]:
+        return self.outages.get(since, [])
 
     # events
     def list_after(self, after: int, limit: int) -> list[Any]:
         """Events of anybody; they have the id and `ts`."""
         self.asked.append(("list_after", after, limit))
-        return [
-            _Told(fact.id, fact.at)
-            for _, fact in sorted(self.facts, key=lambda one: one[1].id)
-            if fact.id > after
-        ][:limit]
+        return [_Told(fact.id, fact.at) for _, _, fact in self.facts if fact.id > after][:limit]
 
     # history
     def find_event_id_at(self, at: Instant) -> int:
-        return max([fact.id for _, fact in self.facts if fact.at <= at], default=0)
+        return max([fact.id for _, _, fact in self.facts if fact.at <= at], default=0)
 
-    def list_events_down(self, entity: str, task_id: int, upto: int, limit: int) -> list[Fact]:
-        found = self._list_facts(entity, task_id, lambda fact: fact.id <= upto)
+    def list_events_down(self, entity: str, entity_id: int, upto: int, limit: int) -> list[Fact]:
+        found = self._list_facts(entity, entity_id, lambda fact: fact.id <= upto)
         return found[::-1][:limit]
 
-    def list_events_up(self, entity: str, task_id: int, after: int, limit: int) -> list[Fact]:
-        return self._list_facts(entity, task_id, lambda fact: fact.id > after)[:limit]
+    def list_events_up(self, entity: str, entity_id: int, after: int, limit: int) -> list[Fact]:
+        return self._list_facts(entity, entity_id, lambda fact: fact.id > after)[:limit]
 
-    def _list_facts(self, entity: str, task_id: int, wanted: Callable[[Fact], bool]) -> list[Fact]:
-        assert entity == "TASK"
-        return [fact for one, fact in self.facts if one == task_id and wanted(fact)]
+    def _list_facts(self, entity: str, at: int, wanted: Callable[[Fact], bool]) -> list[Fact]:
+        assert entity in ("TASK", "RUN")
+        return [fact for *one, fact in self.facts if one == [entity, at] and wanted(fact)]
+
+    def count_alive(self) -> int:
+        return self.alive
+
+    def count_before(self, run: Run, limit: int) -> int:
+        self.asked.append(("count_before", run.id, limit))
+        return min(self.ahead, limit)
+
+    def find_lease_until(self, instance_id: str) -> Instant | None:
+        return self.leases.get(instance_id)
 
     # slots
     def list_task_ids(self, after: int, limit: int) -> list[int]:
@@ -98,6 +122,30 @@ class Past:
 
     def _list_rows(self, ids: Sequence[int], after: Instant, until: Instant) -> list[SlotRow]:
         return sorted(row for row in self.rows if row.task_id in ids and after < row.slot <= until)
+
+
+class PastRuns:
+    """The runs of that past."""
+
+    def __init__(self) -> None:
+        self.rows: list[Run] = []
+        self.counts: dict[int, Counts] = {}
+
+    def find(self, run_id: int, *, lock: bool = False) -> Run | None:
+        return next((run for run in self.rows if run.id == run_id), None)
+
+    def find_id(self, uid: str) -> int | None:
+        return next((run.id for run in self.rows if run.uid == uid), None)
+
+    def list_runs(self, *, task_id: int, limit: int, slot_at: Instant | None = None) -> list[Run]:
+        assert limit > 0
+        found = [run for run in self.rows if run.task_id == task_id]
+        if slot_at is not None:
+            found = [run for run in found if run.slot_at == slot_at]
+        return sorted(found, key=lambda run: -run.id)[:limit]
+
+    def count_open(self, task_ids: Sequence[int]) -> dict[int, Counts]:
+        return {one: self.counts[one] for one in task_ids if one in self.counts}
 
 
 class _Told(NamedTuple):

@@ -12,7 +12,7 @@ from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
 from ksana.domain.histogram import BUCKET_BITS, bucket_seconds, quantile
 from ksana.domain.queue.admission import Capacity, Limits
-from ksana.domain.schedule import make_every
+from ksana.domain.schedule import make_cron, make_every
 from ksana.domain.tasks.forecast import ArmedTask, Buckets
 from ksana.service.queue import stats
 from ksana.service.queue.stats import MAX_POINTS, METRICS, QueueStats, read_series, read_snapshot
@@ -330,6 +330,59 @@ async def test_only_so_many_forecasts_are_kept_the_oldest_goes(clock: VirtualClo
     assert store.calls == calls
     await service.look_ahead(Buckets(NOW, MINUTE, 2))
     assert store.calls > calls
+
+
+def cron_task(task_id: int) -> ArmedTask:
+    """A task that fires at noon, as the others do."""
+    noon = make_cron("0 0 12 * * *", "UTC")
+    return ArmedTask(task_id, f"j{task_id}", f"t{task_id}", noon, "a", NOW + HOUR, None)
+
+
+@pytest.mark.spec("B8")
+@pytest.mark.parametrize(
+    ("number", "suggested", "is_complete"),
+    [(3, [2, 3], True), (4, [2, 3, 4], False), (2, [], True)],
+)
+async def test_tasks_that_fire_together_are_told_to_spread(
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    suggested: list[int],
+    is_complete: bool,
+) -> None:
+    monkeypatch.setattr(forecasts, "PAGE", 2)
+    monkeypatch.setattr(forecasts, "MAX_TASKS", 4)
+    service, there, _ = make_forecast(clock, *[cron_task(at + 1) for at in range(number)])
+    found, is_all = await service.suggest_spread()
+    assert ([one.task.id for one in found], is_all) == (suggested, is_complete)
+    assert [one.together for one in found] == [number] * len(suggested)
+    pages = [(0, 2), (2, 2)]
+    assert there.asked == pages
+
+
+@pytest.mark.spec("B8")
+@pytest.mark.parametrize(
+    ("took", "kept"), [(SECOND, 100 * SECOND), (HOUR, 5 * MINUTE), (1, 2 * SECOND)]
+)
+async def test_what_to_spread_is_kept_as_a_forecast_is(
+    clock: VirtualClock, took: int, kept: int
+) -> None:
+    service, there, store = make_forecast(clock, *[cron_task(at) for at in (1, 2, 3)])
+    list_armed = there.list_armed
+
+    def slowly(after: int, limit: int) -> Any:
+        clock._move_to(clock.monotonic() + took)
+        return list_armed(after, limit)
+
+    there.list_armed = slowly  # type: ignore[method-assign]
+    await clock.advance(7 * SECOND)
+    first = await service.suggest_spread()
+    await clock.advance(kept - 1)
+    assert await service.suggest_spread() is first
+    assert store.calls == 1
+    await clock.advance(1)
+    assert await service.suggest_spread() == first
+    assert store.calls == 2
 
 
 def test_spans_begin_with_the_clock() -> None:
