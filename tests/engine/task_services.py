@@ -11,10 +11,12 @@ import msgspec
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR, SECOND, Instant
 from ksana.domain.queue.admission import Limits
+from ksana.domain.secrets import SEALED
 from ksana.domain.tasks.records import Definition, Run, Task
 from ksana.engine.tasks.claimer import claim_ready
 from ksana.engine.tasks.run_writer import write_changes
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
+from ksana.ports.secrets import SealError
 from ksana.ports.store import Store
 from ksana.service.queue.handover import QueueHandover
 from ksana.service.queue.service import QueueService
@@ -102,6 +104,23 @@ class WatchedStore:
     async def transact(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self.found = []
         return await self._store.transact(lambda tx: fn(_WatchedTx(tx, self), *args, **kwargs))
+
+
+class Box:
+    """A box that seals by turning a text round, with the key's name before it."""
+
+    def __init__(self, key_id: str) -> None:
+        self.key_id = key_id
+        self.known_ids = frozenset({key_id})
+        self.token_keys = (key_id.encode(),)
+
+    def seal(self, text: str, context: str) -> str:
+        return f"{SEALED}{self.key_id}:{text[::-1]}"
+
+    def open(self, text: str, context: str) -> str:
+        if not text.startswith(f"{SEALED}{self.key_id}:"):
+            raise SealError("another key")
+        return text.rpartition(":")[2][::-1]
 
 
 class Services:

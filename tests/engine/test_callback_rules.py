@@ -11,14 +11,12 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError, InvalidError, NotFoundError
 from ksana.base.instant import HOUR, SECOND
-from ksana.domain.secrets import SEALED
 from ksana.domain.tasks.records import NewRun, Options, Run
 from ksana.engine.tasks.run_writer import write_runs
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
-from ksana.ports.secrets import SealError
 from ksana.service.tasks import callbacks as service
 from ksana.service.tasks.callbacks import CallbackAnswer, CallbackBody, CallbackService, Received
-from tests.engine.task_services import HOST, Services, open_services
+from tests.engine.task_services import HOST, Box, Services, open_services
 from tests.engine.tasks_world import cron, task_of
 
 pytestmark = pytest.mark.spec("C16")
@@ -267,23 +265,6 @@ async def test_a_run_keeps_so_many_bytes_of_callbacks(
 
 
 # Secrets
-
-
-class Box:
-    """A box that seals by turning a text round, with the key's name before it."""
-
-    def __init__(self, key_id: str) -> None:
-        self.key_id = key_id
-        self.known_ids = frozenset({key_id})
-        self.token_keys = (key_id.encode(),)
-
-    def seal(self, text: str, context: str) -> str:
-        return f"{SEALED}{self.key_id}:{text[::-1]}"
-
-    def open(self, text: str, context: str) -> str:
-        if not text.startswith(f"{SEALED}{self.key_id}:"):
-            raise SealError("another key")
-        return text.rpartition(":")[2][::-1]
 
 
 WITH_HEADER = {"headers": {"Authorization": f"Bearer {SECRET}"}}

@@ -14,13 +14,13 @@ from ksana.domain.dead_letters import LetterFilter, LetterRecord
 from ksana.domain.handover import job_id_of
 from ksana.domain.tasks.records import NewRun, Options, QueueSpec, Run, Task
 from ksana.engine.tasks.run_writer import write_runs
-from ksana.engine.tasks.task_secrets import CLEAR
+from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.tasks.runs import RunFilter
 from ksana.service.core.dead_letters import Operator, ReplayedLetter
 from ksana.service.tasks.dead_letters import make_section
 from ksana.service.tasks.runs import RunService, RunView
 from ksana.service.tasks.triggers import Started
-from tests.engine.task_services import HOST, Services, open_services
+from tests.engine.task_services import HOST, Box, Services, open_services
 from tests.engine.tasks_world import cron, task_of
 
 HOURLY = cron("0 0 * * * *")
@@ -77,14 +77,19 @@ async def test_a_run_by_hand_waits_behind_one_that_is_active(services: Services)
 
 @pytest.mark.spec("C4", "C9")
 @pytest.mark.parametrize(
-    ("policy", "before", "reason", "counts"),
+    ("policy", "before", "reason", "counts", "words"),
     [
-        ("SKIP", 1, "CONCURRENCY_LIMIT", {"active": 1, "waiting": 0}),
-        ("QUEUE", 3, "QUEUE_FULL", {"active": 1, "waiting": 2}),
+        ("SKIP", 1, "CONCURRENCY_LIMIT", {"active": 1, "waiting": 0}, "1 of 1 runs are active"),
+        ("QUEUE", 3, "QUEUE_FULL", {"active": 1, "waiting": 2}, "2 runs wait already, 2 may"),
     ],
 )
 async def test_a_run_by_hand_that_the_limit_refuses_is_recorded(
-    services: Services, policy: Any, before: int, reason: str, counts: dict[str, int]
+    services: Services,
+    policy: Any,
+    before: int,
+    reason: str,
+    counts: dict[str, int],
+    words: str,
 ) -> None:
     options = Options(max_queued=2)
     task = await services.add(task_of(HOURLY, concurrency_policy=policy, options=options))
@@ -94,6 +99,7 @@ async def test_a_run_by_hand_that_the_limit_refuses_is_recorded(
     with pytest.raises(ConflictError) as refused:
         await services.tasks.trigger(task.id)
     assert (refused.value.code, refused.value.extra["current"]) == (reason, counts)
+    assert str(refused.value).startswith(words)
     data = {"reason": reason, **counts, "max_concurrency": 1, "max_queued": 2, "policy": policy}
     event = ("TASK", str(task.id), "TRIGGER_REFUSED", data)
     assert await services.events("TRIGGER_REFUSED") == [event]
@@ -114,6 +120,17 @@ async def test_one_run_may_be_asynchronous_where_a_target_is_called(services: Se
     with pytest.raises(InvalidError) as refused:
         await services.tasks.trigger(queued.id, force_async=True)
     assert refused.value.field == "force_async"
+
+
+@pytest.mark.spec("X2")
+async def test_a_body_for_one_run_is_sealed_where_the_tasks_own_is_secret(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
+    async with open_services(tmp_path, clock, TaskSecrets(Box("one"))) as services:
+        task = await services.add(task_of(HOURLY, body="x", options=Options(secret_body=True)))
+        started = await services.tasks.trigger(task.id, override_body="mine")
+        run = await services.find_run(started.run_id)
+        assert run.override_body == Box("one").seal("mine", "")
 
 
 @pytest.mark.spec("T4")
