@@ -167,6 +167,16 @@ async def test_who_waits_gets_the_next_job_at_its_time(governing: Watched) -> No
 
 
 @pytest.mark.spec("G2")
+async def test_who_waits_for_a_jobs_time_gets_one_that_comes_earlier(governing: Watched) -> None:
+    await governing.enqueue(run_at=governing.clock.now() + 8 * SECOND)
+    pulling = asyncio.ensure_future(governing.service.pull(a_pull(), ME, WAIT))
+    await governing.virtual.advance(SECOND)
+    sooner = await governing.enqueue("m2")
+    await governing.virtual.settle()
+    assert [one.job.job.job_id for one in (await pulling).handed] == [sooner.job_id]
+
+
+@pytest.mark.spec("G2")
 @pytest.mark.parametrize("due_in", [None, 10, 30])
 async def test_who_waits_in_vain_is_answered_when_its_time_is_over(
     governing: Watched, due_in: int | None
@@ -280,6 +290,17 @@ async def test_what_another_instance_enqueues_is_seen_by_those_who_wait_here(
 
 
 # Held
+
+
+@pytest.mark.spec("G5")
+async def test_a_lease_ends_when_it_says(governing: Watched) -> None:
+    async with governing.beside(governing.service.sweep.pump.run):
+        await governing.enqueue()
+        [job] = await governing.pull(lease_us=3 * SECOND)
+        await governing.virtual.advance(3 * SECOND - 1)
+        assert (await governing.job(job)).status == "running"
+        await governing.virtual.advance(1)
+        assert (await governing.job(job)).status == "queued"
 
 
 @pytest.mark.spec("G5")
