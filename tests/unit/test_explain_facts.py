@@ -69,11 +69,11 @@ def insight(past: Past, task: Task, at: Instant = NOW, **members: Any) -> TaskIn
 async def test_now_is_told_by_the_last_slot_its_run_and_what_is_open() -> None:
     task = a_task()
     past = Past(NOW, task)
+    first = past.tell(61, SLOT, "RUN_STARTED", entity="RUN", reason="BELOW_LIMIT")
     made = past.tell(7, 0, "TASK_CREATED")
     past.tell(8, 5, "TASK_CREATED")
     past.runs.rows = [slot_run(60, SLOT - MINUTE), slot_run(61), a_run(id=62, task_id=8)]
     past.tell(60, SLOT - MINUTE, "RUN_STARTED", entity="RUN", reason="PARALLEL")
-    first = past.tell(61, SLOT, "RUN_STARTED", entity="RUN", reason="BELOW_LIMIT")
     past.tell(61, SLOT + 1, "RUN_SUCCESS", entity="RUN", reason="ANSWERED_2XX")
     past.runs.counts = {7: Counts(2, 3), 8: Counts(9, 9)}
     expected = insight(

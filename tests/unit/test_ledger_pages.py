@@ -172,6 +172,16 @@ async def test_only_slots_since_the_schedule_was_set_can_be_missing(
     assert past.asked[-1] == ("count_fired", 115 * S - GRACE - 1, service.ROWS)
 
 
+async def test_what_a_change_of_the_schedule_explains_is_not_counted() -> None:
+    past = Past(NOW, a_task(version=2, runs_fired=2))
+    past.tell(7, 0, "TASK_CREATED", status="ENABLED")
+    change(past, 115)
+    fire(past, 100, 120, 130, 140)
+    entry = await read_one(past)
+    assert (entry.sums, entry.missing) == (sums_of(5, 4, forgotten=1), 0)
+    assert past.asked == []
+
+
 async def test_nothing_is_missing_where_nobody_knows_when_the_schedule_was_set() -> None:
     past = Past(NOW, a_task(version=5, runs_fired=3))
     past.tell(7, 5 * S, "TASK_ENABLED")
