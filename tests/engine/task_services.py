@@ -75,7 +75,7 @@ class _WatchedTable:
 
     def find(self, row_id: int, *, lock: bool = False) -> Any:
         self._store.found.append((self._name, row_id, "locked" if lock else "read"))
-        return self._table.find(row_id, lock=lock)
+        return None if self._name == self._store.lacks else self._table.find(row_id, lock=lock)
 
 
 class _WatchedTx:
@@ -91,12 +91,13 @@ class _WatchedTx:
 
 class WatchedStore:
     """A store that remembers what its newest transaction found, in order. Of one guarded write it
-    may say that somebody else was faster."""
+    may say that somebody else was faster, and one kind of row it may have lost meanwhile."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.found: list[Found] = []
         self.loses: str | None = None
+        self.lacks: str | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -109,6 +109,16 @@ async def test_a_stored_hash_is_no_token_and_a_token_from_before_hashes_is_one(
     assert answer == CallbackAnswer(run_id, None)
 
 
+@pytest.mark.parametrize("gone", ["run", "task"])
+async def test_a_run_that_was_removed_meanwhile_takes_no_callback(
+    services: Services, gone: str
+) -> None:
+    run = await pending(services)
+    services.store.lacks = gone
+    with pytest.raises(NotFoundError):
+        await send(services, run, said("SUCCESS"))
+
+
 async def test_the_form_without_a_token_names_task_and_run_and_may_be_turned_off(
     services: Services,
 ) -> None:
