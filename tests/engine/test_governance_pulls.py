@@ -272,6 +272,8 @@ async def test_on_a_shared_store_a_few_of_those_who_wait_try_at_a_time(
     await governing.virtual.advance(1)
     assert await asked == Pulled([])
     assert governing.races.pulls == before
+    # Who does not wait needs no turn.
+    assert len((await governing.service.pull(a_pull(), ME, 0)).handed) == 1
 
 
 @pytest.mark.spec("G2", "X16")
