@@ -60,7 +60,7 @@ async def list_skipped(services: Services, task: Task) -> list[tuple[Instant | N
 # Changing
 
 
-@pytest.mark.spec("C2", "X12")
+@pytest.mark.spec("C3")
 async def test_a_change_of_what_is_not_the_schedule_leaves_the_slot_alone(
     services: Services,
 ) -> None:
@@ -80,7 +80,7 @@ async def test_a_change_of_what_is_not_the_schedule_leaves_the_slot_alone(
     assert await services.events("TASK_CHANGED") == [("TASK", "1", "TASK_CHANGED", data)]
 
 
-@pytest.mark.spec("C2", "C10")
+@pytest.mark.spec("C3")
 async def test_another_schedule_begins_anew_and_slots_that_were_due_are_recorded(
     services: Services,
 ) -> None:
@@ -101,7 +101,7 @@ async def test_another_schedule_begins_anew_and_slots_that_were_due_are_recorded
     assert await services.events("TASK_MISSED") == []
 
 
-@pytest.mark.spec("T5")
+@pytest.mark.spec("T6")
 async def test_a_change_to_an_instant_that_is_past_is_recorded_as_missed(
     services: Services,
 ) -> None:
@@ -113,7 +113,7 @@ async def test_a_change_to_an_instant_that_is_past_is_recorded_as_missed(
     assert data["slot"] == format_instant(at)
 
 
-@pytest.mark.spec("C3", "C10")
+@pytest.mark.spec("C3")
 @pytest.mark.parametrize(
     ("before", "after", "max_runs", "last_status", "reason"),
     [
@@ -151,7 +151,7 @@ async def test_a_status_that_tasks_do_not_have_is_refused(services: Services) ->
         await services.tasks.change(task.id, with_members(), status="ARCHIVED")
 
 
-@pytest.mark.spec("C2")
+@pytest.mark.spec("C3")
 async def test_a_version_that_is_not_current_is_refused(services: Services) -> None:
     task = await services.add(task_of(HOURLY))
     await services.tasks.change(task.id, with_members(description="a"), version=1)
@@ -259,7 +259,7 @@ async def test_who_changes_a_task_locks_it_first_and_is_told_when_another_was_fa
 # Deleting
 
 
-@pytest.mark.spec("C2")
+@pytest.mark.spec("C3")
 async def test_a_deleted_task_cancels_what_waits_and_lets_finish_what_is_under_way(
     services: Services,
 ) -> None:
@@ -292,7 +292,7 @@ async def test_a_deleted_task_cancels_what_waits_and_lets_finish_what_is_under_w
         await services.tasks.get(task.id)
 
 
-@pytest.mark.spec("C2")
+@pytest.mark.spec("C3")
 async def test_a_run_that_waits_behind_many_that_ended_is_cancelled_with_its_task(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Gates at the service of governance: set, recorded, and what they wake; and what explain gathers."""
+"""Gates at the service of governance: set, recorded, and what they wake; and explain."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -276,7 +276,7 @@ async def test_on_a_shared_store_a_few_of_those_who_wait_try_at_a_time(
     assert len((await governing.service.pull(a_pull(), ME, 0)).handed) == 1
 
 
-@pytest.mark.spec("G2", "X16")
+@pytest.mark.spec("G2", "X4")
 async def test_what_another_instance_enqueues_is_seen_by_those_who_wait_here(
     governing: Watched,
 ) -> None:

@@ -109,7 +109,7 @@ async def test_a_timer_that_is_sent_again_with_its_key_is_made_once(services: Se
         await services.tasks.get(2)
 
 
-@pytest.mark.spec("T5")
+@pytest.mark.spec("T6")
 async def test_a_one_time_task_in_the_past_is_recorded_as_missed(services: Services) -> None:
     at = services.now - SECOND - 1
     task = await services.add(task_of(once(at)))
@@ -130,7 +130,7 @@ async def test_the_newest_run_comes_with_its_task(services: Services) -> None:
     assert await services.tasks.get_with_last_run(task.id) == (task, newest)
 
 
-@pytest.mark.spec("C1", "T2")
+@pytest.mark.spec("C2", "T2")
 async def test_tasks_are_listed_by_pages_and_timers_among_them(services: Services) -> None:
     tasks = [await services.add(task_of(HOURLY, f"t{number}")) for number in range(3)]
     waits = await services.add(task_of(HOURLY, "waits", exec_type="ASYNC"))

@@ -63,7 +63,7 @@ async def test_a_run_by_hand_starts_at_once_where_there_is_room(services: Servic
     assert (await services.events("RUN_SCHEDULED"))[0][1] == str(run.id)
 
 
-@pytest.mark.spec("C4", "C9")
+@pytest.mark.spec("C4", "C11")
 async def test_a_run_by_hand_waits_behind_one_that_is_active(services: Services) -> None:
     task = await services.add(task_of(HOURLY))
     await services.tasks.trigger(task.id)
@@ -75,7 +75,7 @@ async def test_a_run_by_hand_waits_behind_one_that_is_active(services: Services)
     assert len(run.trace_id) == 32
 
 
-@pytest.mark.spec("C4", "C9")
+@pytest.mark.spec("C4", "C11")
 @pytest.mark.parametrize(
     ("policy", "before", "reason", "counts", "words"),
     [
@@ -133,7 +133,7 @@ async def test_a_body_for_one_run_is_sealed_where_the_tasks_own_is_secret(
         assert run.override_body == Box("one").seal("mine", "")
 
 
-@pytest.mark.spec("T4")
+@pytest.mark.spec("T3")
 async def test_a_run_now_starts_beside_whatever_runs_and_is_not_counted(
     services: Services,
 ) -> None:
