@@ -2,6 +2,7 @@
 by no change, no echo of the target, and no redirect."""
 
 import base64
+import gzip
 import json
 from collections.abc import Iterator
 from itertools import count
@@ -228,6 +229,30 @@ def test_an_answer_that_repeats_secrets_is_masked_before_it_is_stored(
         text += base64.b64decode(run["response_body"]).decode("latin-1")
     assert "***" in text
     assert_hidden(text, BEARER, VAULT, login, SIGNING.removeprefix("whsec_"))
+
+
+WRITTEN = {
+    "a URL in small digits": quote(BEARER, safe="").lower(),
+    "JSON of .NET": BEARER.replace("+", "\\u002B"),
+    "JSON inside JSON": json.dumps(json.dumps({"key": VAULT})),
+    "HTML of Go": VAULT.replace('"', "&#34;"),
+    "base64": base64.b64encode(f'{{"auth":"{BEARER}"}}'.encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("way", [*WRITTEN, "gzip", "UTF-16"])
+def test_a_secret_is_masked_in_whichever_way_the_target_writes_it(
+    program: Program, target: Target, way: str
+) -> None:
+    body = WRITTEN.get(way, "").encode()
+    if way == "gzip":
+        body = gzip.compress(BEARER.encode() * 3)
+    elif way == "UTF-16":
+        body = BEARER.encode("utf-16-be")
+    target.on("/", Answer(200, body))
+    shown = run_task(program, make_task(program, target.url()))["response_body"]
+    assert "***" in shown or b"***" in base64.b64decode(shown), shown
+    assert base64.b64encode(BEARER.encode()).decode()[4:20] not in shown
 
 
 def test_a_secret_cut_in_half_by_the_limit_does_not_show_its_first_half(

@@ -1,6 +1,7 @@
 """Secrets: which parts of a task are secret, in which spellings they are looked for, and how they
 are stored. No spelling of a secret survives masking."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksana.domain import secrets
-from ksana.domain.secrets import MASK, Secrets, key_id_of, mask, spell
+from ksana.domain.secrets import MASK, Secrets, key_id_of, mask, pack, spell
 from ksana.domain.tasks import sealing
 from ksana.domain.tasks.records import Definition
 from ksana.domain.tasks.secrets import (
@@ -33,19 +34,45 @@ def forms(*values: str) -> set[str]:
 def test_a_secret_is_looked_for_as_it_is_and_inside_json_urls_and_html() -> None:
     assert forms('pä/"<') == {
         'pä/"<',
-        'pä/\\"<',
-        'pä\\/\\"<',
-        'p\\u00e4/\\"<',
-        "p%C3%A4%2F%22%3C",
-        "p%C3%A4/%22%3C",
-        "pä/&quot;&lt;",
+        *('pä/\\"<', 'pä\\/\\"<', 'pä/\\"\\u003c', 'pä/\\"\\u003C'),
+        *('p\\u00e4/\\"<', 'p\\u00E4/\\"<'),
+        *('p\\u00e4/\\"\\u003c', 'p\\u00E4/\\"\\u003C'),
+        *("p\\u00e4/\\u0022\\u003c", "p\\u00E4/\\u0022\\u003C"),
+        *('pä/\\\\\\"<', 'p\\\\u00e4/\\\\\\"<', 'p\\\\u00E4/\\\\\\"<'),
+        *("p%C3%A4%2F%22%3C", "p%c3%a4%2f%22%3c", "p%C3%A4/%22%3C", "p%c3%a4/%22%3c"),
+        *("pä/&quot;&lt;", "pä/&#34;&lt;"),
     }
     assert forms("with blank") >= {"with blank", "with%20blank", "with+blank"}
-    assert forms("plain1") == {"plain1"}
+    assert forms("it's+1") >= {"it&#x27;s+1", "it&#39;s+1", "it&#039;s+1", "it&#39;s&#43;1"}
+    assert forms("it's+1") >= {"it\\u0027s\\u002b1", "it\\u0027s\\u002B1"}
+    assert forms("plain1") == {"plain1", "p\0l\0a\0i\0n\0001"}
+
+
+@pytest.mark.parametrize("before", [b"", b"a", b"ab", b"abc"])
+@pytest.mark.parametrize("after", [b"", b"x", b"xy"])
+def test_a_secret_is_found_inside_what_is_packed_wherever_it_begins(
+    before: bytes, after: bytes
+) -> None:
+    secret = "sixteen??>>bytes"
+    for write in (base64.b64encode, base64.urlsafe_b64encode):
+        packed = write(before + secret.encode() + after)
+        left = mask(packed, spell([secret]))
+        assert MASK.encode() in left
+        assert len(left) <= 16, "nothing but the ends is left"
+    assert len(spell(["1234567"])) == 2, "a short one would be found everywhere"
+
+
+def test_a_secret_is_found_in_either_order_of_two_bytes() -> None:
+    for order in ("utf-16-le", "utf-16-be"):
+        assert b"***" in mask("my plain1 key".encode(order), spell(["plain1"]))
+
+
+def test_a_long_secret_is_looked_for_in_the_plainer_spellings_alone() -> None:
+    assert len(spell(["+" * 4096])) > len(spell(["+" * 4097])) == 2
 
 
 def test_values_that_would_be_found_everywhere_are_not_looked_for() -> None:
-    assert forms("abc", "abcd", "") == {"abcd"}
+    assert {one for one in forms("abc", "abcd", "") if "\0" not in one} == {"abcd"}
     lengths = [len(one) for one in spell(["short!", "a much longer one!"])]
     assert lengths == sorted(lengths, reverse=True), "the longest first: it may contain a shorter"
 
@@ -109,8 +136,12 @@ def test_the_key_that_sealed_a_text_is_read_from_it() -> None:
 
 
 def found(*headers: tuple[str, str], **members: Any) -> set[str]:
+    """The plain spellings of what is secret; those of the rest are tried above."""
     held = find_secrets(headers, members.pop("secret_headers", ()), **members)
-    return set() if held is None else {one.decode() for one in held.values}
+    values = () if held is None else held.values
+    plain = [one for one in values if b"\0" not in one]
+    packed = {form for one in plain for form in pack(one)}
+    return {one.decode() for one in plain if one not in packed}
 
 
 @pytest.mark.parametrize(
@@ -156,18 +187,22 @@ def test_a_task_names_further_headers_and_a_signing_secret() -> None:
     body = find_secrets([], (), is_body_secret=True)
     assert body == Secrets(SECRET_HEADERS | OF_THE_CALL, (), True)
     plain = find_secrets([("Cookie", "abcd")], ())
-    assert plain == Secrets(SECRET_HEADERS | OF_THE_CALL, (b"abcd",), False)
+    assert plain == Secrets(SECRET_HEADERS | OF_THE_CALL, (b"a\0b\0c\0d", b"abcd"), False)
 
 
 def test_a_callback_token_and_a_secret_body_are_added() -> None:
     alone = add_token(None, "tok-en")
     assert alone == Secrets(SECRET_HEADERS | OF_THE_CALL, (b"tok-en", b"TOK-EN"))
+    long = add_token(None, "0123456789abcdef").values
+    assert b"MDEyMzQ1Njc4OWFiY2RlZ" in long, "inside base64 too"
+    assert len(long) == 5
     more = add_token(Secrets(frozenset("n"), (b"v",), True), "t")
     assert more == Secrets(frozenset("n"), (b"v", b"t", b"T"), True)
     body = '{"a":["12345678",{"b":"123456789"}],"c":"1234567","d":1}'
     whole = add_body(Secrets(frozenset("n"), (b"v",)), body)
     assert {b"12345678", b"123456789", b"v", body.encode()} <= set(whole.values)
     assert b"1234567" not in whole.values
+    assert not {one for one in whole.values if b"\0" in one}, "so many are looked for plainly"
     assert whole.is_body_secret
     assert list(whole.values) == sorted(whole.values, key=len, reverse=True)
     assert b"not json" in add_body(Secrets(frozenset(), ()), "not json").values

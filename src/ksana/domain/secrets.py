@@ -1,8 +1,10 @@
 """Secrets inside texts: what must not be shown is found by its value, in every spelling a peer may
 give it, and replaced by `***`. Pure."""
 
+import base64
 import html
 import json
+import re
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote, quote_plus
@@ -17,6 +19,15 @@ SEALED: Final = "ksana1:"
 
 LEAST: Final = 4
 """Shorter values are not looked for: they would be found everywhere."""
+
+_LEAST_PACKED: Final = 8
+"""The same inside base64, of which a few characters at each end depend on what stands beside."""
+_LONGEST_RESPELLED: Final = 4096
+"""Longer values are looked for in the plainer spellings alone."""
+
+_ESCAPED: Final = re.compile(r"%[0-9A-F]{2}|\\u[0-9a-f]{4}")
+_FOR_SCRIPTS: Final = re.compile("[<>&]")
+_FOR_DOTNET: Final = re.compile("[<>&'\"+`]")
 
 
 def key_id_of(sealed: str) -> str:
@@ -60,17 +71,38 @@ def mask(data: bytes, values: Iterable[bytes], *, is_cut: bool = False) -> bytes
     return data
 
 
-def spell(values: Iterable[str]) -> tuple[bytes, ...]:
-    """All spellings of some values, longest first: as they are, inside JSON, a URL, or HTML."""
-    found: set[str] = set()
+def spell(values: Iterable[str], *, plainly: bool = False) -> tuple[bytes, ...]:
+    """All spellings of some values, longest first: as they are, inside JSON, a URL, or HTML; if not
+    `plainly` also as the libraries of other languages write these, as base64, and as UTF-16."""
+    found: set[bytes] = set()
     for value in values:
         if len(value) < LEAST:
             continue
-        found.add(value)
+        found.add(value.encode("utf-8", "surrogateescape"))
+        is_plain = plainly or len(value) > _LONGEST_RESPELLED
         if not value.isalnum():
-            found.update(_respell(value))
-    encoded = (text.encode("utf-8", "surrogateescape") for text in found)
-    return tuple(sorted(encoded, key=len, reverse=True))
+            texts = _respell(value) if is_plain else _respell_widely(value)
+            found.update(text.encode("utf-8", "surrogateescape") for text in texts)
+        if not is_plain:
+            found |= pack(value.encode("utf-8", "surrogateescape"))
+            if value.isascii():  # without the last zero it is found in either order of bytes
+                found.add(value.encode("utf-16-le")[:-1])
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def pack(data: bytes) -> set[bytes]:
+    """What of some data stands inside a base64 text, wherever in the packed text it begins."""
+    if len(data) < _LEAST_PACKED:
+        return set()
+    found: set[bytes] = set()
+    for before in range(3):
+        packed = base64.b64encode(bytes(before) + data)
+        whole = packed[-(-before * 4 // 3) : (before + len(data)) * 4 // 3]
+        found |= {whole, whole.translate(_URL_SAFE)}
+    return found
+
+
+_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 def _respell(value: str) -> set[str]:
@@ -85,6 +117,33 @@ def _respell(value: str) -> set[str]:
         quote_plus(clean),
         html.escape(value),
     }
+
+
+def _respell_widely(value: str) -> set[str]:
+    plain, bare = json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value)[1:-1]
+    marked = html.escape(value, quote=False).replace("'", "&#39;")
+    found = _respell(value) | {
+        _FOR_SCRIPTS.sub(_as_unicode, plain),
+        _FOR_SCRIPTS.sub(_as_unicode, bare),
+        _FOR_DOTNET.sub(_as_unicode, bare.replace('\\"', '"')),
+        json.dumps(plain, ensure_ascii=False)[1:-1],
+        json.dumps(bare)[1:-1],
+        marked.replace('"', "&quot;"),
+        marked.replace('"', "&#34;"),
+        marked.replace('"', "&#34;").replace("+", "&#43;"),
+        marked.replace('"', "&quot;").replace("&#39;", "&#039;"),
+    }
+    return found | {_ESCAPED.sub(_other_case, text) for text in found}
+
+
+def _as_unicode(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def _other_case(found: re.Match[str]) -> str:
+    """An escape with its digits in the other case."""
+    text = found[0]
+    return text.lower() if text[0] == "%" else text[:2] + text[2:].upper()
 
 
 def _half_at_end(data: bytes, value: bytes) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from ksana.domain.secrets import LEAST, Secrets, spell
+from ksana.domain.secrets import LEAST, Secrets, pack, spell
 from ksana.domain.tasks.records import Definition
 
 SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
@@ -61,15 +61,17 @@ def find_secrets(
 
 def add_token(secrets: Secrets | None, token: str) -> Secrets:
     """The same with a callback token."""
-    forms = (token.encode(), token.upper().encode())
+    data = token.encode()
+    forms = (data, data.upper(), *pack(data))
     if secrets is None:
         return Secrets(SECRET_HEADERS | OF_THE_CALL, forms)
     return Secrets(secrets.names, secrets.values + forms, secrets.is_body_secret)
 
 
 def add_body(secrets: Secrets, body: str) -> Secrets:
-    """The same with a secret body: as a whole, and each text in it if it is JSON."""
-    values = spell([body, *_texts_in(body)])
+    """The same with a secret body: as a whole, and each text in it if it is JSON. There may be
+    hundreds, and the more spellings of each, the longer an answer is searched for them."""
+    values = spell([body, *_texts_in(body)], plainly=True)
     both = sorted({*secrets.values, *values}, key=len, reverse=True)
     return Secrets(secrets.names, tuple(both), True)
 

@@ -1,6 +1,7 @@
 """From a held run to the request that is sent: placeholders filled, headers complete, signed if the
 task has a secret."""
 
+import zlib
 from functools import lru_cache
 from typing import Any, Final
 
@@ -97,7 +98,7 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
             body = None if body is None else template.fill_body(body, values, is_json=is_json)
         elif definition.http_method not in _BODILESS:
             body = _facts(held, values)
-    if secrets is not None and (has_holes or options.secret_body):
+    if secrets is not None and (plan.has_holes or options.secret_body):
         secrets = _secrets_of_run(headers, body, options)
     data, shown = body.encode() if body else None, ""
     if data is not None and plan.is_json is None:
@@ -217,8 +218,23 @@ def shown_body(request: Request) -> str | None:
 def shown_reply(reply: Reply, secrets: Secrets) -> Reply:
     """The reply as stored: what the target repeats of the secrets it was sent reads `***`."""
     body = mask(reply.body, secrets.values, is_cut=reply.truncated)
+    if body[:2] in _PACKED and secrets.are_in(_unpack(body)):
+        body = MASK.encode()
     error = None if reply.error is None else secrets.mask(reply.error)
     return msgspec.structs.replace(reply, body=body, error=error)
+
+
+_PACKED: Final = frozenset({b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda"})
+"""How gzip and zlib begin. Nobody asked for it, but a target may pack what it repeats."""
+_MOST_UNPACKED: Final = 1024 * 1024
+
+
+def _unpack(body: bytes) -> bytes:
+    """What is inside a packed body, up to so much; nothing if it is none."""
+    try:
+        return zlib.decompressobj(wbits=47).decompress(body, _MOST_UNPACKED)
+    except zlib.error:
+        return b""
 
 
 def values_of(held: ClaimedRun, now: Instant, scheduled: str, callback_base: str) -> dict[str, str]:
