@@ -5,7 +5,7 @@ import pytest
 
 from ksana.base.instant import SECOND
 from ksana.domain.tasks.records import Task
-from ksana.engine.tasks.firing import TaskCache
+from ksana.engine.tasks.task_cache import TaskCache
 from ksana.service.tasks.definitions import TaskService
 from tests.api.tasks_ground import SilentHints
 from tests.engine.tasks_world import World, every, once, task_of
@@ -99,3 +99,27 @@ async def test_a_new_version_takes_the_place_of_the_old_one_though_the_cache_is_
     assert cache.find(1, changed.version) is changed
     assert cache.find(1, made.version) is None
     assert len(cache) == 2
+
+
+async def test_tasks_with_long_texts_are_remembered_up_to_so_many_bytes(world: World) -> None:
+    made = await world.add(task_of(every(world, 10)), dialect="T")
+    names = {f"x-{'n' * 100}-{number}": "v" for number in range(60)}
+    for members in ({"body": "字" * 4000}, {"headers": names}, {"description": "d" * 8000}):
+        definition = msgspec.structs.replace(made.definition, **members)  # type: ignore[arg-type]
+        large = msgspec.structs.replace(made, definition=definition)
+        cache = TaskCache(most=1000, most_bytes=100_000)
+        cache.add([_numbered(large, n) for n in range(500)])
+        assert 5 <= len(cache) <= 13, members
+        cache.add([_numbered(large, n) for n in range(490, 500)])
+        changed = msgspec.structs.replace(made, id=499, version=made.version + 1)
+        cache.add([changed, *[_numbered(made, n) for n in range(1000, 1020)]])
+        assert len(cache) >= 20, "what went is not counted any more"
+
+
+async def test_a_task_that_is_too_large_is_not_remembered(world: World) -> None:
+    made = await world.add(task_of(every(world, 10)), dialect="T")
+    for body, is_kept in (("x" * 13_000, True), ("字" * 13_000, False)):
+        definition = msgspec.structs.replace(made.definition, body=body)
+        cache = TaskCache()
+        cache.add([msgspec.structs.replace(made, definition=definition)])
+        assert len(cache) == is_kept

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -33,10 +33,21 @@ def needs_of(constraints: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(sorted(name for name, value in constraints.items() if value))
 
 
-@lru_cache(maxsize=4096)
+_MOST_NEEDS: Final = 16
+_LONGEST_NEED: Final = 128
+"""Classes with more, or with longer ones, are not remembered: what is takes little room."""
+
+
 def class_of(addon_id: str, job_type: str, cost_units: int, needs: tuple[str, ...]) -> JobClass:
     """The class of such jobs. The id is a hash, so every instance and every retry finds the same
     one."""
+    is_small = not needs or (len(needs) <= _MOST_NEEDS and max(map(len, needs)) <= _LONGEST_NEED)
+    find = _find_class if is_small else _find_class.__wrapped__
+    return find(addon_id, job_type, cost_units, needs)
+
+
+@lru_cache(maxsize=4096)
+def _find_class(addon_id: str, job_type: str, cost_units: int, needs: tuple[str, ...]) -> JobClass:
     text = msgspec.json.encode((addon_id, job_type, cost_units, needs))
     number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
     return JobClass(number, addon_id, job_type, cost_units, needs)

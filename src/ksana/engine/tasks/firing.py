@@ -13,8 +13,7 @@ Instances that share a store share what is due by the remainder of the task's id
 they do not race for the same rows. The shares say who is first; the compare-and-set says who wins.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import msgspec
@@ -22,7 +21,6 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.ids import new_run_uids, new_tokens
 from ksana.base.instant import MILLISECOND, Instant
-from ksana.domain.schedule import Once
 from ksana.domain.tasks import firing as rules
 from ksana.domain.tasks.clock_steps import NO_WINDOWS, ClockWindows
 from ksana.domain.tasks.firing import Counts, Firing, PlannedRun
@@ -32,76 +30,10 @@ from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.clock_steps import ClockSteps
 from ksana.engine.tasks.host_limits import SlotBudget
 from ksana.engine.tasks.run_writer import write_misfire, write_runs
+from ksana.engine.tasks.task_cache import TaskCache
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.store import WHOLE, Share, Store
 from ksana.ports.tasks.tables import Advance, FindTask, TasksTx, find_no_task
-
-MOST_CACHED: Final = 16_384
-"""Tasks remembered at most, some 2 kB each."""
-
-KEPT_OUT: Final = 8
-"""When the cache is full, one of so many fired tasks takes the place of the oldest."""
-
-LARGEST_CACHED: Final = 4096
-"""Characters of body and headers of a task that is remembered: larger ones are read each time."""
-
-
-class TaskCache:
-    """Tasks as they were committed, by id. Changed on the event loop, after the commit that made or
-    fired a task; read by the writer. What is remembered is never the truth: firing reads the
-    version of every due task, uses what is here only if that is its version, and claims the slot by
-    compare-and-set on it."""
-
-    def __init__(self, most: int = MOST_CACHED) -> None:
-        self._most = most
-        # Its oldest entry is found in constant time; a dict walks over all that were removed.
-        self._tasks: OrderedDict[int, Task] = OrderedDict()
-        self._kept_out = 0
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    def add(self, tasks: Sequence[Task]) -> None:
-        """These tasks were made or changed, and are committed as they are here."""
-        held = self._tasks
-        for task in tasks:
-            known = held.get(task.id)
-            if (known is None or known.version != task.version) and not _is_large(task):
-                held[task.id] = task
-        while len(held) > self._most:
-            held.popitem(last=False)
-
-    def add_fired(self, tasks: Sequence[Task]) -> None:
-        """These tasks were due. One that has no other slot is let go. When the cache is full most
-        stay out: tasks that come round in turn, more of them than fit, would otherwise push each
-        other out just before they are due again, and none would be found."""
-        held = self._tasks
-        for task in tasks:
-            known = held.get(task.id)
-            if isinstance(task.definition.schedule, Once):
-                if known is not None:
-                    del held[task.id]
-            elif known is None or known.version != task.version:
-                if known is None and len(held) >= self._most:
-                    self._kept_out += 1
-                    if self._kept_out % KEPT_OUT:
-                        continue
-                self.add((task,))
-
-    def find(self, task_id: int, version: int) -> Task | None:
-        """The task, if it is remembered with this version."""
-        task = self._tasks.get(task_id)
-        return task if task is not None and task.version == version else None
-
-
-def _is_large(task: Task) -> bool:
-    """Whether a task would make the memory of the cache grow beyond what MOST_CACHED stands for."""
-    definition = task.definition
-    size = len(definition.body) if definition.body is not None else 0
-    if definition.headers:
-        size += sum(map(len, definition.headers.values()))
-    return size > LARGEST_CACHED
-
 
 _NO_COUNTS: Final = Counts()
 

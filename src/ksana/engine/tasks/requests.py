@@ -3,11 +3,13 @@ task has a secret."""
 
 import zlib
 from functools import lru_cache
+from sys import getsizeof
 from typing import Any, Final
 
 import msgspec
 
 from ksana.base.instant import SECOND, Instant, format_instant
+from ksana.base.short_cache import WeighedCache
 from ksana.domain.secrets import MASK, Secrets, mask
 from ksana.domain.tasks import template
 from ksana.domain.tasks.records import ClaimedRun, Definition, Options
@@ -42,11 +44,27 @@ class _Plan(msgspec.Struct, frozen=True):
     """What the target must not give back; None if there is nothing."""
 
 
-_LONGEST_PLANNED: Final = 4096
+_PlanKey = tuple[tuple[tuple[str, str], ...], tuple[str, ...], str | None, bool]
+
+_plans: Final[WeighedCache[_PlanKey, _Plan]] = WeighedCache(4096, 32 * 1024 * 1024)
+"""By bytes as well: a secret of a few kilobytes has many spellings."""
 
 
-@lru_cache(maxsize=4096)
-def _plan_of(
+def _plan_for(headers: dict[str, str], options: Options) -> _Plan:
+    key = (
+        tuple(headers.items()),
+        options.secret_headers,
+        options.signing_secret,
+        options.secret_body,
+    )
+    plan = _plans.find(key)
+    if plan is None:
+        plan = _make_plan(*key)
+        _plans.add(key, plan, _weigh(plan))
+    return plan
+
+
+def _make_plan(
     headers: tuple[tuple[str, str], ...],
     secret: tuple[str, ...],
     signing_secret: str | None,
@@ -64,12 +82,15 @@ def _plan_of(
     )
 
 
-def _plan_for(headers: dict[str, str], options: Options) -> _Plan:
-    # Long headers pass the cache by: it is bounded by bytes as well as by entries.
-    is_short = not headers or sum(map(len, headers.values())) <= _LONGEST_PLANNED
-    return (_plan_of if is_short else _plan_of.__wrapped__)(
-        tuple(headers.items()), options.secret_headers, options.signing_secret, options.secret_body
-    )
+def _weigh(plan: _Plan) -> int:
+    """About how many bytes a plan takes."""
+    texts: list[str | bytes] = [plan.shown]
+    for name, value in plan.headers:
+        texts += (name, value)
+    if plan.secrets is not None:
+        texts += plan.secrets.names
+        texts += plan.secrets.values
+    return 1024 + sum(map(getsizeof, texts))
 
 
 def _is_hole(text: str) -> bool:
