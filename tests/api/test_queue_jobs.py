@@ -45,6 +45,7 @@ async def test_a_submitted_job_is_answered_in_the_shape_of_the_contract(queue: G
         ({"max_attempts": 0}, "max_attempts"),
         ({"run_at": "2026-01-01T00:00:00"}, "run_at"),
         ({"constraints": [1]}, "constraints"),
+        ({"constraints": {"x" * 4091: 1}}, "constraints"),
         ({"colour": "red"}, "colour"),
     ],
 )
@@ -56,6 +57,21 @@ async def test_a_job_that_cannot_be_is_refused_with_the_member_at_fault(
     )
     assert (answer["code"], answer["field"]) == ("INVALID_ARGUMENT", field)
     assert answer["detail"] == answer["message"]
+
+
+@pytest.mark.spec("X13")
+async def test_what_is_kept_of_a_job_or_a_filter_is_bounded(queue: Ground) -> None:
+    await queue.submit(constraints={"x" * 4090: 1})
+    job = {"addon_id": "a", "job_type": "t", "cost_units": 1}
+    for name, value in (("constraints", {"x" * 4091: 1}), ("payload", "x" * 1024 * 1024)):
+        jobs = [job, {**job, name: value}]
+        answer = await queue.post("/jobs/submit-batch", 400, jobs=jobs)
+        assert answer["field"] == f"jobs[1].{name}"
+    for capabilities in ({"x" * 129: True}, {f"c{number}": True for number in range(101)}):
+        answer = await queue.post(
+            "/jobs/claim", 400, worker_id="w", constraints_capabilities=capabilities
+        )
+        assert answer["field"].startswith("constraints_capabilities")
 
 
 @pytest.mark.spec("Q1")

@@ -16,6 +16,10 @@ import msgspec
 
 from ksana.base.instant import Instant
 
+MAX_CONSTRAINTS: Final = 4096
+"""Bytes of a queue job's constraints as JSON. They make its class, and every class is held in
+memory."""
+
 MAX_PAYLOAD: Final = 1024 * 1024
 """Bytes of a payload once its placeholders are filled."""
 

@@ -29,6 +29,7 @@ from ksana.api.queue.views import (
 )
 from ksana.base.errors import ConflictError, InvalidError
 from ksana.base.instant import SECOND
+from ksana.domain.handover import MAX_CONSTRAINTS, MAX_PAYLOAD
 from ksana.domain.queue.classes import Wants, class_of, needs_of
 from ksana.domain.queue.jobs import Job, NewJob
 from ksana.ports.queue.tables import JobFilter
@@ -191,13 +192,20 @@ def _new_job(body: SubmitJob, job_id: str, index: int | None = None) -> NewJob:
         run_at = read_instant("run_at" if index is None else f"jobs[{index}].run_at", body.run_at)
     constraints = body.constraints
     if constraints:
+        written = _encode(constraints)
+        _check_size(written, MAX_CONSTRAINTS, "constraints", index)
         job_class = class_of(body.addon_id, body.job_type, body.cost_units, needs_of(constraints))
-        constraints_json = _encode(constraints).decode()
+        constraints_json = written.decode()
     else:
         job_class = class_of(body.addon_id, body.job_type, body.cost_units, ())
         constraints_json = "{}"
     payload = body.payload
-    payload_json = "{}" if isinstance(payload, UnsetType) else bytes(payload).decode()
+    payload_json = "{}"
+    if not isinstance(payload, UnsetType):
+        raw = bytes(payload)
+        if index is not None:  # alone it is bounded by the size of the call
+            _check_size(raw, MAX_PAYLOAD, "payload", index)
+        payload_json = raw.decode()
     return NewJob(
         job_id=job_id,
         priority=body.priority,
@@ -209,6 +217,12 @@ def _new_job(body: SubmitJob, job_id: str, index: int | None = None) -> NewJob:
         run_at=run_at,
         fairness_key=body.fairness_key,
     )
+
+
+def _check_size(written: bytes, most: int, name: str, index: int | None) -> None:
+    if len(written) > most:
+        field = name if index is None else f"jobs[{index}].{name}"
+        raise InvalidError(f"{field!r} may have {most} bytes as JSON", field=field)
 
 
 def _with_job(error: ConflictError) -> ConflictError:

@@ -81,7 +81,7 @@ class ClaimBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     limit: Annotated[int, Meta(ge=1, le=500)] = 1
     accept_job_types: Annotated[list[Name], Meta(max_length=500)] | None = None
     max_cost_units: Annotated[int, Meta(ge=1)] | None = None
-    constraints_capabilities: dict[str, Any] | None = None
+    constraints_capabilities: Annotated[dict[Name, Any], Meta(max_length=100)] | None = None
     wait_sec: Annotated[float, Meta(ge=0, le=30)] = 0
     lease: bool = False
     ahead: Annotated[int, Meta(ge=0, le=500)] = 0

@@ -12,14 +12,12 @@ from ksana.api.tasks.members import given, read_span, show_seconds
 from ksana.api.tasks.schedule_shapes import Span
 from ksana.base.errors import InvalidError
 from ksana.base.instant import DAY, MILLISECOND, MINUTE, SECOND, Micros
+from ksana.domain.handover import MAX_CONSTRAINTS
 from ksana.domain.tasks.records import Definition, NodeSpec, QueueSpec, TaskType
 from ksana.domain.tasks.template import check_template
 
 JobName = Annotated[str, Meta(min_length=1, max_length=128)]
 Label = Annotated[str, Meta(max_length=128)]
-
-MAX_CONSTRAINTS: Final = 4096
-"""Bytes of the constraints as JSON."""
 
 MAX_LABELS: Final = 64
 LONGEST_QUEUE_WAIT: Final[Micros] = 30 * DAY

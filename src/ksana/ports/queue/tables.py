@@ -203,7 +203,8 @@ class JobOrderTable(TurnNumbers, Protocol):
 
     def take_ready(self, class_ids: Sequence[int] | None, limit: int) -> list[ReadyJob]:
         """The next ready jobs by urgency, turn and age, held and unchanged, passing over those that
-        others hold. None: of any class."""
+        others hold: fewer where their payloads come to more than MAX_PAGE_BYTES, and one at least.
+        None: of any class."""
         ...
 
     def list_expired_claims(self, limit: int) -> list[ExpiredClaim]:

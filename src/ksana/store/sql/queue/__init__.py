@@ -2,8 +2,9 @@
 
 from ksana.store.sql.queue.capacity import SqlCapacity
 from ksana.store.sql.queue.changes import SqlJobChanges
+from ksana.store.sql.queue.job_classes import SqlJobClasses
 from ksana.store.sql.queue.job_lists import SqlJobLists
-from ksana.store.sql.queue.jobs import SqlGauges, SqlJobClasses, SqlJobOrder, SqlJobs
+from ksana.store.sql.queue.jobs import SqlGauges, SqlJobOrder, SqlJobs
 from ksana.store.sql.queue.leases import SqlLeases
 
 TABLES = {

@@ -9,8 +9,8 @@ import msgspec
 
 from ksana.base.ids import new_token
 from ksana.base.instant import Instant
-from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, ReadyJob
+from ksana.ports.pages import MAX_PAGE_BYTES
 from ksana.ports.queue.tables import ClaimOpening, ClaimOutlook, QueueDue, QueueGauges, Request
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Question, Row, Session
@@ -163,35 +163,6 @@ is ready first."""
 LOOK: Final = 256
 """Ready jobs of any class looked at before a claim turns to the classes one by one."""
 
-_decode_needs = msgspec.json.Decoder(tuple[str, ...]).decode
-
-
-class SqlJobClasses:
-    """`job_classes`."""
-
-    def __init__(self, session: Session, _: Any) -> None:
-        self._session = session
-
-    def enter(self, classes: Sequence[JobClass]) -> None:
-        columns = ("id", "addon_id", "job_type", "cost_units", "needs_json")
-        rows = [
-            (
-                kind.id,
-                kind.addon_id,
-                kind.job_type,
-                kind.cost_units,
-                msgspec.json.encode(kind.needs).decode(),
-            )
-            for kind in sorted(classes, key=lambda one: one.id)
-        ]
-        self._session.run_rows_later("queue.enter_class", columns, rows)
-
-    def list_classes(self) -> list[JobClass]:
-        return [
-            JobClass(row[0], row[1], row[2], row[3], _decode_needs(row[4]))
-            for row in self._session.all("queue.list_classes")
-        ]
-
 
 class SqlJobOrder:
     """The indexes of `scheduler_job_runs` that say who is next."""
@@ -238,7 +209,7 @@ class SqlJobOrder:
         )
         return ClaimOpening(
             _outlook_of(outlook[0]),
-            taken,
+            self._with_payloads(taken),
             held,
             self._capacity.standing_of(total, *standing)
             if total is not None and standing
@@ -256,11 +227,13 @@ class SqlJobOrder:
         if limit <= 0:
             return []
         if class_ids is None:
-            return self._jobs.session.all_as(ReadyJob, "queue.take_ready", limit=limit)
+            return self._with_payloads(
+                self._jobs.session.all_as(ReadyJob, "queue.take_ready", limit=limit)
+            )
         if not class_ids:
             return []
         if len(class_ids) == 1:
-            return self._take_class(class_ids[0], limit)
+            return self._with_payloads(self._take_class(class_ids[0], limit))
         counts = Counter(row[0] for row in self._look(class_ids, limit))
         if self._jobs.session.is_embedded:
             jobs = [
@@ -270,7 +243,24 @@ class SqlJobOrder:
             ]
         else:
             jobs = [ReadyJob(*row) for row in self._of_classes("queue.take_class", counts)]
-        return sorted(jobs, key=lambda job: (job.urgency, job.turn, job.seq))
+        return self._with_payloads(sorted(jobs, key=lambda job: (job.urgency, job.turn, job.seq)))
+
+    def _with_payloads(self, jobs: list[ReadyJob]) -> list[ReadyJob]:
+        """The jobs with the payloads that were too large to come with them, as far as these go
+        into one answer. Those behind are left to the next claim."""
+        large = [job.seq for job in jobs if not job.payload_json]
+        if not large:
+            return jobs
+        rows = self._jobs.session.paged("queue.read_payloads", {}, MAX_PAGE_BYTES, seqs=large)
+        found: dict[int, str] = dict(rows)
+        whole: list[ReadyJob] = []
+        for job in jobs:
+            if not job.payload_json:
+                if job.seq not in found:
+                    break
+                job = msgspec.structs.replace(job, payload_json=found[job.seq])
+            whole.append(job)
+        return whole
 
     def _take_class(self, class_id: int, limit: int) -> list[ReadyJob]:
         return self._jobs.session.all_as(

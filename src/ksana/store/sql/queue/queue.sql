@@ -152,20 +152,28 @@ SELECT class_id, urgency, turn, seq FROM scheduler_job_runs {force_index job_run
 WHERE position = 1 AND {only class_id} ORDER BY {first class_id} urgency, turn, seq LIMIT :limit
 
 -- name: take_ready
--- The next ready jobs, held, passing over those that another claim holds.
-SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, attempts, max_attempts,
-  created_at, run_at, next_retry_at, started_at, fairness_key, client_request_id, error_text, metrics_json, urgency, class_id,
-  turn, due_at, claims
+-- The next ready jobs, held, passing over those that another claim holds. A large payload is left out: it reads as nothing.
+SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json,
+  CASE WHEN LENGTH(payload_json) > 16384 THEN '' ELSE payload_json END, attempts, max_attempts, created_at, run_at, next_retry_at,
+  started_at, fairness_key, client_request_id, error_text, CASE WHEN LENGTH(metrics_json) > 1024 THEN NULL ELSE metrics_json END,
+  urgency, class_id, turn, due_at, claims
 FROM scheduler_job_runs {force_index job_runs_ready}
 WHERE position = 1 ORDER BY urgency, turn, seq LIMIT :limit {skip_locked}
 
 -- name: take_class
--- The next ready jobs of one class, held, passing over those that another claim holds.
-SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, attempts, max_attempts,
-  created_at, run_at, next_retry_at, started_at, fairness_key, client_request_id, error_text, metrics_json, urgency, class_id,
-  turn, due_at, claims
+-- The next ready jobs of one class, held, passing over those that another claim holds. A large payload is left out: it reads as nothing.
+SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json,
+  CASE WHEN LENGTH(payload_json) > 16384 THEN '' ELSE payload_json END, attempts, max_attempts, created_at, run_at, next_retry_at,
+  started_at, fairness_key, client_request_id, error_text, CASE WHEN LENGTH(metrics_json) > 1024 THEN NULL ELSE metrics_json END,
+  urgency, class_id, turn, due_at, claims
 FROM scheduler_job_runs {force_index job_runs_class}
 WHERE position = 1 AND {only class_id} ORDER BY {first class_id} urgency, turn, seq LIMIT :limit {skip_locked}
+
+-- name: read_payloads
+-- The payloads that were left out of jobs, in the order in which these are taken. By `urgency + 0`: see list_jobs.
+-- large: payload_json
+SELECT seq, payload_json
+FROM scheduler_job_runs {force_primary} WHERE seq {in seqs} ORDER BY urgency + 0, turn, seq
 
 -- name: list_expired_claims
 -- Claims that ran out by the store's clock, held.
