@@ -116,6 +116,52 @@ def test_a_caller_that_asks_too_fast_is_told_when_to_come_back(
             assert program.get("/api/v1/tasks", headers=headers[1]).status_code == 200
 
 
+SOCKET = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+@pytest.mark.spec("X8", "X13", "X19")
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/api/v1/tasks", {"X-API-Key": "wrong"}, 401),
+        ("/api/v1/tasks", {}, 401),
+        ("/api/v1/tasks", {"Host": "evil.example"}, 403),
+        ("/api/v1/tasks", {"Origin": "http://evil.example"}, 403),
+        ("/nowhere", {}, 404),
+        ("/ws/node", {**SOCKET, "X-API-Key": "wrong"}, 401),
+        ("/ws/nowhere", SOCKET, 404),
+    ],
+)
+def test_a_caller_that_is_refused_is_counted_too(
+    limited: Program, path: str, headers: dict[str, str], status: int
+) -> None:
+    wait_for(lambda: limited.get("/health").status_code == 200, "the bucket has something again")
+    answers = [limited.get(path, headers=headers).status_code for _ in range(20)]
+    assert set(answers) <= {status, 429}
+    assert answers[-1] == 429, answers
+    whole = limited.get("/api/v1/keys/self", headers={"X-API-Key": limited.env["A_KEY"]})
+    assert whole.status_code == 200, "a key has a bucket of its own"
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    """A server that takes three requests a second, and a key for it."""
+    folder = tmp_path_factory.mktemp("limited")
+    with Program(folder, env={"KSANA_LIMITS_RATE": "3"}) as program:
+        assert run_cli("migrate", env=program.env, cwd=folder)[0] == 0
+        command = ("key", "create", "--name", "a", "--scope", "*:read")
+        made = run_cli(*command, env=program.env, cwd=folder)[1]
+        program.env["A_KEY"] = made.strip().splitlines()[-1]
+        program.start(until=None)
+        program.wait_for_log('"msg":"started"')
+        yield program
+
+
 @pytest.mark.spec("X13", "Q7", "C2", "C5")
 @pytest.mark.parametrize("count", [24, pytest.param(500, marks=pytest.mark.slow)])
 def test_a_page_ends_at_8_mib_with_a_cursor(tmp_path: Path, count: int) -> None:

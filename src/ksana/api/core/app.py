@@ -122,6 +122,7 @@ class Application:
         path, authenticator = scope["path"], self.pipeline.authenticator
         call = Call(self._services, "WEBSOCKET", path, headers, request_id)
         log_end = self._begin_socket(scope, headers, call)
+        is_counted = False
         try:
             authenticator.check_source(headers)
             raw_path = scope.get("raw_path") or path.encode()
@@ -130,7 +131,11 @@ class Application:
             call.params = params
             if route.scope is not None:
                 call.principal = await authenticator.admit(headers, route.scope)
+            is_counted = True
+            self.pipeline.count(call.principal, scope.get("client"))
         except KsanaError as error:
+            if not is_counted:
+                error = self.pipeline.count_refused(scope.get("client")) or error
             if error.status == 405:
                 error = NotFoundError(f"there is no WebSocket at {path[:200]}")
             await _refuse_socket(error, request_id, scope, receive, send)

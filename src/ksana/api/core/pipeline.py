@@ -41,7 +41,7 @@ from ksana.api.core.routing import (
 )
 from ksana.api.core.services import DEFAULT_RATE, LogControl, Services
 from ksana.api.core.traffic import RequestSpans, Traffic
-from ksana.base.errors import KsanaError, TooLargeError
+from ksana.base.errors import KsanaError, RateLimitedError, TooLargeError
 from ksana.base.ids import new_uid
 from ksana.base.instant import Micros
 from ksana.service.core.keys import Principal
@@ -150,7 +150,7 @@ class Pipeline:
         started, headers, method = self._monotonic(), request.headers, request.method
         sent_id = headers.get(b"x-request-id")
         request_id = next_request_id() if sent_id is None else sane_request_id(sent_id)
-        template, principal = UNKNOWN_ROUTE, None
+        template, principal, is_admitted = UNKNOWN_ROUTE, None, False
         try:
             self.authenticator.check_source(headers)
             route, params = request.found or self._find(request)
@@ -158,8 +158,8 @@ class Pipeline:
             template, call.params, call.is_gone = route.path, params, request.is_gone
             if route.scope is not None:
                 call.principal = principal = await self.authenticator.admit(headers, route.scope)
+            is_admitted, max_body = True, route.max_body or self._max_body
             self._limiter.take(principal, request.peer)
-            max_body = route.max_body or self._max_body
             if request.receive is not None:
                 check_length(headers, max_body)
             elif len(request.body) > max_body:
@@ -182,12 +182,27 @@ class Pipeline:
                 )
                 return RenderedResponse(200, response.head, chunks=chunks)
         except Exception as error:
-            response = _render(_refuse(error, request, template, request_id), request_id)
+            # Refused at the door, it is counted by its address.
+            why = error if is_admitted else self.count_refused(request.peer) or error
+            response = _render(_refuse(why, request, template, request_id), request_id)
         status, size, spent_us = response.status, len(response.body), self._monotonic() - started
         self._traffic.record(method, template, status, spent_us, request_id, headers)
         if self._logs.access:
             log_request(request, template, principal, request_id, status, size, spent_us)
         return response
+
+    def count(self, principal: Principal | None, peer: Any) -> None:
+        """Count a socket like a request. Raise RateLimitedError."""
+        self._limiter.take(principal, peer)
+
+    def count_refused(self, peer: Any) -> RateLimitedError | None:
+        """Count a caller who was refused before it was known; the refusal it gets instead if there
+        were too many."""
+        try:
+            self._limiter.take(None, peer)
+        except RateLimitedError as error:
+            return error
+        return None
 
     async def _read_page(
         self, route: Route, call: Call, request: IncomingRequest
