@@ -1,10 +1,11 @@
-"""Pages of the dead letters of nodes: bounded by bytes as well as by rows."""
+"""Pages of nodes and of their dead letters: bounded by bytes as well as by rows."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ksana.domain.nodes.records import NodeRecord
 from ksana.ports.inbox import DeadLetter
 from ksana.service.nodes.cluster import ClusterService
 
@@ -69,3 +70,25 @@ async def test_a_page_ends_with_its_rows_or_its_bytes_and_goes_on(
     kept = Kept(count, size)
     assert await read_pages(cluster_with(kept), limit) == pages
     assert kept.most_at_once <= 32
+
+
+@pytest.mark.parametrize(
+    ("count", "models", "limit", "pages"),
+    [(500, 256, 500, [248, 248, 4]), (500, 1, 500, [500, 0]), (7, 256, 3, [3, 3, 1])],
+)
+def test_a_page_of_nodes_ends_where_its_bytes_do(
+    count: int, models: int, limit: int, pages: list[int]
+) -> None:
+    names = tuple(f"{'m' * 124}{number:04}" for number in range(models))
+    view = [NodeRecord(f"n{number:03}", "here", 1, names) for number in range(count)]
+    engine: Any = SimpleNamespace(fabric=SimpleNamespace(instance_id="here"), view=view)
+    sizes, seen, after = [], list[str](), ""
+    while True:
+        page = ClusterService(engine).list_nodes(after, limit)
+        sizes.append(len(page))
+        seen += [node.node_id for node in page]
+        if not page.is_cut and len(page) < limit:
+            break
+        after = page[-1].node_id
+    assert seen == [node.node_id for node in view]
+    assert sizes == pages

@@ -136,7 +136,7 @@ def _node_routes(cluster: ClusterService) -> list[AnyRoute]:
     async def list_nodes(call: Call) -> NodePage:
         query: ListNodes = call.query
         found = cluster.list_nodes(query.after, query.limit)
-        is_full = len(found) == query.limit
+        is_full = found.is_cut or len(found) == query.limit
         return NodePage(
             nodes=[show_node(node) for node in found],
             next_after=found[-1].node_id if is_full else None,

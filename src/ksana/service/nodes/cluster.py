@@ -42,13 +42,22 @@ class ClusterService:
         """Which instance answers."""
         return self._fabric.instance_id
 
-    def list_nodes(self, after: str, limit: int) -> list[NodeRecord]:
-        """Nodes of all instances by id, from the view of this one."""
+    def list_nodes(self, after: str, limit: int) -> PageRows[NodeRecord]:
+        """Nodes of all instances by id, from the view of this one; fewer where their bytes are
+        many: a node may have hundreds of models and labels."""
         found = sorted(
             (node for node in self._engine.view if node.node_id > after),
             key=lambda node: node.node_id,
         )
-        return found[:limit]
+        page: PageRows[NodeRecord] = PageRows()
+        left = MAX_PAGE_BYTES
+        for node in found[:limit]:
+            left -= len(msgspec.json.encode(node))
+            if left < 0 and page:
+                page.is_cut = True
+                break
+            page.append(node)
+        return page
 
     def get_node(self, node_id: str) -> NodeRecord:
         """Find a node. Raise 404."""
