@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ksana.api.queue.routes import BATCH_BODY
 from ksana.boot.settings.sources import load
 from ksana.boot.settings.table import TABLE
 from ksana.cli.main import COMMANDS
@@ -61,6 +62,12 @@ def test_what_is_generated_is_current() -> None:
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     assert not stale, f"{', '.join(stale)}: run make docs"
+
+
+def test_the_size_of_a_batch_call_is_written_about() -> None:
+    size = f"{BATCH_BODY // 2**20} MiB"
+    pages = ("docs/queue.md", "docs/zh/queue.md", "docs/operate/security.md")
+    assert_none([page for page in pages if size not in (ROOT / page).read_text(encoding="utf-8")])
 
 
 def test_every_relative_link_leads_somewhere() -> None:

@@ -113,6 +113,25 @@ def test_with_a_key_no_secret_lies_on_the_disk_and_all_are_sent(
 
 
 @pytest.mark.spec("X16")
+@pytest.mark.spec("X19")
+def test_of_an_api_key_the_store_has_no_more_than_the_hash(tmp_path: Path) -> None:
+    with serve(tmp_path) as program:
+        assert run_cli("migrate", env=program.env, cwd=tmp_path)[0] == 0
+        command = ("key", "create", "--name", "a", "--scope", "*:admin")
+        first = run_cli(*command, env=program.env, cwd=tmp_path)[1].strip().splitlines()[-1]
+        program.start()
+        headers = {"X-API-Key": first, "Idempotency-Key": "one"}
+        body = {"name": "b", "scopes": ["*:read"]}
+        made = program.post("/api/v1/keys", body, headers=headers)
+        assert made.status_code == 201, made.text
+        second = made.json()["key"]
+        assert program.get("/api/v1/tasks", headers={"X-API-Key": second}).status_code == 200
+        for key in (first, second):
+            secret = key.rpartition("_")[2]
+            assert len(secret) >= 32
+            assert secret.encode() not in on_disk(program) + program.log_text().encode()
+
+
 def test_without_a_key_the_start_warns(tmp_path: Path) -> None:
     with serve(tmp_path) as program:
         program.start()
