@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ksana.base.clock import VirtualClock
+from tests.engine.nodes_world import Instance, NodesWorld
 from tests.engine.tasks_world import World, open_world
 
 
@@ -17,3 +18,23 @@ async def world(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[World]:
     await world.check_events()
     await world.die()
     await world.store.close()
+
+
+@pytest.fixture
+async def cluster(clock: VirtualClock) -> AsyncIterator[NodesWorld]:
+    """Instances of the nodes surface, none yet, on the virtual clock and one fabric in memory."""
+    world = NodesWorld(clock)
+    yield world
+    await world.close()
+
+
+@pytest.fixture
+async def one(cluster: NodesWorld) -> Instance:
+    """The instance that a test is about."""
+    return await cluster.start("one")
+
+
+@pytest.fixture
+async def two(cluster: NodesWorld) -> Instance:
+    """Another one."""
+    return await cluster.start("two")
