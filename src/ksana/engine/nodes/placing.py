@@ -75,6 +75,8 @@ class Placing:
             for node in full[:_ASK_AGAIN]:
                 if await self._count_and_ask(request, node) == "reserved":
                     return Choice(node=node)
+        if choice.node is None:
+            return choice
         return Choice(node=None, obstacles=choice.obstacles or {"NO_SLOT": _TRIES})
 
     async def _count_and_ask(self, request: JobRequest, node: NodeRecord) -> ReserveResult:
