@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ksana.base.clock import VirtualClock
+from tests.engine.nodes_desk import Desk, open_desk
 from tests.engine.nodes_world import Instance, NodesWorld
 from tests.engine.tasks_world import World, open_world
 
@@ -38,3 +39,9 @@ async def one(cluster: NodesWorld) -> Instance:
 async def two(cluster: NodesWorld) -> Instance:
     """Another one."""
     return await cluster.start("two")
+
+
+@pytest.fixture
+async def desk(one: Instance, two: Instance) -> Desk:
+    """Jobs in the charge of `one`, whose node is connected to `two`."""
+    return await open_desk(one, two)

@@ -13,7 +13,7 @@ import structlog
 
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
-from ksana.base.instant import MILLISECOND, SECOND
+from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.domain.handover import pick_handed_over
 from ksana.domain.nodes.messages import Finished, Withdraw
 from ksana.domain.nodes.moves import Moved, NodeJobChange
@@ -307,18 +307,20 @@ class JobEndings:
         """Whether `nodes.free` goes along now. If not, it follows a moment later: a hint that is
         swallowed would leave somebody waiting for the next reading of the view."""
         now = self._clock.monotonic()
-        if now >= self._hinted_mono + _HINT_EVERY_US:
+        rest_us = self._hinted_mono + _HINT_EVERY_US - now
+        if rest_us <= 0:
             self._hinted_mono = now
+            self._is_hint_due = False
             return True
         if not self._is_hint_due:
             self._is_hint_due = True
-            self._background.spawn(self._hint_later(now))
+            self._background.spawn(self._hint_later(rest_us))
         return False
 
-    async def _hint_later(self, asked_mono: int) -> None:
-        await self._clock.sleep_until(self._clock.now() + _HINT_EVERY_US)
-        self._is_hint_due = False
-        if self._hinted_mono <= asked_mono:
+    async def _hint_later(self, rest_us: Micros) -> None:
+        await self._clock.sleep_until(self._clock.now() + rest_us)
+        if self._is_hint_due:
+            self._is_hint_due = False
             self._hinted_mono = self._clock.monotonic()
             self._fabric.signals.publish("nodes.free")
 
