@@ -67,7 +67,8 @@ class FaultyPort:
                 raise DependencyDownError("the fabric is away")
             if fabric.answers.get(name):
                 answer = fabric.answers[name].popleft()
-                return answer(*args, **named) if callable(answer) else answer
+                answer = answer(*args, **named) if callable(answer) else answer
+                return await answer if inspect.isawaitable(answer) else answer
             return await inner(*args, **named)
 
         return call
