@@ -135,6 +135,13 @@ async def test_one_that_cannot_be_handled_is_tried_once_and_left(
     assert desk.courier.failed == 1
 
 
+async def test_a_message_that_came_twice_is_tried_once_each_time(desk: Desk) -> None:
+    desk.spoiled = {"a"}
+    with capture_logs():
+        assert await desk.handle(drain("a"), drain("a")) == []
+    assert (desk.given, desk.courier.failed) == ([["a"], ["a"]], 2)
+
+
 async def test_while_the_fabric_is_away_a_message_is_tried_three_times(
     desk: Desk, clock: VirtualClock
 ) -> None:
@@ -172,9 +179,11 @@ async def test_the_inbox_is_opened_and_read_in_portions_and_what_is_done_is_remo
     desk: Desk, clock: VirtualClock, cluster: NodesWorld
 ) -> None:
     cluster.hub.mailboxes.clear()
+    desk.fabric.calls.clear()
     desk.spoiled = {"b"}
     reading = asyncio.create_task(desk.courier.read())
     await clock.settle()
+    assert [name for name, _, _ in desk.fabric.calls] == ["inbox.open", "inbox.read"]
     for name in ("a", "b", "c"):
         assert await desk.fabric.inbox.send("one", encode_message(cancel(name))) == "sent"
     with capture_logs():

@@ -112,8 +112,7 @@ async def test_a_frame_to_a_session_elsewhere_goes_by_its_owner(
     assert message == Push(session_id="s", frame=msgspec.Raw(msgspec.json.encode(update("a"))))
     await two.hear(message)
     assert names(socket) == ["a"]
-    await one.session("s")  # nothing was kept here besides
-    assert names(await one.session("s")) == []
+    assert names(await one.session("s")) == []  # nothing was kept here besides
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -179,6 +178,17 @@ async def test_what_was_kept_follows_a_session_that_came_back_elsewhere(
     await one.engine.sessions.tend()
     assert one.fabric.count("owners.find") == 2  # told once
     assert names(await one.session("other")) == ["c"]
+
+
+async def test_what_was_kept_for_one_session_alone_follows_it(
+    one: Instance, two: Instance, clock: VirtualClock
+) -> None:
+    await one.engine.sessions.push("s", update("a"), keep=True)
+    socket = await two.session("s")
+    await clock.settle()
+    await one.engine.sessions.tend()
+    await two.read()
+    assert names(socket) == ["a"]
 
 
 async def test_what_was_kept_for_a_session_that_is_gone_again_is_kept_on(

@@ -261,4 +261,11 @@ EXPLAINED: dict[str, str] = {
     "ksana.engine.tasks.run_writer.promote_waiting: 0 -> -1": "either is no room",
     "ksana.engine.tasks.run_writer.write_held_back: True -> False": "both lists are made of the same things and are as long",
     "ksana.engine.tasks.run_writer._write: True -> False": "both lists are made of the same things and are as long",
+    "ksana.engine.nodes.courier.Courier.handle: True -> False": "ids and messages are taken apart from one list of pairs",
+    "ksana.engine.nodes.courier.Courier.handle: True -> False (#2)": "ids and messages are taken apart from one list of pairs",
+    "ksana.engine.nodes.courier.Courier._try: 0 -> -1": "the messages of a group are all of one kind",
+    "ksana.engine.nodes.courier.Courier._try: return False -> return None": "whoever asks looks only whether it is true",
+    "ksana.engine.nodes.placing.Placing.__init__: 0 -> -1": "both are before every reading of the clock",
+    "ksana.engine.nodes.placing.Placing.reserve: break -> continue": "a short cut: the next look at the same view finds no node either",
+    "ksana.engine.nodes.job_watch.JobWatch._offer: True -> False": "gather answers as many as it was asked",
 }

@@ -77,6 +77,7 @@ def test_a_node_that_leaves_a_model_leaves_the_others_that_have_it() -> None:
     view.put(a_node("b"))
     view.put(a_node("a", 2, 0, "other"))
     assert chosen(view) == "b"
+    assert view.choose(Wanted(model="echo"), NOW).obstacles == {}
     view.put(a_node("b", 2, 0, "other"))
     assert chosen(view) is None
     view.put(a_node("a"))
@@ -212,7 +213,8 @@ def test_the_table_knows_how_many_bytes_the_payloads_take() -> None:
     note()
     assert jobs.pop("b", None) is None
     note()
-    jobs.pop("a")
+    last = jobs["a"]
+    assert jobs.pop("a") is last
     note()
     assert (seen, dict(jobs)) == ([5, 7, 5, 3, 3, 0], {})
     with pytest.raises(KeyError):
