@@ -1,5 +1,7 @@
 """How a node job ends: its outcome is recorded, its slot given back, its session told, once."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -81,19 +83,24 @@ async def test_an_outcome_that_was_recorded_before_is_told_and_its_slot_not_coun
     desk: Desk,
 ) -> None:
     """The answer of the first try was lost on the way."""
+    await desk.job("other")
     await desk.job()
     await desk.write("finish", outcome=OUTCOME, node_id="n")
     await desk.endings.finished([finished()])
     await desk.clock.settle()
     assert desk.session.frames == [told()]
-    assert (desk.endings.stale, desk.one.home.jobs, desk.one.held("n")) == (0, {}, 0)
+    assert (desk.endings.stale, list(desk.one.home.jobs)) == (0, ["other"])
+    assert desk.one.held("n") == 1
 
 
 @pytest.mark.spec("N12")
 async def test_an_outcome_that_lost_against_another_attempt_is_dropped(desk: Desk) -> None:
+    await desk.job("other")
     job = await desk.job(wait_us=MINUTE)
     await desk.write("again", progress=JobProgress(tried=("n",)))
     await desk.endings.finished([finished()])
+    await desk.clock.settle()
+    assert desk.one.held("n") == 1
     assert (desk.session.frames, desk.endings.stale) == ([], 1)
     assert (job.attempt, job.node_id, job.is_ending) == (2, "", False)
 
@@ -227,12 +234,11 @@ async def test_hints_are_given_every_ten_milliseconds_and_none_is_swallowed(
     for number in range(4):
         await desk.job(str(number))
     sent = []
-    for number, rest_us in enumerate((0, 4_000, 2_000)):
+    for number, rest_us in enumerate((0, 4_000, 5_999)):
         await clock.advance(rest_us)
         sent.append(await end(desk, str(number)))
-    await clock.advance(3_999)
     assert (sent, desk.hints) == ([True, False, False], [0])
-    await clock.advance(9_000)
+    await clock.advance(9_001)
     assert desk.hints == [0, 10_000]  # one for both that were held back
     assert not await end(desk, "3")
     await clock.advance(SECOND)
@@ -290,6 +296,19 @@ async def test_a_job_that_waits_leaves_the_line_when_we_end_it(desk: Desk) -> No
     await desk.clock.settle()
     assert (len(desk.one.home.watch.line), await desk.two.take_messages()) == (0, [])
     assert desk.session.frames == [told(outcome=FAILED)]
+
+
+async def test_a_job_that_is_being_ended_is_not_offered_a_node_any_more(desk: Desk) -> None:
+    await desk.one.submit(a_request(model="other", wait_us=MINUTE))
+    in_line: list[int] = []
+
+    async def settle(*args: Any, **named: Any) -> Any:
+        in_line.append(len(desk.one.home.watch.line))
+        return await desk.two.fabric.jobs.settle(*args, **named)
+
+    desk.fabric.answer("jobs.settle", settle)
+    await desk.endings.end(desk.one.home.jobs["j"], FAILED, "canceled")
+    assert in_line == [0]
 
 
 async def test_a_job_that_ended_otherwise_meanwhile_is_not_ended_by_us(desk: Desk) -> None:

@@ -112,10 +112,10 @@ class JobEndings:
             await self._concluded(job, message, moved)
 
     async def _concluded(self, job: HomeJob, message: Finished, moved: Moved) -> None:
-        if message.node_id == job.node_id and moved.result != "repeat":
-            self._placing.uncount(message.node_id)
         if moved.result in ("moved", "missing"):
             # missing: the fabric was wiped. We know the job, and its outcome is here.
+            if message.node_id == job.node_id:
+                self._placing.uncount(message.node_id)
             await self._tell(job, message)
             self._settled(job.request.job_id, message.attempt, message.node_id, moved)
             return
