@@ -13,6 +13,7 @@ from ksana.base.clock import VirtualClock
 from ksana.base.errors import DependencyDownError
 from ksana.base.instant import DAY, Instant, Micros
 from ksana.domain.nodes import frames
+from ksana.domain.nodes.events import KINDS
 from ksana.domain.nodes.messages import Message, decode_message, encode_message
 from ksana.domain.nodes.records import InstanceInfo, JobRequest, NodeRecord
 from ksana.engine.core.pump import Pump
@@ -37,6 +38,9 @@ PORTS = (
     "marks",
     "jobs",
 )
+
+
+KINDS_OF = {(kind.entity, kind.name): kind for kind in KINDS}
 
 
 class CopiedSnapshots(MemorySnapshots):
@@ -194,9 +198,11 @@ class Instance:
         await self.read()
 
     async def take_events(self, entity: str = "") -> list[tuple[str, str, Any]]:
-        """What was noted since the last look: (id, name, data)."""
+        """What was noted since the last look: (id, name, data). Each is as it is declared."""
         await self.engine.recorder.flush()
         rows, self.store.events.rows = self.store.events.rows, []
+        for row in rows:
+            assert KINDS_OF[row[0], row[2]].allows(msgspec.json.decode(row[3])), row
         return [
             (row[1], row[2], msgspec.json.decode(row[3]))
             for row in rows

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
-from ksana.base.instant import MILLISECOND, MINUTE
+from ksana.base.instant import MILLISECOND, SECOND
 from ksana.domain.nodes.messages import Cancel, Withdraw
 from ksana.domain.nodes.records import JobError, JobOutcome
 from ksana.engine.nodes.engine import NodesEngine
@@ -78,7 +78,7 @@ async def test_a_job_is_canceled_by_a_message_too(desk: Desk) -> None:
 async def test_draining_waits_for_the_jobs_in_our_charge(desk: Desk, clock: VirtualClock) -> None:
     await desk.job()
     draining = asyncio.create_task(desk.one.engine.drain())
-    await clock.advance(MINUTE)
+    await clock.advance(SECOND)
     assert (draining.done(), desk.one.engine.is_closing) == (False, True)
     await desk.endings.finished([finished()])
     await clock.advance(50 * MILLISECOND)
@@ -95,7 +95,7 @@ async def test_draining_waits_for_the_attempts_of_our_nodes(
     await one.read()
     assert list(node.hosted.assigned) == ["j"]
     draining = asyncio.create_task(one.engine.drain())
-    await clock.advance(MINUTE)
+    await clock.advance(SECOND)
     assert not draining.done()
     node.hosted.assigned.clear()
     await clock.advance(50 * MILLISECOND)

@@ -170,6 +170,7 @@ async def test_an_attempt_whose_home_died_answers_to_the_heir(one: Instance, nod
 async def test_a_result_is_told_to_the_home_and_the_slot_is_free(
     one: Instance, two: Instance, node: Socket, clock: VirtualClock
 ) -> None:
+    await one.hear(assign("other"))
     await one.hear(assign())
     one.hosting.changed.clear()
     await one.hosting.on_result(node.hosted, result())
@@ -179,7 +180,8 @@ async def test_a_result_is_told_to_the_home_and_the_slot_is_free(
     assert message.outcome == JobOutcome(
         success=True, data=msgspec.Raw(b"7"), error=None, finished_at=clock.now()
     )
-    assert (node.hosted.assigned, one.held("n"), one.hosting.changed) == ({}, 0, {"n"})
+    assert (list(node.hosted.assigned), one.held("n")) == (["other"], 1)
+    assert one.hosting.changed == {"n"}
 
 
 async def test_a_failure_is_told_with_its_error_and_a_success_without(
@@ -209,13 +211,20 @@ async def test_frames_about_an_attempt_that_is_not_the_nodes_are_counted_and_dro
     assert (one.hosting.stale, len(await two.take_messages())) == (3, 1)
 
 
-async def test_a_second_answer_while_the_first_is_being_told_is_dropped(
+async def test_while_a_result_is_told_neither_a_second_answer_nor_the_end_of_the_node_counts(
     one: Instance, two: Instance, node: Socket
 ) -> None:
     await one.hear(assign())
-    node.hosted.assigned["j"].is_ending = True
+
+    async def send(instance_id: str, body: bytes) -> str:
+        await one.hosting.on_result(node.hosted, result())
+        await one.hosting.leave(node.hosted)
+        return await two.fabric.inbox.send(instance_id, body)
+
+    one.fabric.answer("inbox.send", send)
     await one.hosting.on_result(node.hosted, result())
-    assert (await two.take_messages(), list(node.hosted.assigned)) == ([], ["j"])
+    await one.clock.settle()
+    assert [type(one) for one in await two.take_messages()] == [Finished]
 
 
 async def test_a_new_attempt_that_came_while_a_result_was_told_stays(

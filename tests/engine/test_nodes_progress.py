@@ -213,6 +213,22 @@ async def test_while_the_fabric_is_away_progress_is_told_a_second_later(
     assert [one.state for one in await two.take_messages()] == ["ACCEPTED"]
 
 
+async def test_what_has_to_wait_for_the_fabric_does_not_hold_up_what_is_due_sooner(
+    one: Instance, two: Instance, node: Socket, clock: VirtualClock
+) -> None:
+    for job_id in ("a", "b"):
+        await dispatch(one, job_id)
+    ack(one, node, "a")
+    await clock.advance(SOON - 5)
+    ack(one, node, "b")
+    await clock.advance(5)
+    one.fabric.is_away = True
+    with pytest.raises(DependencyDownError):
+        await step(one.hosting.progress)
+    one.fabric.is_away = False
+    assert await step(one.hosting.progress) == clock.now() + SOON - 5
+
+
 # ---- a node goes ----
 
 

@@ -268,4 +268,9 @@ EXPLAINED: dict[str, str] = {
     "ksana.engine.nodes.placing.Placing.__init__: 0 -> -1": "both are before every reading of the clock",
     "ksana.engine.nodes.placing.Placing.reserve: break -> continue": "a short cut: the next look at the same view finds no node either",
     "ksana.engine.nodes.job_watch.JobWatch._offer: True -> False": "gather answers as many as it was asked",
+    "ksana.engine.nodes.hosting.Hosting.leave: True -> False": "the attempt is taken off its node in the same step, and nobody finds it any more",
+    "ksana.engine.nodes.hosting.Hosting.on_result: True -> False": "the attempt is taken off its node in the same step, and nobody finds it any more",
+    "ksana.engine.nodes.hosting.Hosting._mark_away: self.changed.add(record.node_id) -> pass": "the slot that is freed right after it notes the same node",
+    "ksana.engine.nodes.endings.JobEndings.__init__: False -> True": "the first hint is given at once, and that sets it",
+    "ksana.engine.nodes.endings.JobEndings._conclude: True -> False": "settle answers as many as it was asked",
 }
