@@ -179,7 +179,7 @@ class Instance:
         assert node is not None
         return node.running
 
-    async def take_messages(self) -> list[Message]:
+    async def take_messages(self) -> list[Any]:
         """What lies in the inbox, taken out unread."""
         found = await self.fabric.inbox.read(1_000, 0)
         await self.fabric.inbox.done([entry.id for entry in found])

@@ -52,7 +52,8 @@ async def test_an_instance_takes_only_so_many_bytes_of_payloads(cluster: NodesWo
 async def test_a_job_for_a_node_elsewhere_is_recorded_and_sent_to_its_instance(
     desk: Desk, clock: VirtualClock
 ) -> None:
-    one, request, said = desk.one, a_request(), []
+    one, request = desk.one, a_request()
+    said: list[str] = []
     assert await one.home.submit(request, said.append) == "DISPATCHED"
     deadline_at = clock.now() + MINUTE
     assert await desk.two.take_messages() == [
@@ -119,7 +120,8 @@ async def test_without_a_node_a_job_that_does_not_wait_is_refused(one: Instance)
 async def test_without_a_node_a_job_that_waits_is_recorded_and_stands_in_line(
     one: Instance, clock: VirtualClock
 ) -> None:
-    request, said = a_request(wait_us=1, priority=8, labels={"a": "b"}), []
+    request = a_request(wait_us=1, priority=8, labels={"a": "b"})
+    said: list[str] = []
     assert await one.home.submit(request, said.append) == "CREATED"
     assert said == ["CREATED"]
     record = await one.fabric.jobs.find("j")

@@ -9,10 +9,10 @@ from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError
 from ksana.base.instant import MINUTE, SECOND
 from ksana.domain.nodes.frames import NodeRegister, Ping
-from ksana.domain.nodes.messages import Drain, Probe, ProbeAnswer
+from ksana.domain.nodes.messages import Drain, Failed, Probe, ProbeAnswer
 from ksana.domain.nodes.records import NodeRecord
 from ksana.engine.nodes.peers import Peer
-from tests.engine.nodes_world import Instance, NodesWorld, Socket, a_node
+from tests.engine.nodes_world import Instance, NodesWorld, Socket, a_node, a_request
 
 PROBE = Ping(id="probe")
 
@@ -150,6 +150,23 @@ async def test_a_node_whose_socket_takes_nothing_is_replaced_at_once(one: Instan
     assert one.hosting.nodes == {"n": second.hosted}
 
 
+async def test_the_jobs_of_a_node_that_was_replaced_are_for_others(
+    one: Instance, two: Instance, clock: VirtualClock
+) -> None:
+    first = await one.node("n")
+    await one.refresh()
+    await two.refresh()
+    await two.submit(a_request(wait_us=MINUTE))
+    await one.read()
+    assert list(first.hosted.assigned) == ["j"]
+    first.is_stuck = True
+    await one.node("n")
+    await clock.settle()
+    assert await two.take_messages() == [
+        Failed(job_id="j", attempt=1, node_id="n", reason="NODE_GONE")
+    ]
+
+
 async def test_of_two_nodes_that_come_at_once_the_second_is_refused(
     one: Instance, clock: VirtualClock
 ) -> None:
@@ -220,7 +237,7 @@ async def test_an_instance_that_does_not_answer_is_as_dead_as_its_node(
     await second
     assert await one.fabric.owners.find("node", "n") == "two"
     await two.hear(ProbeAnswer(token="late", is_alive=True))  # nobody asks any more
-    assert two.engine.registration._alive == two.engine.registration._asked == {}
+    assert (two.engine.registration._alive, two.engine.registration._asked) == ({}, {})
 
 
 async def test_a_node_of_an_instance_that_has_no_inbox_is_replaced_at_once(
@@ -246,6 +263,16 @@ async def test_a_node_that_is_not_here_is_answered_for_as_dead(
 ) -> None:
     await one.hear(Probe(owner_kind="node", id="nobody", token="t", reply_to="two"))
     assert await two.take_messages() == [ProbeAnswer(token="t", is_alive=False)]
+
+
+async def test_a_node_here_whose_socket_takes_nothing_is_answered_for_as_dead(
+    one: Instance, two: Instance
+) -> None:
+    node = await one.node("n")
+    node.is_stuck = True
+    await one.hear(Probe(owner_kind="node", id="n", token="t", reply_to="two"))
+    assert await two.take_messages() == [ProbeAnswer(token="t", is_alive=False)]
+    assert node.closed == (4011, "NODE_SILENT")
 
 
 # ---- draining ----

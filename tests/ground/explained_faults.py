@@ -273,4 +273,5 @@ EXPLAINED: dict[str, str] = {
     "ksana.engine.nodes.hosting.Hosting._mark_away: self.changed.add(record.node_id) -> pass": "the slot that is freed right after it notes the same node",
     "ksana.engine.nodes.endings.JobEndings.__init__: False -> True": "the first hint is given at once, and that sets it",
     "ksana.engine.nodes.endings.JobEndings._conclude: True -> False": "settle answers as many as it was asked",
+    "ksana.engine.nodes.registration.Registration._probe_elsewhere: return False -> return None": "whoever asks looks only whether it is true",
 }
