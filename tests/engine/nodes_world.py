@@ -11,7 +11,7 @@ import msgspec
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import DependencyDownError
-from ksana.base.instant import DAY, Instant, Micros
+from ksana.base.instant import DAY, SECOND, Instant, Micros
 from ksana.domain.nodes import frames
 from ksana.domain.nodes.events import KINDS
 from ksana.domain.nodes.messages import Message, decode_message, encode_message
@@ -228,7 +228,7 @@ class NodesWorld:
         instance = Instance(self, name, settings or NodeParameters())
         self.instances.append(instance)
         await instance.fabric.inbox.open()
-        await step(instance.engine.upkeep.life)
+        await instance.fabric.presence.renew(InstanceInfo(instance_id=name), 45 * SECOND)
         instance.fabric.calls.clear()
         return instance
 

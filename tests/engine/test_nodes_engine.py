@@ -81,7 +81,9 @@ async def test_draining_waits_for_the_jobs_in_our_charge(desk: Desk, clock: Virt
     await clock.advance(SECOND)
     assert (draining.done(), desk.one.engine.is_closing) == (False, True)
     await desk.endings.finished([finished()])
-    await clock.advance(50 * MILLISECOND)
+    await clock.advance(50 * MILLISECOND - 1)
+    assert not draining.done()  # it looked a moment ago
+    await clock.advance(1)
     assert draining.done()
 
 

@@ -47,6 +47,7 @@ async def test_what_runs_out_is_renewed_three_times_within_its_life(
     one = await cluster.start("one", settings)
     is_signalled(one.engine.upkeep.life)
     assert await count_steps(one.engine.upkeep.life, cluster.clock, each_us - 1) == 1
+    assert await count_steps(one.engine.upkeep.life, cluster.clock, each_us) == 3
     assert one.engine.upkeep.life.name == "node-presence"
 
 
@@ -142,6 +143,8 @@ async def test_nobody_is_held_to_be_dead_right_after_the_fabric_was_away(one: In
 async def test_nobody_is_held_to_be_dead_right_after_the_fabric_forgot_us(
     one: Instance, clock: VirtualClock, cluster: NodesWorld
 ) -> None:
+    await renew(one)
+    assert one.engine.upkeep.can_judge()
     await clock.advance(SECOND)
     cluster.hub.presence.clear()
     await renew(one)
@@ -158,6 +161,7 @@ async def test_an_instance_that_was_forgotten_writes_all_that_is_its_own_again(
     one = desk.one
     await desk.job()
     await one.node("here")
+    await one.fabric.snapshots.publish([a_node("n", "two", slots=8)], MINUTE)
     await one.refresh()
     is_signalled(one.engine.upkeep.life)
     cluster.hub.wipe()
@@ -237,17 +241,21 @@ async def test_the_nodes_of_others_are_seen_and_forgotten(
     assert one.engine.view.get("n") is None
 
 
-async def test_what_is_connected_here_is_known_better_here(one: Instance) -> None:
+async def test_what_is_connected_here_is_known_better_here(one: Instance, two: Instance) -> None:
     node = await one.node("n", 3)
     await one.fabric.snapshots.publish([a_node("n", "two")], TTL)
+    await one.fabric.snapshots.publish([a_node("other", "two")], TTL)
     await one.refresh()
     assert one.engine.view.get("n") is node.hosted.record
+    assert one.engine.view.get("other") is not None
     await one.fabric.snapshots.withdraw(["n"])
     await one.refresh()
     assert one.engine.view.get("n") is node.hosted.record
 
 
-async def test_a_snapshot_of_ours_that_outlived_its_node_is_not_believed(one: Instance) -> None:
+async def test_a_snapshot_of_ours_that_outlived_its_node_is_not_believed(
+    one: Instance, two: Instance
+) -> None:
     one.engine.view.put(a_node("n", "two"))
     await one.fabric.snapshots.publish([a_node("n", "one"), a_node("m", "two")], TTL)
     await one.refresh()
@@ -323,8 +331,11 @@ async def test_a_node_that_is_not_in_a_whole_reading_is_forgotten(
 
 
 async def test_until_everybody_has_renewed_what_is_its_own_nothing_is_forgotten(
-    one: Instance, clock: VirtualClock
+    one: Instance, clock: VirtualClock, cluster: NodesWorld
 ) -> None:
+    cluster.hub.presence.pop("one")  # it is new
+    await renew(one)
+    assert one.engine.upkeep.can_judge()
     one.engine.view.put(a_node("n", "silent"))
     await age(clock, SETTLE - SECOND, one)
     await one.refresh()

@@ -274,4 +274,13 @@ EXPLAINED: dict[str, str] = {
     "ksana.engine.nodes.endings.JobEndings.__init__: False -> True": "the first hint is given at once, and that sets it",
     "ksana.engine.nodes.endings.JobEndings._conclude: True -> False": "settle answers as many as it was asked",
     "ksana.engine.nodes.registration.Registration._probe_elsewhere: return False -> return None": "whoever asks looks only whether it is true",
+    "ksana.engine.nodes.engine.NodesEngine._is_early: return False -> return None": "whoever asks looks only whether it is true",
+    "ksana.engine.nodes.upkeep.Upkeep.__init__: 0 -> 1 (#2)": "the first reading is whole in any case, and sets it",
+    "ksana.engine.nodes.upkeep.Upkeep.__init__: 0 -> -1 (#2)": "the first reading is whole in any case, and sets it",
+    "ksana.engine.nodes.upkeep.Upkeep.__init__: 0 -> 1 (#3)": "the first reading is whole in any case, and sets it",
+    "ksana.engine.nodes.upkeep.Upkeep.__init__: 0 -> -1 (#3)": "the first reading is whole in any case, and sets it",
+    "ksana.engine.nodes.upkeep.Upkeep.__init__: 0 -> 1 (#4)": "a machine is up for longer than a microsecond",
+    "ksana.engine.nodes.upkeep.Upkeep.__init__: 0 -> -1 (#4)": "both are before every reading of the clock",
+    "ksana.engine.nodes.upkeep.Upkeep.__init__: 0 -> -1 (#5)": "both are before every reading of the clock",
+    "ksana.engine.nodes.upkeep.Upkeep._renew_owners: True -> False": "renew answers as many as it was asked",
 }

@@ -12,6 +12,8 @@ from ksana.domain.nodes.records import InstanceInfo
 from ksana.engine.nodes.engine import NodesEngine
 from ksana.engine.nodes.parameters import NodeParameters
 from ksana.fabric.memory.fabric import MemoryFabric
+from ksana.fabric.memory.hub import MemoryHub
+from tests.engine.nodes_world import FaultyFabric
 from tests.nodes.world import QuietStore
 
 
@@ -72,6 +74,24 @@ def test_the_loops_have_their_names_and_look_by_themselves_now_and_then(
         ("node-adoption", 2),
     ]
     assert [loop.name for loop in engine.loops()] == [*(p.name for p in pumps), "node-inbox"]
+
+
+async def test_the_first_reading_of_the_nodes_is_of_all_of_them(clock: VirtualClock) -> None:
+    fabric = FaultyFabric("one", clock, NodeParameters(), MemoryHub(clock))
+    engine = NodesEngine(fabric, QuietStore(), clock, InstanceInfo(instance_id="one"))  # type: ignore[arg-type]
+    await engine.upkeep.refresh()
+    assert fabric.last("snapshots.read_changes") == (0,)
+    assert fabric.count("presence.list_living") == 1
+
+
+@pytest.mark.parametrize(("presence_s", "owner_s", "renew_s"), [(60, 30, 10), (30, 60, 10)])
+def test_what_lives_shortest_says_how_often_all_is_renewed(
+    fabric: MemoryFabric, clock: VirtualClock, presence_s: int, owner_s: int, renew_s: int
+) -> None:
+    info = InstanceInfo(instance_id="one")
+    settings = NodeParameters(presence_ttl_us=presence_s * SECOND, owner_ttl_us=owner_s * SECOND)
+    engine = NodesEngine(fabric, QuietStore(), clock, info, settings)  # type: ignore[arg-type]
+    assert engine.upkeep.life._poll_us == renew_s * SECOND
 
 
 def test_nobody_is_judged_before_everybody_had_time_to_renew(engine: NodesEngine) -> None:
