@@ -238,6 +238,7 @@ async def test_an_attempt_of_which_two_failures_are_told_at_once_is_made_again_o
     desk.fabric.answer("jobs.move", move)
     await desk.one.home.fail("j", 1, "NO_ACK")
     assert (job.attempt, job.progress.failures, len(desk.session.frames)) == (2, 1, 1)
+    assert desk.fabric.count("jobs.move") == 1
 
 
 # ---- nodes that go ----

@@ -233,6 +233,8 @@ async def test_a_job_in_line_goes_to_the_first_node_that_is_free(desk: Desk) -> 
     assert (len(one.home.watch.line), job.node_id) == (0, "n")
     assert [type(message) for message in await desk.two.take_messages()] == [Assign]
     assert (await desk.record()).state == "DISPATCHED"
+    assert [name for _, name, _ in await one.take_events()][-1] == "NODE_JOB_DISPATCHED"
+    assert await step(one.home.watch.deadlines) == one.clock.now() + 10 * SECOND
     assert await one.home.place_waiting("j") is True  # it has a node
     assert await desk.two.take_messages() == []
 
