@@ -41,6 +41,7 @@ def test_hints_of_other_instances_are_heard(fabric: MemoryFabric, engine: NodesE
 def test_nothing_was_counted_before_anything_happened(engine: NodesEngine) -> None:
     assert (engine.hosting.stale, engine.hosting.partials_lost) == (0, 0)
     assert (engine.home.endings.stale, engine.sessions.undelivered) == (0, 0)
+    assert engine.sessions._kept_bytes == 0
     assert (engine.adoption.adopted, engine.adoption.drained) == (0, 0)
     assert (engine.courier.sent, engine.courier.received) == (0, 0)
     assert (engine.courier.failed, engine.courier.buried, engine.recorder.dropped) == (0, 0, 0)
@@ -76,12 +77,14 @@ def test_the_loops_have_their_names_and_look_by_themselves_now_and_then(
     assert [loop.name for loop in engine.loops()] == [*(p.name for p in pumps), "node-inbox"]
 
 
-async def test_the_first_reading_of_the_nodes_is_of_all_of_them(clock: VirtualClock) -> None:
+async def test_an_instance_that_is_new_reads_and_writes_everything(clock: VirtualClock) -> None:
     fabric = FaultyFabric("one", clock, NodeParameters(), MemoryHub(clock))
     engine = NodesEngine(fabric, QuietStore(), clock, InstanceInfo(instance_id="one"))  # type: ignore[arg-type]
     await engine.upkeep.refresh()
     assert fabric.last("snapshots.read_changes") == (0,)
     assert fabric.count("presence.list_living") == 1
+    assert fabric.last("sessions.write_all") == ([], 45 * SECOND)
+    assert engine.upkeep.can_judge()  # an instance that is new was not forgotten
 
 
 @pytest.mark.parametrize(("presence_s", "owner_s", "renew_s"), [(60, 30, 10), (30, 60, 10)])
