@@ -8,6 +8,7 @@ import pytest
 from ksana.base.clock import VirtualClock
 from tests.engine.nodes_desk import Desk, open_desk
 from tests.engine.nodes_world import Instance, NodesWorld
+from tests.engine.queue_world import QueueWorld, open_queue_world
 from tests.engine.tasks_world import World, open_world
 
 
@@ -45,3 +46,10 @@ async def two(cluster: NodesWorld) -> Instance:
 async def desk(one: Instance, two: Instance) -> Desk:
     """Jobs in the charge of `one`, whose node is connected to `two`."""
     return await open_desk(one, two)
+
+
+@pytest.fixture
+async def queue(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[QueueWorld]:
+    """One instance of the queue with 100 units, on the virtual clock."""
+    async with open_queue_world(tmp_path, clock) as queue:
+        yield queue

@@ -1,0 +1,107 @@
+"""A queue on the virtual clock and a real store, as its service is used: submit, claim, lease. The
+sweep does not run unless a test starts it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ksana.base.clock import VirtualClock
+from ksana.domain.leases import Proof
+from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.classes import Wants, class_of, needs_of
+from ksana.domain.queue.jobs import Job, Lease, LeasedJob, NewJob
+from ksana.service.queue.claims import Claim, Claimed
+from ksana.service.queue.service import QueueService
+from ksana.store.sql import SqlStore, open_store
+
+TOTAL = 100
+
+
+class QueueWorld:
+    """One instance of the queue."""
+
+    def __init__(self, store: SqlStore, clock: VirtualClock, limits: Limits) -> None:
+        self.store = store
+        self.clock = clock
+        self.queue = QueueService(store, clock, limits)
+
+    def new_job(self, addon: str = "a", kind: str = "t", cost: int = 10, **members: Any) -> NewJob:
+        constraints = members.pop("constraints", {})
+        given: dict[str, Any] = {
+            "job_id": self.queue.new_id(),
+            "priority": "NORMAL",
+            "job_class": class_of(addon, kind, cost, needs_of(constraints)),
+            "constraints_json": msgspec.json.encode(constraints).decode(),
+            "payload_json": "{}",
+            "client_request_id": None,
+            "max_attempts": 1,
+            "run_at": None,
+            "fairness_key": None,
+        }
+        return NewJob(**given | members)
+
+    async def submit(self, addon: str = "a", kind: str = "t", cost: int = 10, **more: Any) -> Job:
+        return await self.queue.submit(self.new_job(addon, kind, cost, **more))
+
+    async def claim(self, worker: str = "w", limit: int = 1, **more: Any) -> Claimed:
+        wants = more.pop("wants", Wants())
+        return await self.queue.claim(Claim(worker, wants, limit, **more))
+
+    async def claimed(self, worker: str = "w", **members: Any) -> Job:
+        """A new job, claimed; there must be no other before it."""
+        await self.submit(**members)
+        [job] = (await self.claim(worker)).jobs
+        return job
+
+    async def running(self, worker: str = "w", ttl_sec: float = 30, **members: Any) -> LeasedJob:
+        """A new job that runs; there must be no other before it."""
+        await self.submit(**members)
+        taken = await self.claim(worker, has_lease=True, ttl_sec=ttl_sec)
+        [job], [lease] = taken.jobs, taken.leases
+        return LeasedJob(lease, job)
+
+    async def job(self, job_id: str) -> Job:
+        return await self.queue.get_job(job_id)
+
+    async def lease(self, lease_id: str) -> Lease:
+        return await self.queue.get_lease(lease_id)
+
+    async def events(self, job_id: str) -> list[tuple[str, dict[str, Any]]]:
+        """The events of a job and of its leases, in order."""
+        found = await self.queue.list_events(job_id)
+        return [(event.type, msgspec.json.decode(event.data)) for event in found]
+
+    async def event_types(self, job_id: str) -> list[str]:
+        return [name for name, _ in await self.events(job_id)]
+
+    async def used(self) -> int:
+        """Units in use."""
+        capacity = await self.store.read(lambda tx: tx.capacity.read(TOTAL))
+        return int(capacity.used)
+
+    @asynccontextmanager
+    async def sweeping(self) -> AsyncIterator[None]:
+        """The sweep at work."""
+        sweep = asyncio.create_task(self.queue.leasing.pump.run())
+        await self.clock.settle()
+        yield
+        sweep.cancel()
+        await asyncio.gather(sweep, return_exceptions=True)
+
+
+def by(worker: str | None = None, token: int | None = None) -> Proof:
+    """What a worker shows of itself."""
+    return Proof(token=token, worker_id=worker)
+
+
+@asynccontextmanager
+async def open_queue_world(
+    tmp_path: Path, clock: VirtualClock, limits: Limits | None = None
+) -> AsyncIterator[QueueWorld]:
+    store = await open_store(f"sqlite:///{tmp_path}/queue.db", clock, inline=True)
+    yield QueueWorld(store, clock, limits or Limits(TOTAL))
+    await store.close()
