@@ -1,0 +1,389 @@
+"""Signs of life and ends of attempts through the service on the virtual clock: each item of a set
+is answered on its own, whatever becomes of the others."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
+from ksana.base.instant import MINUTE, SECOND
+from ksana.domain.leases import ANYBODY, Proof
+from ksana.domain.queue.attempt_ends import Release
+from ksana.domain.queue.classes import Wants
+from ksana.domain.queue.jobs import LeasedJob
+from ksana.service.queue.claims import Claim
+from ksana.service.queue.leases import Heartbeat, extend_together
+from ksana.service.queue.releases import (
+    KIBIBYTES_A_ROW,
+    Released,
+    release_together,
+    release_wholes,
+    weigh,
+)
+from tests.engine.queue_world import QueueWorld, by
+
+
+def told(error: object) -> tuple[str, str, Any]:
+    assert isinstance(error, KsanaError)
+    return error.code, error.message, error.extra.get("current")
+
+
+def proof_of(taken: LeasedJob) -> Proof:
+    return by(token=taken.lease.lease_token)
+
+
+def beat(taken: LeasedJob, **members: Any) -> Heartbeat:
+    return Heartbeat(taken.lease.lease_id, **{"proof": proof_of(taken)} | members)
+
+
+def release(taken: LeasedJob, status: str = "SUCCEEDED", **members: Any) -> Release:
+    return Release(taken.lease.lease_id, status, **{"proof": proof_of(taken)} | members)
+
+
+async def stored(queue: QueueWorld, taken: LeasedJob) -> LeasedJob:
+    return LeasedJob(await queue.lease(taken.lease.lease_id), await queue.job(taken.job.job_id))
+
+
+# Heartbeats
+
+
+@pytest.mark.spec("Q10")
+async def test_a_heartbeat_lets_the_lease_last_its_time_again(queue: QueueWorld) -> None:
+    taken = await queue.running(ttl_sec=30)
+    await queue.clock.advance(29 * SECOND)
+    now = queue.clock.now()
+    answer = await queue.queue.heartbeat(beat(taken))
+    lease = msgspec.structs.replace(
+        taken.lease, last_heartbeat_at=now, expires_at=now + 30 * SECOND
+    )
+    before = await queue.job(taken.job.job_id)
+    assert answer == LeasedJob(lease, before)
+    assert await stored(queue, taken) == answer
+
+
+@pytest.mark.spec("Q10")
+async def test_a_heartbeat_may_choose_another_time_from_now_on(queue: QueueWorld) -> None:
+    taken = await queue.running(ttl_sec=30)
+    answer = await queue.queue.heartbeat(beat(taken, ttl_sec=1.5))
+    assert answer.lease.ttl_sec == 1.5
+    assert answer.lease.expires_at == queue.clock.now() + 1_500_000
+    again = await queue.queue.heartbeat(beat(taken))
+    assert again.lease == answer.lease
+
+
+@pytest.mark.spec("Q10")
+async def test_a_heartbeat_carries_progress_and_a_note(queue: QueueWorld) -> None:
+    taken = await queue.running()
+    await queue.clock.advance(SECOND)
+    now = queue.clock.now()
+    first = await queue.queue.heartbeat(beat(taken, progress=0.5, message="half"))
+    assert (first.job.progress, first.job.note, first.job.updated_at) == (0.5, "half", now)
+    assert await stored(queue, taken) == first
+    await queue.clock.advance(SECOND)
+    second = await queue.queue.heartbeat(beat(taken, progress=0.75))
+    assert (second.job.progress, second.job.note) == (0.75, "half")
+    third = await queue.queue.heartbeat(beat(taken, message="late"))
+    assert (third.job.progress, third.job.note) == (0.75, "late")
+    assert third.job.updated_at == now + SECOND
+    await queue.clock.advance(SECOND)
+    same = await queue.queue.heartbeat(beat(taken, progress=0.75, message="late"))
+    assert same.job == third.job, "nothing new was said of the job"
+    assert await stored(queue, taken) == same
+
+
+@pytest.mark.spec("Q10", "Q12")
+async def test_heartbeats_of_a_set_are_answered_each_on_its_own(queue: QueueWorld) -> None:
+    live, dead = await queue.running(), await queue.running(ttl_sec=5)
+    await queue.clock.advance(5 * SECOND)
+    answers = await queue.queue.heartbeat_batch(
+        [
+            Heartbeat("none"),
+            beat(dead),
+            beat(live, job_id=dead.job.job_id),
+            beat(live, proof=by("x")),
+            beat(live, job_id=live.job.job_id, progress=0.1),
+            beat(live, ttl_sec=9),
+        ]
+    )
+    assert isinstance(answers[0], NotFoundError)
+    assert [told(answer) for answer in answers[:4]] == [
+        ("NOT_FOUND", "there is no lease none", None),
+        ("LEASE_LOST", "this lease is EXPIRED", {"state": "EXPIRED"}),
+        ("INVALID_ARGUMENT", f"this lease is for job {live.job.job_id}", None),
+        ("LEASE_LOST", "another worker holds this lease", {"state": "ACTIVE"}),
+    ]
+    assert isinstance(answers[2], InvalidError) and answers[2].extra == {"field": "job_id"}
+    last = answers[5]
+    assert isinstance(last, LeasedJob)
+    assert (last.job.progress, last.lease.ttl_sec) == (0.1, 9), "each goes on from the one before"
+    assert await stored(queue, live) == last
+    assert await stored(queue, dead) == msgspec.structs.replace(
+        dead, job=await queue.job(dead.job.job_id)
+    )
+
+
+@pytest.mark.spec("Q12")
+async def test_a_heartbeat_of_a_lease_that_is_over_is_refused(queue: QueueWorld) -> None:
+    taken = await queue.running()
+    await queue.queue.release(release(taken))
+    with pytest.raises(ConflictError) as error:
+        await queue.queue.heartbeat(beat(taken))
+    assert told(error.value) == (
+        "LEASE_LOST",
+        "this lease is RELEASED",
+        {"state": "RELEASED"},
+    )
+
+
+async def test_callers_that_wait_together_get_the_answers_to_their_own(queue: QueueWorld) -> None:
+    one, two = await queue.running(), await queue.running()
+    sets = [[beat(one)], [], [Heartbeat("none"), beat(two)]]
+    answers = await queue.store.transact(extend_together, sets)
+    shown = [
+        [answer.lease.lease_id if isinstance(answer, LeasedJob) else None for answer in some]
+        for some in answers
+    ]
+    assert shown == [[one.lease.lease_id], [], [None, two.lease.lease_id]]
+
+
+# Releases
+
+
+@pytest.mark.spec("Q11")
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [("SUCCEEDED", "DONE"), ("FAILED", "FAILED"), ("CANCELED", "CANCELED"), ("TIMEOUT", "TIMEOUT")],
+)
+async def test_a_release_ends_the_attempt_and_is_answered_whole(
+    queue: QueueWorld, status: str, state: str
+) -> None:
+    taken = await queue.running()
+    await queue.clock.advance(SECOND)
+    now = queue.clock.now()
+    said = release(taken, status, result_json="[1]", error="x", metrics_json='{"a":1}')
+    answer = await queue.queue.release(said)
+    assert answer == LeasedJob(
+        msgspec.structs.replace(
+            taken.lease,
+            state="RELEASED",
+            released_at=now,
+            release_status=status,
+            release_digest=said.digest(),
+        ),
+        msgspec.structs.replace(
+            taken.job,
+            seq=answer.job.seq,
+            state=state,
+            final_status="SUCCEEDED" if state == "DONE" else state,
+            error_text="x",
+            result_json="[1]",
+            metrics_json='{"a":1}',
+            finished_at=now,
+            updated_at=now,
+            position=None,
+        ),
+    )
+    assert await stored(queue, taken) == answer
+    assert await queue.used() == 0
+
+
+@pytest.mark.spec("Q11")
+async def test_a_failed_attempt_is_tried_again_unless_its_worker_says_no(
+    queue: QueueWorld,
+) -> None:
+    again, for_good = [await queue.running(max_attempts=2) for _ in range(2)]
+    first = await queue.queue.release(release(again, "FAILED"))
+    assert (first.job.state, first.job.due_at) == ("QUEUED", queue.clock.now() + 5 * SECOND)
+    assert await stored(queue, again) == first
+    last = await queue.queue.release(release(for_good, "FAILED", may_retry=False))
+    assert last.job.state == "FAILED"
+
+
+@pytest.mark.spec("Q11")
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "in short"])
+async def test_the_same_release_again_is_answered_the_same(
+    queue: QueueWorld, is_whole: bool
+) -> None:
+    taken = await queue.running()
+    send = queue.queue.release_batch if is_whole else queue.queue.release_batch_compactly
+    first, twin = await send([release(taken), release(taken)])
+    assert first == twin
+    [later, different] = await send([release(taken), release(taken, "FAILED")])
+    assert later == first
+    assert told(different) == ("LEASE_LOST", "this lease is RELEASED", {"state": "RELEASED"})
+    if not is_whole:
+        assert first == Released(taken.lease.lease_id, taken.job.job_id, "DONE")
+    events = await queue.event_types(taken.job.job_id)
+    assert events[-2:] == ["LEASE_RELEASED", "JOB_DONE"]
+
+
+@pytest.mark.spec("Q11", "Q12")
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "in short"])
+async def test_releases_of_a_set_are_answered_each_on_its_own(
+    queue: QueueWorld, is_whole: bool
+) -> None:
+    live, dead = await queue.running(), await queue.running(ttl_sec=5, max_attempts=2)
+    await queue.clock.advance(5 * SECOND)
+    send = queue.queue.release_batch if is_whole else queue.queue.release_batch_compactly
+    answers = await send(
+        [
+            Release("none", "SUCCEEDED"),
+            release(live, proof=by("x")),
+            release(live, job_id=dead.job.job_id),
+            release(dead),
+            release(live, job_id=live.job.job_id),
+        ]
+    )
+    assert [told(answer) for answer in answers[:4]] == [
+        ("NOT_FOUND", "there is no lease none", None),
+        ("LEASE_LOST", "another worker holds this lease", {"state": "ACTIVE"}),
+        ("INVALID_ARGUMENT", f"this lease is for job {live.job.job_id}", None),
+        ("LEASE_LOST", "this lease is EXPIRED", {"state": "EXPIRED"}),
+    ]
+    done = answers[4]
+    state = done.job.state if isinstance(done, LeasedJob) else getattr(done, "state", None)
+    assert state == "DONE"
+    # What the late one's job has become by right is written down with it.
+    assert (await queue.lease(dead.lease.lease_id)).state == "EXPIRED"
+    assert (await queue.job(dead.job.job_id)).state == "QUEUED"
+    assert await queue.used() == 0
+
+
+@pytest.mark.spec("Q12")
+async def test_a_release_after_the_sweep_is_refused_too(queue: QueueWorld) -> None:
+    taken = await queue.running(ttl_sec=5)
+    async with queue.sweeping():
+        await queue.clock.advance(5 * SECOND)
+    with pytest.raises(ConflictError) as error:
+        await queue.queue.release(release(taken))
+    assert told(error.value)[1:] == ("this lease is EXPIRED", {"state": "EXPIRED"})
+
+
+@pytest.mark.spec("Q12")
+async def test_without_proof_a_lease_is_believed_only_on_the_first_claim(
+    queue: QueueWorld,
+) -> None:
+    first = await queue.running(max_attempts=2)
+    assert (await queue.queue.release(release(first, "FAILED", proof=ANYBODY))).job.claims == 1
+    await queue.clock.advance(5 * SECOND)
+    taken = await queue.claim(has_lease=True)
+    [answer] = await queue.queue.release_batch_compactly(
+        [Release(taken.leases[0].lease_id, "SUCCEEDED")]
+    )
+    assert told(answer)[1] == (
+        "this lease was claimed more than once: "
+        "send the worker_id or the token it was answered with"
+    )
+
+
+async def test_sets_that_wait_together_are_answered_apart_and_told_once(queue: QueueWorld) -> None:
+    one, two = await queue.running(), await queue.running()
+    sets = [[release(one)], [], [Release("none", "FAILED"), release(two)]]
+    released = await queue.store.transact(release_together, sets)
+    assert [[getattr(answer, "job_id", None) for answer in some.answers] for some in released] == [
+        [one.job.job_id],
+        [],
+        [None, two.job.job_id],
+    ]
+    told_of = [[change.job_id for change in some.changes] for some in released]
+    assert told_of == [[one.job.job_id, two.job.job_id], [], []]
+    wholes = await queue.store.transact(release_wholes, sets)
+    assert [len(some.answers) for some in wholes] == [1, 0, 2]
+    assert [len(some.changes) for some in wholes] == [0, 0, 0], "they had been released before"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "weight"),
+    [
+        ([], 0),
+        ([(0, 0)], 1),
+        ([(KIBIBYTES_A_ROW * 1024 - 1, 0)], 1),
+        ([(KIBIBYTES_A_ROW * 1024 - 1, 1)], 2),
+        ([(0, KIBIBYTES_A_ROW * 1024), (KIBIBYTES_A_ROW * 1024, 0), (0, 0)], 5),
+    ],
+)
+def test_releases_weigh_their_rows_and_their_results(
+    sizes: list[tuple[int, int]], weight: int
+) -> None:
+    items = [
+        Release(
+            "l", "SUCCEEDED", result_json="x" * result or None, metrics_json="x" * metrics or None
+        )
+        for result, metrics in sizes
+    ]
+    assert weigh(items) == weight
+
+
+# Who is woken
+
+
+async def waiting_for_units(queue: QueueWorld) -> "asyncio.Task[Any]":
+    """A claim that found a job and no units for it."""
+    claim = Claim("late", Wants(), has_lease=True)
+    waiting = asyncio.create_task(queue.queue.claim(claim, 5 * MINUTE))
+    await queue.clock.settle()
+    assert not waiting.done()
+    return waiting
+
+
+@pytest.mark.spec("Q3", "Q11")
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "in short"])
+async def test_units_that_are_given_back_wake_who_waits_for_them(
+    queue: QueueWorld, is_whole: bool
+) -> None:
+    taken = await queue.running(cost=60)
+    job = await queue.submit(cost=60)
+    waiting = await waiting_for_units(queue)
+    send = queue.queue.release_batch if is_whole else queue.queue.release_batch_compactly
+    await send([release(taken)])
+    await queue.clock.settle()
+    assert [one.job_id for one in waiting.result().jobs] == [job.job_id]
+
+
+@pytest.mark.spec("Q2", "Q11")
+async def test_a_job_that_is_put_off_is_handed_out_when_its_pause_is_over(
+    queue: QueueWorld,
+) -> None:
+    async with queue.sweeping():
+        taken = await queue.running(max_attempts=2, ttl_sec=600)
+        waiting = asyncio.create_task(queue.queue.claim(Claim("late", Wants()), 5 * MINUTE))
+        await queue.clock.settle()
+        await queue.queue.release(release(taken, "FAILED"))
+        await queue.clock.advance(5 * SECOND - 1)
+        assert not waiting.done()
+        await queue.clock.advance(1)
+        assert [job.job_id for job in waiting.result().jobs] == [taken.job.job_id]
+
+
+@pytest.mark.spec("Q10")
+@pytest.mark.parametrize("has_lease", [True, False], ids=["a lease", "a claim"])
+async def test_the_sweep_comes_when_what_was_handed_out_runs_out(
+    queue: QueueWorld, has_lease: bool
+) -> None:
+    async with queue.sweeping():
+        await queue.submit(max_attempts=2)
+        taken = await queue.claim(has_lease=has_lease, ttl_sec=7)
+        lasts = 7 * SECOND if has_lease else MINUTE
+        assert taken.until == queue.clock.now() + lasts
+        await queue.clock.advance(lasts - 1)
+        [job] = taken.jobs
+        assert (await queue.job(job.job_id)).state == job.state
+        await queue.clock.advance(1)
+        assert (await queue.job(job.job_id)).state == "QUEUED"
+
+
+@pytest.mark.spec("Q10")
+async def test_the_sweep_comes_when_a_lease_that_was_asked_for_runs_out(queue: QueueWorld) -> None:
+    async with queue.sweeping():
+        job = await queue.claimed(max_attempts=2)
+        await queue.queue.request_lease(job.job_id, 7, by("w"))
+        await queue.clock.advance(7 * SECOND)
+        assert (await queue.job(job.job_id)).state == "QUEUED"
+
+
+async def test_holders_are_listed_the_first_to_run_out_first(queue: QueueWorld) -> None:
+    leases = [(await queue.running(ttl_sec=ttl_sec)).lease for ttl_sec in (30, 10, 20)]
+    assert await queue.queue.list_holders(9) == [leases[1], leases[2], leases[0]]
+    assert await queue.queue.list_holders(2) == [leases[1], leases[2]]
