@@ -219,6 +219,18 @@ async def test_the_same_release_again_is_answered_the_same(
     assert events[-2:] == ["LEASE_RELEASED", "JOB_DONE"]
 
 
+@pytest.mark.spec("Q11")
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "in short"])
+async def test_of_two_releases_in_one_set_that_differ_the_second_finds_the_lease_released(
+    queue: QueueWorld, is_whole: bool
+) -> None:
+    taken = await queue.running()
+    send = queue.queue.release_batch if is_whole else queue.queue.release_batch_compactly
+    _, other = await send([release(taken), release(taken, result_json="1")])
+    assert told(other) == ("LEASE_LOST", "this lease is RELEASED", {"state": "RELEASED"})
+    assert (await queue.job(taken.job.job_id)).result_json is None
+
+
 @pytest.mark.spec("Q11", "Q12")
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole", "in short"])
 async def test_releases_of_a_set_are_answered_each_on_its_own(

@@ -128,21 +128,21 @@ def _release(
         if refusal is not None:
             answers.append(refusal)
             continue
-        digest = item.digest()
+        digest, lease_state = item.digest(), one.lease_state
         if not one.is_live:
-            if one.lease_state == "ACTIVE":
+            if lease_state == "ACTIVE":
                 late[lease_id] = one
-            is_same = one.lease_state == "RELEASED" and one.release_digest == digest
+            is_same = lease_state == "RELEASED" and one.release_digest == digest
             state = one.job_state
         elif lease_id not in ended:
             decision = after_release(one, item.status, item.may_retry)
             ended[lease_id] = end_attempt(one, decision, item, digest, now, turns)
             is_same, state = True, decision.state
         else:
-            before = ended[lease_id]
+            before, lease_state = ended[lease_id], "RELEASED"
             is_same, state = before.release_digest == digest, before.new
         answers.append(
-            Released(lease_id, one.job_id, state) if is_same else lease_lost(one.lease_state)
+            Released(lease_id, one.job_id, state) if is_same else lease_lost(lease_state)
         )
     written = list(ended.values())
     if written:
