@@ -305,6 +305,17 @@ def test_who_takes_some_of_the_classes_looks_for_each_before_it_asks(claims: Cla
     assert claims.tx.take_log() == ["outlook", "take"]
 
 
+@pytest.mark.spec("Q2")
+def test_a_job_of_a_new_class_goes_only_to_who_takes_it(claims: Claims) -> None:
+    claims.tx.add("x")
+    claims.tx.add("x")
+    assert len(claims.take(only("x")).taken) == 1  # all classes there are
+    claims.tx.add("y", priority="URGENT")
+    claimed = claims.take(only("x"))
+    assert [job.job_type for job in claimed.taken] == ["x"], "it lay behind the new one"
+    assert [job.job_type for job in claims.take().taken] == ["y"]
+
+
 def test_classes_are_read_again_only_when_one_was_added(claims: Claims) -> None:
     claims.tx.add("x")
     for wants in (ANY, only("x"), only("z")):

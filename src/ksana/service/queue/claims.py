@@ -168,8 +168,10 @@ def _open(
         class_ids = cache.choose(tx, wants, outlook.classes)
         if total is not None and outlook.used >= total:
             return _Opened(outlook.classes, [], is_full=True)
-        if outlook.has_due or class_ids != expected:
-            # What has come due, or is of a new class, may be before what was taken.
+        is_any_still = is_any and len(class_ids) == len(cache.classes)
+        if outlook.has_due or class_ids != expected or is_any != is_any_still:
+            # What has come due, or is of a new class, may be before what was taken; what is of a
+            # new class that the worker does not take may have been taken in place of its own.
             promote_due(tx, PROMOTE)
             jobs = _take(tx, class_ids, limit, cache)
         elif is_any:
