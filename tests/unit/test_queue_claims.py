@@ -262,6 +262,19 @@ def test_an_addon_stays_within_its_share_over_both_looks_and_what_runs() -> None
     assert claims.tx.capacity.sum_of_addon("a") == 50
 
 
+@pytest.mark.spec("Q9")
+def test_jobs_of_an_addon_whose_share_is_used_up_keep_nobody_else_waiting() -> None:
+    claims = Claims(limits=Limits(100, (("a", 25), ("c", 50))))
+    for _ in range(3):
+        claims.tx.add(cost=10)
+    other, third = claims.tx.add("other", 10, "b"), claims.tx.add("other", 50, "c")
+    assert [job.addon_id for job in claims.lease(limit=2).taken] == ["a", "a"]
+    small = claims.tx.add("small", 5)
+    assert claims.lease().taken == [other]
+    assert claims.lease(limit=2).taken == [third, small]
+    assert claims.lease(limit=2) == SHORT
+
+
 # What is asked
 
 

@@ -309,9 +309,24 @@ def _admit(
         most = free if wants.max_cost_units is None else min(free, wants.max_cost_units)
         smaller = msgspec.structs.replace(wants, max_cost_units=most)
         held = {job.seq for job in taken}
-        ready = _take(tx, cache.choose(tx, smaller, opened.mark), at_once, cache)
+        class_ids = cache.choose(tx, smaller, opened.mark)
+        ready = _take(tx, _within_shares(tx, class_ids, taken, cache, limits), at_once, cache)
         ready = [job for job in ready if job.seq not in held][: at_once - len(taken)]
     return Admission(capacity, taken, has_refused, has_reserved)
+
+
+def _within_shares(
+    tx: QueueTx,
+    class_ids: tuple[int, ...],
+    taken: Sequence[ReadyJob],
+    cache: JobClassCache,
+    limits: Limits,
+) -> tuple[int, ...]:
+    """Those of the classes whose jobs fit into what is left of their addon's share."""
+    left = {name: share - _sum_of_addon(tx, taken, name) for name, share in limits.shares}
+    costs = [(one.id, one.cost_units, left.get(one.addon_id)) for one in cache.classes if left]
+    full = {class_id for class_id, units, rest in costs if rest is not None and units > rest}
+    return tuple(one for one in class_ids if one not in full) if full else class_ids
 
 
 def _sum_of_addon(tx: QueueTx, taken: Sequence[ReadyJob], addon_id: str) -> int:
