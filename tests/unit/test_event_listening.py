@@ -230,6 +230,43 @@ async def test_who_is_just_within_the_ring_is_served_from_memory(ground: Ground)
     assert len(ground.store.read_at) == reads + 1
 
 
+@pytest.mark.usefixtures("small")
+async def test_what_is_wanted_behind_a_page_of_other_events_is_heard_at_once(
+    ground: Ground,
+) -> None:
+    await ground.listen()
+    await ground.commit(*range(1, 2 * SMALL_PAGE))
+    await ground.commit(9, entity_type="LEASE")
+    from_ring = await ground.listen(0, entity_type="LEASE")
+    assert from_ring.batches == [[9]]
+
+
+async def test_who_wants_nothing_of_the_past_hears_what_came_since_at_once(
+    ground: Ground,
+) -> None:
+    ground.store.commit(1, 2)
+    early = await ground.listen(0, entity_type="LEASE")
+    await ground.commit(3, entity_type="LEASE")
+    late = await ground.listen(0, entity_type="LEASE")
+    assert (early.batches, late.batches) == ([[3]], [[3]])
+
+
+@pytest.mark.spec("X4")
+@pytest.mark.usefixtures("small")
+async def test_a_full_page_of_the_past_ends_before_what_is_not_settled(
+    clock: VirtualClock,
+) -> None:
+    ground = Ground(clock)
+    ground.store.sole = False
+    ground.store.commit(1, 2, 3, 5)  # a page, and 4 is still on its way
+    listener = await ground.listen(0)
+    assert listener.heard == [1, 2, 3]
+    ground.store.commit(4)
+    await clock.advance(SECOND)
+    assert listener.heard == [1, 2, 3, 4, 5]
+    await listener.hang_up()
+
+
 @pytest.mark.spec("X4")
 async def test_from_the_past_nothing_is_shown_beyond_what_is_settled(clock: VirtualClock) -> None:
     ground = Ground(clock)
@@ -273,6 +310,22 @@ async def test_closing_ends_who_listens_and_refuses_who_comes(ground: Ground) ->
     reads = len(ground.store.read_at)
     await ground.clock.advance(MINUTE)
     assert len(ground.store.read_at) == reads
+
+
+def tasks_by_name() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks()]
+
+
+@pytest.mark.spec("X14")
+async def test_once_closed_the_tail_has_ended_though_somebody_does_not_read_on(
+    ground: Ground,
+) -> None:
+    slow = await ground.listen()
+    slow.may_go_on.clear()
+    await ground.commit(1)
+    assert tasks_by_name().count("event-tail") == 1
+    await ground.log.close()
+    assert "event-tail" not in tasks_by_name()
 
 
 @pytest.mark.spec("X14")

@@ -197,6 +197,10 @@ def test_a_level_includes_the_lower_ones_and_a_star_every_surface() -> None:
     assert "*:read" not in spell_out(["tasks:admin"])
 
 
+def test_a_scope_that_is_not_understood_allows_nothing_and_takes_nothing_away() -> None:
+    assert spell_out(["queue:fly", "tasks:read"]) == {"tasks:read", "any:read"}
+
+
 async def test_the_copy_is_renewed_before_it_is_too_old(
     ring: KeyRing, store: Keys, clock: VirtualClock
 ) -> None:

@@ -243,6 +243,15 @@ async def test_letters_are_settled_in_the_order_asked_for_each_once() -> None:
     assert outside.asked == [([OUTSIDE + 2, OUTSIDE + 1], "me", True)]
 
 
+async def test_the_first_id_outside_is_settled_there_and_asks_nothing_of_the_store() -> None:
+    outside = Outside(rows=[outer(0)])
+    service, store, _ = house(letter(1), outside=outside)
+    calls = store.calls
+    [settled] = await service.settle_some(["queue", "nodes"], [OUTSIDE], WHO, replays=True)
+    assert (settled.letter, settled.replayed_as) == (outer(0), "j0")
+    assert store.calls == calls
+
+
 async def test_letters_are_dismissed_with_an_event_and_wake_nobody() -> None:
     outside = Outside(rows=[outer(0)])
     service, store, replays = house(letter(1), outside=outside)
