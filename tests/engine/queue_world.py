@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 
 from ksana.base.clock import VirtualClock
+from ksana.base.errors import KsanaError
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants, class_of, needs_of
 from ksana.domain.queue.jobs import Job, Lease, LeasedJob, NewJob
 from ksana.service.queue.claims import Claim, Claimed
@@ -105,3 +107,24 @@ async def open_queue_world(
     store = await open_store(f"sqlite:///{tmp_path}/queue.db", clock, inline=True)
     yield QueueWorld(store, clock, limits or Limits(TOTAL))
     await store.close()
+
+
+def told(error: object) -> tuple[str, str, Any]:
+    """The code, the words and the state that a refusal tells."""
+    assert isinstance(error, KsanaError)
+    return error.code, error.message, error.extra.get("current")
+
+
+def proof_of(taken: LeasedJob) -> Proof:
+    """What the holder of a lease shows."""
+    return by(token=taken.lease.lease_token)
+
+
+def release(taken: LeasedJob, status: str = "SUCCEEDED", **members: Any) -> Release:
+    """The holder's last word."""
+    return Release(taken.lease.lease_id, status, **{"proof": proof_of(taken)} | members)
+
+
+async def stored(queue: QueueWorld, taken: LeasedJob) -> LeasedJob:
+    """A lease and its job as they stand in the store."""
+    return LeasedJob(await queue.lease(taken.lease.lease_id), await queue.job(taken.job.job_id))

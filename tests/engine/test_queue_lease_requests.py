@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from ksana.base.clock import VirtualClock
-from ksana.base.errors import ConflictError, InvalidError, KsanaError
+from ksana.base.errors import InvalidError, KsanaError
 from ksana.base.instant import SECOND
 from ksana.domain.leases import ANYBODY, Proof
 from ksana.domain.queue.admission import RESERVE_GRACE, Denial, Limits
 from ksana.domain.queue.attempt_ends import Release
-from ksana.domain.queue.jobs import CLAIM_TTL_US, Job, JobPosition, Lease, LeasedJob
-from ksana.service.queue.jobs import Report
-from ksana.service.queue.leases import HOLDERS, LeaseDenied, LeaseRequest, find_standing_denial
+from ksana.domain.queue.jobs import CLAIM_TTL_US, JobPosition, Lease, LeasedJob
+from ksana.service.queue.leases import HOLDERS, LeaseDenied
 from tests.engine.queue_world import QueueWorld, by, open_queue_world
 
 W = by("w")
@@ -325,98 +324,3 @@ async def test_a_refusal_names_the_first_to_run_out_up_to_twenty(queue: QueueWor
     answer = await denied(queue, cost=90)
     assert answer.holders == leases[:0:-1]
     assert len(answer.holders) == HOLDERS
-
-
-# What is answered by reading alone
-
-
-def request_of(denial: LeaseDenied, **members: Any) -> LeaseRequest:
-    given = {"job_id": denial.job.job_id, "lease_id": "l", "ttl_sec": 30, "proof": W}
-    return LeaseRequest(**given | members)
-
-
-async def look(queue: QueueWorld, request: LeaseRequest) -> LeaseDenied | None:
-    return await queue.store.read(find_standing_denial, request, queue.queue.limits)
-
-
-@pytest.mark.spec("Q9")
-async def test_who_asks_again_too_soon_is_answered_the_same_by_reading_alone(
-    queue: QueueWorld,
-) -> None:
-    await granted(queue, cost=100)
-    await denied(queue, cost=5)
-    before = await denied(queue, cost=6)
-    await queue.clock.advance(3 * SECOND)
-    rest = before.retry_after_us - 3 * SECOND
-    expected = msgspec.structs.replace(before, retry_after_us=rest)
-    assert expected.position == 2
-    assert await look(queue, request_of(before)) == expected
-    queue.store.sole = False
-    commits = queue.store.health().commits
-    assert await ask(queue, before.job.job_id) == expected
-    assert queue.store.health().commits == commits
-    queue.store.sole = True
-    assert (await ask(queue, before.job.job_id)).retry_after_us == before.retry_after_us
-    assert queue.store.health().commits == commits + 1
-
-
-async def test_a_request_that_contradicts_the_job_is_refused_by_reading_too(
-    queue: QueueWorld,
-) -> None:
-    await granted(queue, cost=100)
-    before = await denied(queue)
-    with pytest.raises(InvalidError):
-        await look(queue, request_of(before, repeated=(("cost_units", 9),)))
-
-
-async def its_time_has_come(queue: QueueWorld, before: LeaseDenied) -> None:
-    await queue.clock.advance(before.retry_after_us)
-
-
-async def units_are_free(queue: QueueWorld, before: LeaseDenied) -> None:
-    await give_back(queue, before.holders[0])
-
-
-async def it_is_cancelled(queue: QueueWorld, before: LeaseDenied) -> None:
-    await queue.queue.cancel(before.job.job_id, None)
-
-
-async def the_first_holder_ran_out(queue: QueueWorld, before: LeaseDenied) -> None:
-    # Its time is a second off as a whole second: the lease ends a moment before.
-    assert before.holders[0].expires_at < (before.job.next_retry_at or 0)
-    await queue.clock.advance(before.holders[0].expires_at - queue.clock.now())
-
-
-@pytest.mark.spec("Q9")
-@pytest.mark.parametrize(
-    "change", [its_time_has_come, units_are_free, it_is_cancelled, the_first_holder_ran_out]
-)
-async def test_what_has_changed_is_decided_anew(queue: QueueWorld, change: Any) -> None:
-    await granted(queue, cost=100)
-    job = await queue.claimed()
-    await queue.clock.advance(25 * SECOND + SECOND // 2)
-    before = await ask(queue, job.job_id)
-    assert await look(queue, request_of(before)) is not None
-    await change(queue, before)
-    assert await look(queue, request_of(before)) is None
-
-
-async def test_who_cannot_prove_that_it_waits_is_decided_anew(queue: QueueWorld) -> None:
-    await granted(queue, cost=100)
-    before = await denied(queue)
-    assert await look(queue, request_of(before, proof=by("x"))) is None
-    assert await look(queue, request_of(before, job_id="none")) is None
-    other = await queue.claimed()
-    assert await look(queue, request_of(before, job_id=other.job_id)) is None
-
-
-async def test_a_job_that_reported_itself_pending_has_no_refusal_to_be_told_again(
-    queue: QueueWorld,
-) -> None:
-    await granted(queue, cost=100)
-    job: Job = await queue.claimed()
-    await queue.queue.report(Report(job.job_id, "LEASE_PENDING", proof=W))
-    request = LeaseRequest(job.job_id, "l", 30, W)
-    assert await look(queue, request) is None
-    with pytest.raises(ConflictError):
-        await ask(queue, job.job_id, by("x"))

@@ -125,7 +125,8 @@ def test_a_batcher_that_outlives_its_event_loop_begins_anew() -> None:
     async def leave_some_behind() -> None:
         batcher.add(1)
         await begin(store)
-        batcher.add(2)
+        for number in (2, 5):  # each a set of its own, in line behind the first
+            batcher.add(number, MAX_WEIGHT)
         for _ in range(20):
             await asyncio.sleep(0)
 

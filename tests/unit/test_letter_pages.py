@@ -146,5 +146,17 @@ def test_a_narrow_count_is_bounded_by_what_it_looks_at(monkeypatch: pytest.Monke
     assert (found.count, found.is_capped) == (11, False)
 
 
+def test_a_narrow_count_looks_at_as_many_as_a_wide_one_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(letter_pages, "MAX_PAGE", 5)
+    monkeypatch.setattr(letter_pages, "WINDOWS", 2)
+    monkeypatch.setattr(letter_pages, "COUNT_ALL_TO", 30)
+    tx: Any = FakeTx([letter(at, key=1) for at in range(1, 51)])
+    for wanted in (LetterFilter(error_key=1, source="s"), LetterFilter(source="s")):
+        found = count_matching(tx, ["queue"], wanted)
+        assert (found.count, found.is_capped) == (30, True)
+
+
 def test_the_bounds_are_those_that_the_documents_name() -> None:
     assert (MAX_PAGE, letter_pages.MAX_GROUPS, COUNT_TO, COUNT_ALL_TO) == (500, 200, 1000, 100_000)
