@@ -171,6 +171,23 @@ async def test_a_job_that_was_claimed_twice_needs_proof(queue: QueueWorld) -> No
     assert said.note == "x"
 
 
+@pytest.mark.spec("Q4", "Q12")
+async def test_who_shows_nothing_of_a_job_that_many_had_is_told_its_state(
+    queue: QueueWorld,
+) -> None:
+    """That proof is missing is no reason where no proof would help."""
+    async with queue.sweeping():
+        job = await queue.claimed("x")
+        await queue.clock.advance(CLAIM_TTL_US)
+        await queue.claim("w")
+        await queue.clock.advance(CLAIM_TTL_US)
+    assert (await queue.job(job.job_id)).claims == 2
+    report = Report(job.job_id, "PREPARING")
+    assert (await refused(queue, report))[0] == "ILLEGAL_TRANSITION"
+    await queue.queue.cancel(job.job_id, None)
+    assert (await refused(queue, report))[0] == "ILLEGAL_TRANSITION"
+
+
 @pytest.mark.spec("Q12")
 async def test_a_claim_or_a_lease_that_ran_out_is_told_as_lost(queue: QueueWorld) -> None:
     taken = await queue.running(ttl_sec=CLAIM_TTL_US / SECOND)

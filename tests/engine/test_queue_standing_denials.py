@@ -9,6 +9,7 @@ import pytest
 from ksana.base.errors import ConflictError, InvalidError
 from ksana.base.instant import SECOND
 from ksana.domain.leases import Proof
+from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.jobs import Job, Lease, LeasedJob
 from ksana.service.queue.jobs import Report
@@ -128,3 +129,39 @@ async def test_a_job_that_reported_itself_pending_has_no_refusal_to_be_told_agai
     assert await look(queue, request) is None
     with pytest.raises(ConflictError):
         await ask(queue, job.job_id, by("x"))
+
+
+@pytest.mark.spec("Q9")
+async def test_when_its_time_has_come_it_is_decided_anew_though_nobody_has_left(
+    queue: QueueWorld,
+) -> None:
+    await queue.running(cost=100, ttl_sec=600)
+    before = await denied(queue)
+    await queue.clock.advance(before.retry_after_us - 1)
+    assert await look(queue, request_of(before)) is not None
+    await queue.clock.advance(1)
+    assert await look(queue, request_of(before)) is None
+
+
+@pytest.mark.spec("Q9", "Q12")
+async def test_when_its_claim_has_run_out_it_is_decided_anew(queue: QueueWorld) -> None:
+    queue.queue.limits = Limits(100, claim_ttl_us=2 * SECOND)
+    await queue.running(cost=100, ttl_sec=600)
+    before = await denied(queue)
+    await queue.queue.report(Report(before.job.job_id, note="still here", proof=W))
+    await queue.clock.advance(2 * SECOND - 1)
+    assert await look(queue, request_of(before)) is not None
+    await queue.clock.advance(1)
+    assert await look(queue, request_of(before)) is None
+
+
+@pytest.mark.spec("Q9")
+async def test_the_first_holder_to_run_out_says_when_to_ask_again(queue: QueueWorld) -> None:
+    await queue.running(cost=50, ttl_sec=600)
+    await queue.running(cost=30, ttl_sec=3.5)
+    before = await denied(queue, cost=60)
+    assert before.retry_after_us == 4 * SECOND
+    await queue.clock.advance(3 * SECOND + SECOND // 2 - 1)
+    assert await look(queue, request_of(before)) is not None
+    await queue.clock.advance(1)
+    assert await look(queue, request_of(before)) is None

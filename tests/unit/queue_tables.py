@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 
 from ksana.domain.queue import escrow
-from ksana.domain.queue.admission import Capacity
+from ksana.domain.queue.admission import Capacity, Limits
 from ksana.domain.queue.changes import JobChange
-from ksana.domain.queue.classes import JobClass, class_of
+from ksana.domain.queue.classes import JobClass, Wants, class_of
 from ksana.domain.queue.escrow import Allotment, Draw, Standing
 from ksana.domain.queue.jobs import URGENCY, DueJob, ReadyJob
 from ksana.ports.queue.tables import ClaimOpening, ClaimOutlook
+from ksana.service.queue.claims import Claim, Claimed, JobClassCache, claim_jobs, claim_together
 from tests.unit.queue_rows import NOW, a_ready_job
 
 OURS, THEIRS = 1, 2
@@ -223,3 +224,31 @@ class ClaimTx:
         log = list(self.log)
         self.log.clear()
         return log
+
+
+LIMITS = Limits(100)
+ANY = Wants()
+
+
+def only(*kinds: str, **more: Any) -> Wants:
+    return Wants(job_types=frozenset(kinds), **more)
+
+
+class Claims:
+    """Claims of one process, one set after the other."""
+
+    def __init__(self, tx: ClaimTx | None = None, limits: Limits = LIMITS) -> None:
+        self.tx = tx or ClaimTx()
+        self.cache = JobClassCache()
+        self.limits = limits
+
+    def take(self, wants: Wants = ANY, limit: int = 1, **more: Any) -> Claimed:
+        tx: Any = self.tx
+        return claim_jobs(tx, Claim("w", wants, limit, **more), self.cache, self.limits)
+
+    def lease(self, wants: Wants = ANY, limit: int = 1, **more: Any) -> Claimed:
+        return self.take(wants, limit, has_lease=True, **more)
+
+    def take_together(self, *claims: Claim) -> list[Claimed]:
+        tx: Any = self.tx
+        return claim_together(tx, claims, self.cache, self.limits)

@@ -231,6 +231,15 @@ async def test_who_is_just_within_the_ring_is_served_from_memory(ground: Ground)
 
 
 @pytest.mark.usefixtures("small")
+async def test_a_ring_that_is_just_full_keeps_all(ground: Ground) -> None:
+    await ground.listen()
+    await ground.commit(*range(1, SMALL_RING + 1))
+    reads = len(ground.store.read_at)
+    assert (await ground.listen(0)).heard == list(range(1, SMALL_RING + 1))
+    assert len(ground.store.read_at) == reads
+
+
+@pytest.mark.usefixtures("small")
 async def test_what_is_wanted_behind_a_page_of_other_events_is_heard_at_once(
     ground: Ground,
 ) -> None:

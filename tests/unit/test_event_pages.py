@@ -185,6 +185,39 @@ async def test_a_page_ends_before_a_gap_that_may_still_be_filled(wanted: EventFi
     assert ids_of((await log.list_events(wanted, 0, 9)).events) == [1, 2, 4]
 
 
+@pytest.mark.spec("X4")
+async def test_a_gap_behind_old_events_is_waited_for_all_the_same() -> None:
+    clock = VirtualClock()
+    store, log = make(clock, sole=False)
+    store.commit(1)
+    await clock.advance(SETTLE_US + SECOND)
+    store.commit(3)
+    assert ids_of((await log.list_events(EVERYTHING, 0, 9)).events) == [1]
+
+
+@pytest.mark.spec("X4")
+@pytest.mark.parametrize("is_span", [False, True], ids=["filtered", "a span"])
+async def test_what_a_filter_or_a_span_leaves_out_is_no_gap(is_span: bool) -> None:
+    clock = VirtualClock()
+    store, log = make(clock, sole=False)
+    store.commit(1)
+    store.commit(2, entity_type="LEASE")
+    store.commit(3)
+    if not is_span:
+        assert ids_of((await log.list_events(NARROW, 0, 9)).events) == [1, 3]
+        return
+    store.events.rows[2] = an_event(2, clock.now() - SECOND)  # by a clock that was set
+    span = EventSpan(clock.now(), None)
+    assert ids_of((await log.list_events(EVERYTHING, 0, 9, span)).events) == [1, 3]
+
+
+@pytest.mark.spec("X4")
+async def test_a_gap_before_where_the_reader_stands_keeps_nothing_back() -> None:
+    store, log = make(VirtualClock(), sole=False)
+    store.commit(1, 3, 4)
+    assert ids_of((await log.list_events(EVERYTHING, 3, 9)).events) == [4]
+
+
 async def test_a_page_of_a_span_ends_before_a_gap_too() -> None:
     clock = VirtualClock()
     store, log = make(clock, sole=False)

@@ -1,55 +1,20 @@
 """Claims over tables in memory: who gets which jobs, and what a claim asks and locks to find
 out."""
 
-from typing import Any
-
 import pytest
 
 from ksana.base.instant import SECOND
 from ksana.domain.queue.admission import PATIENCE, Limits
 from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.effects import claimed_job, new_lease
-from ksana.domain.queue.jobs import ReadyJob
 from ksana.service.queue.claims import (
-    FILTERS,
     NOTHING,
-    PROMOTE,
     SHORT,
     Claim,
     Claimed,
-    JobClassCache,
-    claim_jobs,
-    claim_together,
 )
 from tests.unit.queue_rows import NOW
-from tests.unit.queue_tables import ClaimTx
-
-LIMITS = Limits(100)
-ANY = Wants()
-
-
-def only(*kinds: str, **more: Any) -> Wants:
-    return Wants(job_types=frozenset(kinds), **more)
-
-
-class Claims:
-    """Claims of one process, one set after the other."""
-
-    def __init__(self, tx: ClaimTx | None = None, limits: Limits = LIMITS) -> None:
-        self.tx = tx or ClaimTx()
-        self.cache = JobClassCache()
-        self.limits = limits
-
-    def take(self, wants: Wants = ANY, limit: int = 1, **more: Any) -> Claimed:
-        tx: Any = self.tx
-        return claim_jobs(tx, Claim("w", wants, limit, **more), self.cache, self.limits)
-
-    def lease(self, wants: Wants = ANY, limit: int = 1, **more: Any) -> Claimed:
-        return self.take(wants, limit, has_lease=True, **more)
-
-    def take_together(self, *claims: Claim) -> list[Claimed]:
-        tx: Any = self.tx
-        return claim_together(tx, claims, self.cache, self.limits)
+from tests.unit.queue_tables import ANY, LIMITS, Claims, only
 
 
 def ids_of(claimed: Claimed) -> list[str]:
@@ -226,6 +191,32 @@ def test_a_second_look_keeps_to_what_the_worker_takes(claims: Claims) -> None:
 
 
 @pytest.mark.spec("Q9")
+def test_a_second_look_is_for_what_fits_and_for_what_the_worker_takes(claims: Claims) -> None:
+    claims.tx.capacity.use(80)
+    claims.tx.add("large", 60)
+    claims.tx.add("larger", 18)
+    small = claims.tx.add("small", 15)
+    assert claims.lease(Wants(max_cost_units=15)).taken == [small]
+    claims.tx.add("small", 5)
+    assert [job.cost_units for job in claims.lease(Wants(max_cost_units=60)).taken] == [5]
+
+
+@pytest.mark.spec("Q9")
+def test_a_second_look_brings_no_more_than_was_asked_for(claims: Claims) -> None:
+    jobs = [claims.tx.add(cost=cost) for cost in (70, 60, 10, 10)]
+    assert claims.lease(limit=2).taken == [jobs[0], jobs[2]]
+    assert claims.tx.capacity.read(100).used == 80
+
+
+@pytest.mark.spec("Q9")
+def test_there_is_no_third_look(claims: Claims) -> None:
+    claims.tx.capacity.use(80)
+    jobs = [claims.tx.add(cost=cost) for cost in (30, 30, 15, 15)]
+    assert claims.lease(limit=2).taken == [jobs[2]]
+    assert claims.tx.take_log().count("take") == 2
+
+
+@pytest.mark.spec("Q9")
 def test_a_job_that_waited_long_keeps_its_units_though_nothing_is_handed_out(
     claims: Claims,
 ) -> None:
@@ -273,100 +264,3 @@ def test_jobs_of_an_addon_whose_share_is_used_up_keep_nobody_else_waiting() -> N
     assert claims.lease().taken == [other]
     assert claims.lease(limit=2).taken == [third, small]
     assert claims.lease(limit=2) == SHORT
-
-
-# What is asked
-
-
-@pytest.mark.spec("Q2")
-def test_jobs_that_have_come_due_are_handed_out_in_their_place(claims: Claims) -> None:
-    claims.tx.add()
-    urgent = claims.tx.add(priority="URGENT", is_due=False)
-    assert claims.take().taken[0].job_id == urgent.job_id
-    again = claims.tx.add(priority="URGENT", is_due=False)
-    assert claims.take().taken[0].job_id == again.job_id, "though jobs were expected at once"
-    assert claims.tx.job_order.asked_due == [PROMOTE, PROMOTE]
-
-
-def test_who_found_jobs_is_expected_to_find_more_and_asks_for_them_at_once(
-    claims: Claims,
-) -> None:
-    for _ in range(3):
-        claims.tx.add()
-    claims.lease()
-    assert claims.tx.take_log() == ["outlook", "classes", "has_ready", "lock", "take", "write"]
-    assert len(claims.lease().taken) == 1
-    assert claims.tx.take_log() == ["open", "lock", "outlook", "take", "write"]
-    claims.take()
-    assert claims.tx.take_log() == ["open", "outlook", "take"]
-    assert claims.take() == NOTHING
-    assert claims.tx.take_log() == ["open", "outlook", "take"]
-    assert claims.take() == NOTHING
-    assert claims.tx.take_log() == ["outlook", "take"], "there were none: look first"
-
-
-def test_who_takes_some_of_the_classes_looks_for_each_before_it_asks(claims: Claims) -> None:
-    for kind in ("x", "y", "z"):
-        claims.tx.add(kind)
-        claims.tx.add(kind)
-    claims.take(only("x"))
-    claims.take(only("x", "y"))
-    claims.tx.take_log()
-    claims.take(only("x"))
-    assert claims.tx.take_log() == ["open", "outlook", "take"], "one class is asked for by its id"
-    claims.take(only("x", "y"))
-    assert claims.tx.take_log() == ["outlook", "take"]
-
-
-@pytest.mark.spec("Q2")
-def test_a_job_of_a_new_class_goes_only_to_who_takes_it(claims: Claims) -> None:
-    claims.tx.add("x")
-    claims.tx.add("x")
-    assert len(claims.take(only("x")).taken) == 1  # all classes there are
-    claims.tx.add("y", priority="URGENT")
-    claimed = claims.take(only("x"))
-    assert [job.job_type for job in claimed.taken] == ["x"], "it lay behind the new one"
-    assert [job.job_type for job in claims.take().taken] == ["y"]
-
-
-def test_classes_are_read_again_only_when_one_was_added(claims: Claims) -> None:
-    claims.tx.add("x")
-    for wants in (ANY, only("x"), only("z")):
-        claims.take(wants)
-    assert claims.tx.take_log().count("classes") == 1
-    claims.tx.add("z")
-    assert [job.job_type for job in claims.take(only("z")).taken] == ["z"]
-    assert claims.tx.take_log().count("classes") == 1
-
-
-def test_the_filters_of_late_are_those_that_claims_came_with(claims: Claims) -> None:
-    claims.take(only("x"))
-    claims.tx.pass_time(SECOND)
-    claims.lease(only("y"))
-    assert claims.cache.filters_since(NOW) == [only("x"), only("y")]
-    assert claims.cache.filters_since(NOW + SECOND) == [only("y")]
-    claims.tx.pass_time(SECOND)
-    claims.take(only("x"))
-    assert claims.cache.filters_since(NOW + SECOND) == [only("x"), only("y")]
-    assert claims.cache.filters_since(NOW + 2 * SECOND) == [only("x")]
-
-
-def test_filters_are_remembered_up_to_so_many(claims: Claims) -> None:
-    for nth in range(FILTERS):
-        claims.take(Wants(addon_id=str(nth)))
-    assert len(claims.cache.filters_since(0)) == FILTERS
-    claims.take(Wants(addon_id="0"))
-    assert len(claims.cache.filters_since(0)) == FILTERS
-    claims.take(Wants(addon_id="more"))
-    assert claims.cache.filters_since(0) == [Wants(addon_id="more")]
-
-
-@pytest.mark.parametrize("count", [1, 63, 64, 65])
-def test_who_takes_anything_gets_jobs_of_any_number_of_classes(count: int) -> None:
-    claims = Claims()
-    jobs: list[ReadyJob] = [claims.tx.add(f"k{nth}", 1) for nth in range(count)]
-    assert claims.take(limit=count).taken == jobs
-    jobs = [claims.tx.add(f"k{nth}", 1) for nth in range(count)]
-    assert [job.job_type for job in claims.take(limit=count).taken] == [
-        job.job_type for job in jobs
-    ]

@@ -242,3 +242,16 @@ def test_while_units_are_short_jobs_are_not_held_in_vain(claims: Claims) -> None
     claims.tx.pass_time(SECOND)
     claims.tx.capacity.pool = msgspec.structs.replace(claims.tx.capacity.pool, used=0)
     assert counts(claims.lease(1)) == [1]
+
+
+def test_a_filter_that_only_a_second_look_came_with_is_not_taken_for_short(
+    claims: Claims,
+) -> None:
+    claims.tx.capacity.use(60)
+    claims.tx.capacity.set_aside(OURS, 40)
+    claims.tx.add(cost=50)
+    claims.tx.add(cost=10)
+    claims.lease(1)
+    claims.tx.take_log()
+    claims.lease(1, wants=Wants(max_cost_units=40))
+    assert claims.tx.take_log()[0] == "open"
