@@ -12,6 +12,7 @@ from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.escrow import IDLE
 from ksana.domain.queue.jobs import LeasedJob
 from ksana.engine.core.long_poll import LOOK_EVERY
+from ksana.engine.queue.claims import FREE_UNITS, LOOK_AGAIN
 from ksana.service.queue.claims import LATER, NOTHING, SHORT, Claim, Claimed
 from ksana.service.queue.service import QueueService
 from tests.engine.queue_world import QueueWorld, by
@@ -185,3 +186,46 @@ async def test_what_came_on_another_instance_wakes_who_waits_here(
     await queue.clock.advance(LOOK_EVERY + MILLISECOND)
     assert waiting.done() and waiting.result().taken == taken
     watching.cancel()
+
+
+@pytest.mark.parametrize(("wait_us", "can_wait"), [(-1, False), (0, False), (1, True)])
+async def test_a_claim_is_patient_only_if_it_waits(
+    queue: QueueWorld, monkeypatch: pytest.MonkeyPatch, wait_us: int, can_wait: bool
+) -> None:
+    """One that does not come again gets what others have to spare at once."""
+    store: Any = SharedStore()
+    store.clock = queue.clock
+
+    def hand_out(_: Any, claims: list[Claim], *__: Any) -> list[Claimed]:
+        store.claims += claims
+        return [NOTHING] * len(claims)
+
+    monkeypatch.setattr("ksana.service.queue.service.claim_together", hand_out)
+    service = QueueService(store, queue.clock, queue.queue.limits)
+    waiting = asyncio.create_task(service.claim(Claim("w", ANY), wait_us))
+    await queue.clock.advance(SECOND)
+    assert waiting.result() == NOTHING
+    assert {claim.can_wait for claim in store.claims} == {can_wait}
+
+
+async def test_units_wake_who_found_no_job_only_if_it_has_not_looked_for_a_while(
+    queue: QueueWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = SharedStore()
+    store.clock = queue.clock
+    monkeypatch.setattr(
+        "ksana.service.queue.service.claim_together",
+        lambda _, claims, *__: [NOTHING] * len(claims),
+    )
+    service = QueueService(store, queue.clock, queue.queue.limits)
+    waiting = asyncio.create_task(service.claim(Claim("w", ANY, has_lease=True), MINUTE))
+    await queue.clock.advance(10 * SECOND)
+    service.poll.notify([queue.new_job().job_class])
+    await queue.clock.advance(LOOK_AGAIN - 1)
+    service.poll.notify([FREE_UNITS])
+    await queue.clock.advance(1)
+    assert store.asked_at == [0, 10 * SECOND]
+    service.poll.notify([FREE_UNITS])
+    await queue.clock.settle()
+    assert store.asked_at == [0, 10 * SECOND, 10 * SECOND + LOOK_AGAIN]
+    waiting.cancel()

@@ -106,6 +106,15 @@ def test_a_gauge_goes_back_from_its_present_value(metric: str, name: str, presen
 
 
 @pytest.mark.spec("Q15")
+def test_a_bucket_in_which_nothing_happened_counts_nothing_and_changes_nothing() -> None:
+    last = NOW - NOW % MINUTE
+    tx = queue_tx(queue__done={last: 2}, queue__queued={last: 2})
+    assert read_series(tx, "jobs_done", MINUTE, 3 * MINUTE).values == [0, 0, 2]
+    assert read_series(tx, "jobs_queued", MINUTE, 3 * MINUTE).values == [7, 7, 9]
+    assert read_series(tx, "jobs_queued", MINUTE, MINUTE).values == [9]
+
+
+@pytest.mark.spec("Q15")
 @pytest.mark.parametrize(
     ("metric", "name"), [("wait_seconds_p95", "queue__wait"), ("run_seconds_p95", "queue__run")]
 )
