@@ -260,6 +260,19 @@ async def test_the_sweep_comes_when_what_was_handed_out_runs_out(
 
 
 @pytest.mark.spec("Q10")
+async def test_of_leases_that_were_handed_out_together_the_first_to_run_out_is_waited_for(
+    queue: QueueWorld,
+) -> None:
+    async with queue.sweeping():
+        for _ in range(2):
+            await queue.submit(max_attempts=2)
+        claims = [Claim("w", Wants(), has_lease=True, ttl_sec=ttl_sec) for ttl_sec in (9, 3)]
+        _, short = await asyncio.gather(*map(queue.queue.claim, claims))
+        await queue.clock.advance(3 * SECOND)
+        assert (await queue.job(short.taken[0].job_id)).state == "QUEUED"
+
+
+@pytest.mark.spec("Q10")
 async def test_the_sweep_comes_when_a_lease_that_was_asked_for_runs_out(queue: QueueWorld) -> None:
     async with queue.sweeping():
         job = await queue.claimed(max_attempts=2)

@@ -11,6 +11,7 @@ from ksana.base.instant import SECOND
 from ksana.domain.handover import job_id_of
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
+from ksana.domain.queue.changes import grant_lease
 from ksana.domain.queue.jobs import CLAIM_TTL_US, Job, JobPosition
 from ksana.ports.queue.tables import JobFilter
 from ksana.service.queue.jobs import Report
@@ -334,3 +335,29 @@ async def test_the_events_of_a_job_and_its_leases_are_told_in_order(queue: Queue
     assert ids == sorted(set(ids))
     lease_events = [event for event in events if event.entity_type == "LEASE"]
     assert {event.entity_id for event in lease_events} == {taken.lease.lease_id}
+
+
+async def test_a_lease_whose_events_do_not_lie_with_its_jobs_is_told_of_too(
+    queue: QueueWorld,
+) -> None:
+    """Leases of an older program recorded their events by themselves."""
+    job = await queue.claimed()
+    change = grant_lease(job, queue.queue.new_id(), 5, 30, queue.clock.now() + SECOND)
+
+    def grant_as_before(tx: Any) -> None:
+        tx.leases.insert([change])
+        tx.events.append("LEASE", change.lease_id, "LEASE_GRANTED", {"job_id": job.job_id})
+
+    await queue.store.transact(grant_as_before)
+    events = await queue.queue.list_events(job.job_id)
+    assert [event.type for event in events] == ["JOB_SUBMITTED", "JOB_CLAIMED", "LEASE_GRANTED"]
+    assert (events[-1].entity_type, events[-1].entity_id) == ("LEASE", change.lease_id)
+
+
+async def test_a_list_of_jobs_goes_on_before_the_last_that_was_shown(queue: QueueWorld) -> None:
+    made = [(await queue.submit()).job_id for _ in range(3)]
+    first = await queue.queue.list_jobs(JobFilter(), None, 2)
+    assert [job.job_id for job in first.jobs] == [made[2], made[1]]
+    assert first.next_before == first.jobs[-1].seq
+    second = await queue.queue.list_jobs(JobFilter(), first.next_before, 2)
+    assert ([job.job_id for job in second.jobs], second.next_before) == ([made[0]], None)

@@ -224,11 +224,11 @@ async def test_a_job_with_a_time_is_handed_out_at_that_very_time(
     queue: QueueWorld, submit: Submit
 ) -> None:
     async with queue.sweeping():
-        run_at = queue.clock.now() + 90 * SECOND
+        run_at = queue.clock.now() + 3 * SECOND
         made = await submit(queue.queue, queue.new_job(run_at=run_at))
         assert (made.position, made.due_at) == (JobPosition.SCHEDULED, run_at)
         waiting = asyncio.create_task(queue.queue.claim(Claim("w", Wants()), 5 * MINUTE))
-        await queue.clock.advance(90 * SECOND - 1)
+        await queue.clock.advance(3 * SECOND - 1)
         assert not waiting.done()
         await queue.clock.advance(1)
         assert [job.job_id for job in waiting.result().jobs] == [made.job_id]
@@ -237,10 +237,10 @@ async def test_a_job_with_a_time_is_handed_out_at_that_very_time(
 async def test_of_jobs_with_times_the_first_to_come_is_waited_for(queue: QueueWorld) -> None:
     async with queue.sweeping():
         now = queue.clock.now()
-        times = [now + 90 * SECOND, now + 30 * SECOND, None]
+        times = [now + 8 * SECOND, now + 3 * SECOND, None]
         jobs = [queue.new_job(run_at=at) for at in times]
         await queue.queue.submit_batch(jobs)
-        await queue.clock.advance(30 * SECOND)
+        await queue.clock.advance(3 * SECOND)
         ready = await queue.store.read(lambda tx: tx.job_order.count_ready(9))
         assert ready == 2
 
