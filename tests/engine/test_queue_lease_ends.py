@@ -264,6 +264,8 @@ async def test_of_leases_that_were_handed_out_together_the_first_to_run_out_is_w
     queue: QueueWorld,
 ) -> None:
     async with queue.sweeping():
+        await queue.running(ttl_sec=5)
+        await queue.clock.settle()  # the sweep knows of this one
         for _ in range(2):
             await queue.submit(max_attempts=2)
         claims = [Claim("w", Wants(), has_lease=True, ttl_sec=ttl_sec) for ttl_sec in (9, 3)]
@@ -276,6 +278,7 @@ async def test_of_leases_that_were_handed_out_together_the_first_to_run_out_is_w
 async def test_the_sweep_comes_when_a_lease_that_was_asked_for_runs_out(queue: QueueWorld) -> None:
     async with queue.sweeping():
         job = await queue.claimed(max_attempts=2)
+        await queue.clock.settle()
         await queue.queue.request_lease(job.job_id, 7, by("w"))
         await queue.clock.advance(7 * SECOND)
         assert (await queue.job(job.job_id)).state == "QUEUED"

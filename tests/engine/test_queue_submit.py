@@ -237,6 +237,8 @@ async def test_a_job_with_a_time_is_handed_out_at_that_very_time(
 async def test_of_jobs_with_times_the_first_to_come_is_waited_for(queue: QueueWorld) -> None:
     async with queue.sweeping():
         now = queue.clock.now()
+        await queue.submit(run_at=now + 5 * SECOND)
+        await queue.clock.settle()  # the sweep knows of this one
         times = [now + 8 * SECOND, now + 3 * SECOND, None]
         jobs = [queue.new_job(run_at=at) for at in times]
         await queue.queue.submit_batch(jobs)

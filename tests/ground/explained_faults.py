@@ -203,6 +203,7 @@ EXPLAINED: dict[str, str] = {
     "ksana.service.queue.service.read_events: True -> False": "the events of leases are then looked up lease by lease",
     "ksana.service.queue.service.read_events: event.type == 'LEASE_GRANTED' -> event.type != 'LEASE_GRANTED'": "a short cut: what is found twice is told once",
     "ksana.service.queue.service.read_events: 'LEASE_GRANTED' -> 'LEASE_GRANTED~'": "a short cut: what is found twice is told once",
+    "ksana.service.queue.service.QueueService.list_jobs: 0 -> -1": "a place in this list has one number",
     "ksana.client.errors.from_answer: 'utf-8' -> 'utf-8~'": "Python reads the name of a codec without its signs",
     "ksana.client.transport.Transport._request: 'latin-1' -> 'latin-1~'": "Python reads the name of a codec without its signs",
     "ksana.client.transport.Transport._request: 'latin-1' -> 'latin-1~' (#2)": "Python reads the name of a codec without its signs",
