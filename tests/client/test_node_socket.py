@@ -158,6 +158,7 @@ async def test_a_server_that_refuses_the_socket_says_why(
     ("answer", "why"),
     [
         (OSError("no route"), "no route"),
+        (TimeoutError(), "TimeoutError"),
         (EOFError("cut"), "cut"),
         (InvalidHandshake("odd"), "odd"),
     ],

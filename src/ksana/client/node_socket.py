@@ -143,7 +143,7 @@ class SocketAddress:
             body = bytes(refused.body or b"")
             raise from_answer(refused.status_code, body, retry_after_sec) from None
         except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
-            told = f"cannot connect to {url}: {error or type(error).__name__}"
+            told = f"cannot connect to {url}: {str(error) or type(error).__name__}"
             raise TransportError(told, is_outcome_unknown=False) from None
         return FrameSocket(connection, decoder)
 
