@@ -21,6 +21,7 @@ class FakeConnection:
     def __init__(self, *, is_stuck: bool = False) -> None:
         self.sent: list[dict[str, Any]] = []
         self.is_closed = False
+        self.answers_pings = False
         self.may_write = asyncio.Event()
         """Unset: what is sent waits, as for a peer that does not read."""
         if not is_stuck:
@@ -41,7 +42,10 @@ class FakeConnection:
         await self.may_write.wait()
         if self._closed is not None:
             raise self._closed
-        self.sent.append(msgspec.json.decode(data))
+        frame = msgspec.json.decode(data)
+        self.sent.append(frame)
+        if self.answers_pings and frame["type"] == "ping":
+            self.say(frames.Pong(id=frame["id"]))
 
     async def close(self) -> None:
         self.is_closed = True
@@ -70,7 +74,7 @@ class FakeConnection:
 class FakeAddress:
     """Takes the place of a node's or a session's address. What is told beforehand (connections or
     errors) is what opening comes to; after that there are fresh connections, on which `hello` is
-    said at once."""
+    said at once and pings are answered."""
 
     url = "ws://h/s"
     shown = "ws://h/s"
@@ -94,6 +98,7 @@ class FakeAddress:
 
     def new(self) -> FakeConnection:
         connection = FakeConnection()
+        connection.answers_pings = True
         connection.say(*self.hello)
         return connection
 
