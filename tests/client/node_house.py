@@ -22,10 +22,12 @@ class NodeHouse:
         self.server = FakeAddress(self.node, *answers)
         self.server.hello = [node_ack(heartbeat_sec=15.0)]
         self.gate = asyncio.Event()
+        self.seen: list[NodeJobContext] = []
         self.node.add_model("m", self.wait_at_gate)
         self.running: asyncio.Task[NodeStats] | None = None
 
     async def wait_at_gate(self, ctx: NodeJobContext) -> object:
+        self.seen.append(ctx)
         await self.gate.wait()
         return ctx.payload
 

@@ -1,6 +1,7 @@
 """The life of a node on a loop whose time jumps: it registers, beats, works, is cut off and
 comes back."""
 
+import inspect
 import logging
 import platform
 from typing import Any
@@ -50,6 +51,16 @@ async def test_a_node_tells_who_it_is_first(caplog: pytest.LogCaptureFixture) ->
 
 
 @on_jumping_time
+async def test_a_platform_of_many_words_is_told_as_far_as_the_server_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platform, "platform", lambda *, terse: f"{terse}" + 200 * "x")
+    async with at_work() as house:
+        await pass_time()
+        assert house.wire.sent[0]["platform"] == "True" + 124 * "x"
+
+
+@on_jumping_time
 async def test_an_id_that_the_server_gave_is_kept_for_the_next_connection() -> None:
     house = NodeHouse(node_id=None)
     house.server.hello = [node_ack("given")]
@@ -58,6 +69,7 @@ async def test_an_id_that_the_server_gave_is_kept_for_the_next_connection() -> N
     assert house.node.node_id == "given"
     house.wire.end(1001)
     await until(lambda: len(house.server.opened) == 2 and house.node.is_connected)
+    await pass_time()
     asked = [wire.sent[0]["node_id"] for wire in house.server.opened]
     assert asked == [None, "given"]
     house.node.stop()
@@ -222,6 +234,7 @@ async def test_a_handler_knows_the_id_of_its_node() -> None:
         house.wire.say(assign("a", model="who"))
         await pass_time()
         assert house.wire.sent[-1]["data"] == "n"
+        assert inspect.iscoroutinefunction(who), "it can still be called"
         assert not house.node.handlers["who"].is_interrupted
         assert house.node.handlers["m"].is_interrupted
 

@@ -2,10 +2,15 @@
 
 import asyncio
 import contextlib
+import os
+import signal
+import threading
+from typing import Any
 
 import pytest
 
 from ksana.client import Node, NodeJobContext
+from ksana.client.node_socket import SocketClosed
 from ksana.client.stats import NodeStats
 from tests.client.fake_socket import assign
 from tests.client.node_house import NOT_REACHED, NodeHouse, at_work
@@ -21,8 +26,10 @@ async def test_a_stop_lets_what_runs_finish_and_takes_no_more() -> None:
         await pass_time()
         house.node.stop()
         await pass_time(1.0)
-        assert house.wire.kinds[-2:] == ["node_heartbeat", "ping"]
-        assert house.wire.sent[-2]["models"] == []
+        assert house.wire.sent[-2:] == [
+            {"type": "node_heartbeat", "running": 1, "load": 0.25, "models": []},
+            {"type": "ping", "id": "drain"},
+        ]
         house.wire.say(assign("b"))  # was on its way
         await pass_time(5.0)
         house.gate.set()
@@ -47,6 +54,8 @@ async def test_a_stop_waits_for_what_is_on_its_way_and_no_longer_than_the_grace(
     assert loop_time() == 4.001
     assert house.node.stats == NodeStats(connections=1, assigned=1, lost=1)
     assert house.wire.sent_of("job_result") == []
+    assert house.seen[0].cancelled.reason == "the node stops"
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left behind"
 
 
 @pytest.mark.parametrize(
@@ -75,11 +84,11 @@ async def test_the_second_signal_cuts_the_grace() -> None:
     house.wire.say(assign("a"))
     await pass_time()
     house.node._stop_by_signal()
-    await pass_time(5.0)
+    await pass_time(0.5)
     assert house.running is not None and not house.running.done()
     house.node._stop_by_signal()
     await house.end()
-    assert loop_time() < 5.3
+    assert loop_time() < 0.71
 
 
 @on_jumping_time
@@ -141,3 +150,54 @@ def test_several_addresses_are_named_without_their_keys() -> None:
     assert node._contact._address == "ws://a/ws/node, ws://b/ws/node"
     assert (node._address._connect_sec, node._answer_sec) == (4.0, 4.0)
     assert (node._contact.speaker, Node("http://h", "x")._contact.speaker) == ("node", "node x")
+
+
+@on_jumping_time
+async def test_a_node_that_is_refused_while_it_works_ends_its_handlers() -> None:
+    house = NodeHouse()
+    house.node.add_model("slow", house.wait_at_gate, interrupt=False)
+    house.start()
+    await house.node.wait_connected()
+    house.wire.say(assign("a", model="slow"))
+    await pass_time()
+    house.wire.end(4012, "KEY_REVOKED")
+    with pytest.raises(SocketClosed):
+        await house.end()
+    assert (house.node.running, house.node.stats.lost) == (0, 1)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_thread_that_does_not_end_does_not_hold_the_node_up() -> None:
+    house = NodeHouse()
+    begun, may_end = threading.Event(), threading.Event()
+    names: list[str] = []
+
+    @house.node.model("slow")
+    def slow(_: NodeJobContext) -> None:
+        names.append(threading.current_thread().name)
+        begun.set()
+        may_end.wait(5)
+
+    house.start()
+    await house.node.wait_connected()
+    house.wire.say(assign("a", model="slow"))
+    await asyncio.to_thread(begun.wait, 5)
+    house.node.stop(0.0)
+    stats = await house.end()
+    assert (stats.lost, names, may_end.is_set()) == (1, ["ksana-node_0"], False)
+    may_end.set()
+
+
+def test_a_node_run_as_a_program_ends_with_a_signal() -> None:
+    house = NodeHouse()
+    house.server.answers = [NOT_REACHED]
+    reached: list[int] = []
+
+    async def refuse(_: Any) -> Any:
+        reached.append(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise NOT_REACHED
+
+    house.server.open = refuse  # type: ignore[method-assign]
+    house.node.serve()
+    assert (reached, house.node.stats) == ([1], NodeStats())

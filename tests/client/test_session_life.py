@@ -143,6 +143,7 @@ async def test_a_server_that_is_not_there_is_waited_for_as_long_as_said() -> Non
     assert (loop_time(), house.server.tried_at) == (4.5, [0.0, 1.0, 3.0])
     with pytest.raises(ClientError, match="the session is closed"):
         house.session.request("m")
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left behind"
     late = House(NOT_REACHED, NOT_REACHED)
     async with late.session:
         assert loop_time() == 7.5
@@ -213,7 +214,7 @@ async def test_what_is_awaited_ends_when_the_server_stays_away_too_long() -> Non
 async def test_a_pause_that_ends_with_the_patience_is_the_end() -> None:
     house = House(give_up_sec=6.0)
     async with house.session as session:
-        house.server.answers = [NOT_REACHED] * 3
+        house.server.answers = [NOT_REACHED] * 2
         job = session.request("m")
         house.wire.end()
         with pytest.raises(TransportError, match="no connection for 6 s"):
@@ -235,6 +236,19 @@ async def test_closing_ends_what_is_awaited_and_may_be_done_twice() -> None:
         job.cancel()
     with pytest.raises(ClientError, match="the session is closed"):
         house.session.request("m")
+
+
+@on_jumping_time
+async def test_a_request_may_be_as_large_as_a_frame() -> None:
+    async with opened() as house:
+        spare = frames.MAX_FRAME - len(frames.encode(house.session.request("m", "").ask))
+        house.session.request("m", "x" * spare)
+        with pytest.raises(ValueError, match=f"{frames.MAX_FRAME + 1} bytes, more than"):
+            house.session.request("m", "x" * (spare + 1))
+
+
+def test_sessions_have_a_path_of_their_own() -> None:
+    assert NodeSession("http://h")._address.url == "ws://h/ws/session"
 
 
 @on_jumping_time

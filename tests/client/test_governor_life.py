@@ -1,0 +1,390 @@
+"""The life of a governor on a loop whose time jumps: what it pulls and when, what it does after a
+failure, and how it stops."""
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from ksana.base.instant import SECOND
+from ksana.client import Governor
+from ksana.client.errors import AccessError, TransportError, from_body
+from ksana.client.governance_client import MAX_PULL, GovernanceClient
+from ksana.client.governance_runner import GovernanceRenewals
+from ksana.client.governance_shapes import AckItem, FailItem
+from ksana.client.pull_worker import PullWorker, choose_wait
+from ksana.client.worker import Worker
+from tests.client.governor_house import GovernorHouse, QuietGovernor, at_work, job
+from tests.ground.jumping import loop_time, on_jumping_time, pass_time, until
+
+pytestmark = pytest.mark.spec("G5")
+
+CUT = TransportError("cut", is_outcome_unknown=True)
+NOT_REACHED = TransportError("not reached", is_outcome_unknown=False)
+
+
+# --- pulling ---
+
+
+@on_jumping_time
+async def test_a_pull_asks_for_as_much_as_there_is_room_and_says_what_for() -> None:
+    options = {"object_types": ["memory"], "order": "priority", "wait_sec": 3.0}
+    async with at_work(**options) as house:
+        house.governor.add_action("archive", lambda ctx: None)
+        house.server.jobs = [[job("a"), job("b")]]
+        await pass_time()
+        asked = {
+            "worker_id": "w",
+            "limit": 4,
+            "lease_sec": 60,
+            "wait_sec": 3.0,
+            "actions": ["archive", "verify"],
+            "object_types": ["memory"],
+            "order": "priority",
+            "tries": 1,
+        }
+        assert house.server.pulls == [asked, {**asked, "limit": 2}]
+        assert (house.governor.running, list(house.governor.held)) == (2, ["a", "b"])
+        house.gate.set()
+        await pass_time()
+        assert house.server.acked == [
+            [
+                AckItem(job_id="a", lease_token="ka", worker_id="w"),
+                AckItem(job_id="b", lease_token="kb", worker_id="w"),
+            ]
+        ]
+        assert house.governor.held == {}
+        await pass_time(5.0)
+        assert house.server.pulled_at == [0.0, 0.0, 3.0]
+        assert house.server.pulls[2]["limit"] == 4
+
+
+@on_jumping_time
+async def test_a_full_governor_pulls_when_a_handler_has_ended() -> None:
+    async with at_work(concurrency=2) as house:
+        house.server.jobs = [[job("a"), job("b")]]
+        await pass_time(30.0)
+        assert house.server.pulled_at == [0.0]
+        house.gate.set()
+        await pass_time()
+        assert (house.server.pulled_at, house.server.pulls[1]["limit"]) == ([0.0, 30.0], 2)
+
+
+@on_jumping_time
+async def test_a_pull_is_never_larger_than_the_server_takes() -> None:
+    async with at_work(concurrency=2 * MAX_PULL) as house:
+        await pass_time()
+        assert house.server.pulls[0]["limit"] == MAX_PULL
+
+
+@on_jumping_time
+async def test_a_lease_counts_from_when_the_pull_left() -> None:
+    async with at_work(wait_sec=8.0) as house:
+        loop = asyncio.get_running_loop()
+        pull = house.server.pull
+
+        async def wait_and_pull(*args: Any, **how: Any) -> Any:
+            await asyncio.sleep(8.0)
+            return [job("a")] if not house.seen else await pull(*args, **how)
+
+        house.server.pull = wait_and_pull  # type: ignore[method-assign]
+        began_at = round(loop.time() * SECOND)
+        await pass_time(8.1)
+        held = house.governor.held["a"]
+        assert (held.beaten_at, held.fence_at) == (began_at, began_at + 60 * SECOND)
+
+
+@on_jumping_time
+async def test_a_server_that_does_not_wait_is_asked_with_growing_pauses() -> None:
+    async with at_work(wait_sec=2.0) as house:
+        house.server.jobs = [[]] * 40
+        await pass_time(1.0)
+        early = house.server.pulled_at
+        pauses = [b - a for a, b in itertools.pairwise(early)]
+        assert 0.005 <= pauses[0] <= 0.02
+        assert 0.01 <= pauses[1] <= 0.04
+        assert all(0.0625 <= pause <= 0.25 for pause in pauses[5:])
+        house.server.jobs = []  # now it waits
+        await pass_time(3.0)
+        house.server.jobs = [[]] * 2
+        count = len(house.server.pulled_at)
+        await until(lambda: len(house.server.pulled_at) >= count + 2)
+        again = house.server.pulled_at[count - 1 :]
+        assert again[2] - again[1] <= 0.02, "they begin anew"
+
+
+@on_jumping_time
+async def test_an_answer_that_came_after_half_the_wait_is_not_early() -> None:
+    async with at_work(wait_sec=4.0) as house:
+
+        async def pull(worker_id: str, **how: Any) -> list[Any]:
+            house.server.pulled_at.append(loop_time())
+            await asyncio.sleep(2.0)
+            return []
+
+        house.server.pull = pull  # type: ignore[method-assign]
+        await pass_time(7.0)
+        assert house.server.pulled_at == [0.0, 2.0, 4.0, 6.0]
+
+
+# --- failures ---
+
+
+@on_jumping_time
+async def test_a_server_that_is_away_is_asked_again_after_growing_pauses(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ksana.client")
+    async with at_work(wait_sec=1.0) as house:
+        house.server.jobs = [NOT_REACHED, NOT_REACHED, CUT, [job("a")]]
+        house.gate.set()
+        await pass_time(6.5)
+        assert house.server.pulled_at[:4] == [0.0, 1.0, 3.0, 6.0]
+        house.server.jobs = [CUT]
+        await pass_time(2.0)
+    assert caplog.messages == [
+        "worker w: starting, concurrency 4, verify of memory, experience, cognition",
+        "worker w: cannot reach http://h, trying again until it answers: not reached",
+        "worker w: found http://h again after 6.0 s",
+        "worker w: the answer to a pull was lost; what it handed out comes back within 60 s",
+        "worker w: lost http://h, trying again until it answers: cut",
+        "worker w: found http://h again after 2.0 s",
+        "worker w: stopped; succeeded 1, failed 0, cancelled 0, timed out 0, lost 0",
+    ]
+
+
+@on_jumping_time
+async def test_a_governor_that_is_refused_ends_with_the_refusal() -> None:
+    house = GovernorHouse()
+    house.server.jobs = [from_body(403, {"code": "FORBIDDEN", "message": "not you"})]
+    house.start()
+    with pytest.raises(AccessError, match="not you"):
+        await house.end()
+    assert (house.governor.thread.life, house.server.is_closed) == (["started", "stopped"], False)
+
+
+@on_jumping_time
+async def test_with_burst_it_ends_when_nothing_is_left_to_do() -> None:
+    house = GovernorHouse(wait_sec=5.0)
+    house.server.jobs = [[job("a")]]
+    house.start(burst=True)
+    await pass_time(1.0)
+    assert house.running is not None and not house.running.done()
+    assert {pull["wait_sec"] for pull in house.server.pulls} == {0.0}
+    assert 5 < len(house.server.pulls) < 400, "it looks again while a handler is at work"
+    house.gate.set()
+    stats = await house.end()
+    assert (stats.claimed, stats.succeeded) == (1, 1)
+    assert stats is house.governor.stats
+    assert loop_time() < 1.3
+
+
+# --- the end ---
+
+
+@on_jumping_time
+async def test_a_stop_takes_no_more_and_lets_handlers_finish() -> None:
+    house = GovernorHouse(wait_sec=10.0)
+    house.server.jobs = [[job("a")]]
+    house.start()
+    await pass_time(1.0)
+    assert not house.governor.is_stopping
+    house.governor.stop()
+    assert house.governor.is_stopping
+    await pass_time(4.0)
+    house.gate.set()
+    await house.end()
+    assert house.counts == {"claimed": 1, "succeeded": 1}
+    # The pull under way is let end first: it may bring jobs.
+    assert (house.server.pulled_at, loop_time()) == ([0.0, 0.0], 10.0)
+    assert house.governor.thread.life == ["started", "stopped"]
+    assert house.server.is_closed is False, "who made the client closes it"
+
+
+@on_jumping_time
+async def test_a_job_that_the_last_pull_brought_is_worked_on() -> None:
+    house = GovernorHouse()
+
+    async def pull(worker_id: str, **how: Any) -> list[Any]:
+        await asyncio.sleep(5.0)
+        return [job("late")]
+
+    house.server.pull = pull  # type: ignore[method-assign]
+    house.gate.set()
+    house.start()
+    await pass_time(1.0)
+    house.governor.stop()
+    await house.end()
+    assert house.counts == {"claimed": 1, "succeeded": 1}
+
+
+@pytest.mark.parametrize(
+    ("grace_sec", "second", "ends_at"),
+    [(4.0, None, 5.0), (30.0, 4.0, 5.0), (30.0, 0.0, 3.2), (2.0, 6.0, 7.0)],
+)
+@on_jumping_time
+async def test_a_handler_that_does_not_end_within_the_grace_is_interrupted(
+    grace_sec: float, second: float | None, ends_at: float
+) -> None:
+    house = GovernorHouse(grace_sec=grace_sec, concurrency=1)
+    house.server.jobs = [[job("a")]]
+    house.start()
+    await pass_time(1.0)
+    house.governor.stop()
+    await pass_time(1.9)
+    if second is not None:
+        house.governor.stop(second)
+    await house.end()
+    stopped = "the worker stopped before the job ended"
+    assert house.server.failed == [
+        [FailItem(job_id="a", error=stopped, retry_delay_sec=0.0, lease_token="ka", worker_id="w")]
+    ]
+    assert house.seen[0].cancelled.reason == "the worker stops"
+    assert house.counts == {"claimed": 1, "failed": 1}
+    assert ends_at - 0.21 <= loop_time() <= ends_at
+
+
+@on_jumping_time
+async def test_the_second_signal_cuts_the_grace() -> None:
+    house = GovernorHouse(concurrency=1)
+    house.server.jobs = [[job("a")]]
+    house.start()
+    await pass_time(1.0)
+    house.governor._stop_by_signal()
+    await pass_time(0.5)
+    assert house.running is not None and not house.running.done()
+    house.governor._stop_by_signal()
+    await house.end()
+    assert loop_time() < 1.71
+
+
+@on_jumping_time
+async def test_results_that_nobody_answers_for_are_counted_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    house = GovernorHouse(concurrency=1, grace_sec=3.0)
+    house.server.jobs = [[job("a")]]
+    house.server.ack_answers = [NOT_REACHED] * 50
+    house.gate.set()
+    house.start()
+    await pass_time(1.0)
+    house.governor.stop()
+    await house.end()
+    assert house.counts == {"claimed": 1, "unsettled": 1}
+    # What is left of the grace, and five seconds more.
+    assert loop_time() == pytest.approx(9.0)
+    assert "stopped with 1 results the server has not answered for" in caplog.messages
+
+
+@on_jumping_time
+async def test_a_governor_runs_once_and_needs_a_handler() -> None:
+    async with at_work() as house:
+        await pass_time()
+        with pytest.raises(RuntimeError, match="a worker runs once"):
+            await house.governor.run()
+    with pytest.raises(ValueError, match=r"has no handler: register one with @governor\.action"):
+        await Governor("http://h").run()
+
+
+# --- how it is made ---
+
+
+def test_what_a_governor_cannot_do_is_refused_when_it_is_made() -> None:
+    allowed = "allowed: memory, experience, cognition"
+    with pytest.raises(ValueError, match=f"object_types: 'thing' is not one; {allowed}"):
+        Governor("http://h", object_types=["memory", "thing"])
+    with pytest.raises(ValueError, match="concurrency is 1 or more"):
+        Governor("http://h", concurrency=0)
+    governor = Governor("http://h", object_types=("memory",))
+    assert governor.object_types == ["memory"]
+    with pytest.raises(ValueError, match="the action: 'paint' is not one; allowed: verify, "):
+        governor.add_action("paint", lambda ctx: None)
+
+    @governor.action("verify", deadline_sec=2.5)
+    async def verify(ctx: Any) -> None:
+        """Nothing to do."""
+
+    assert verify is not None
+    assert governor.handlers["verify"].deadline_sec == 2.5
+    with pytest.raises(ValueError, match="'verify' has a handler already"):
+        governor.add_action("verify", lambda ctx: None)
+    governor.add_action("archive", lambda ctx: None)
+    assert governor._describe() == "concurrency 10, archive, verify of memory"
+
+
+@pytest.mark.parametrize(
+    ("wait_sec", "lease_sec", "chosen"),
+    [
+        (None, 15, 5.0),
+        (None, 6, 2.0),
+        (None, 86_400, 5.0),
+        (None, 1, 1 / 3),
+        (0, 30, 0),
+        (10, 30, 10),
+        (7.5, 30, 7.5),
+    ],
+)
+def test_a_third_of_the_lease_at_most_is_waiting(
+    wait_sec: float | None, lease_sec: int, chosen: float
+) -> None:
+    assert choose_wait(wait_sec, lease_sec) == chosen
+
+
+@pytest.mark.parametrize(
+    ("wait_sec", "lease_sec", "words"),
+    [
+        (None, 0, "ttl_sec lies between 1 and 86400"),
+        (None, 86_401, "ttl_sec lies between 1 and 86400"),
+        (-0.1, 30, "wait_sec lies between 0 and a third of ttl_sec, 10"),
+        (10.1, 30, "wait_sec lies between 0 and a third of ttl_sec, 10"),
+    ],
+)
+def test_a_wait_that_would_cost_the_lease_is_refused(
+    wait_sec: float | None, lease_sec: int, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        choose_wait(wait_sec, lease_sec)
+
+
+async def test_a_worker_that_is_given_an_address_makes_a_patient_client_of_its_own() -> None:
+    workers: list[PullWorker[Any]] = [
+        Governor("http://h", api_key="k"),
+        Worker("http://h", "shop", api_key="k"),
+    ]
+    for worker in workers:
+        client = worker.client
+        assert (client.deadline_sec, client._transport.backoff.most_sec) == (10.0, 2.0)
+        assert worker._backoff.most_sec == 2.0
+        assert worker._owns_client
+        assert worker.worker_id.split("-")[-2] == str(os.getpid())
+        assert len(worker.worker_id.split("-")[-1]) == 8
+    assert workers[0].worker_id != workers[1].worker_id
+    assert [worker.name for worker in workers] == ["governor", "shop"]
+
+
+async def test_the_thread_that_renews_knows_what_is_held() -> None:
+    governor = Governor("http://h", "w", lease_sec=9)
+    thread = governor._start_renewals(None)  # type: ignore[arg-type]
+    assert isinstance(thread, GovernanceRenewals)
+    assert (thread._held is governor.jobs.held, thread._ttl_us) == (True, 9 * SECOND)
+    assert thread._on_lost == governor.jobs.on_lost_in_thread
+    assert thread._thread.name == "ksana-renewals-w"
+
+
+def test_a_governor_run_as_a_program_ends_with_a_signal() -> None:
+    client: Any = GovernanceClient("http://h")
+    governor = QuietGovernor(client, "w")
+    governor.add_action("verify", lambda ctx: None)
+
+    async def pull(*_: Any, **__: Any) -> list[Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await governor.wait_for_stop()
+        return []
+
+    client.pull = pull
+    governor.serve()
+    assert governor.thread.life == ["started", "stopped"]
