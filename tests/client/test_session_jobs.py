@@ -1,6 +1,7 @@
 """A job that a session asked for, frame by frame, and the socket's small rules."""
 
 import asyncio
+import gc
 from typing import Any
 
 import msgspec
@@ -98,6 +99,17 @@ async def test_a_job_that_was_never_made_raises_for_who_waits() -> None:
     for one in (waiting, job.result()):
         with pytest.raises(TransportError):
             await one
+
+
+async def test_a_failure_that_nobody_awaits_is_no_error_of_the_program() -> None:
+    said: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    job = ask()
+    job.fail(ClientError("nobody asks"))
+    await asyncio.sleep(0)
+    del job
+    gc.collect()
+    assert said == []
 
 
 async def test_the_oldest_partials_go_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,6 +247,20 @@ async def test_a_request_may_be_as_large_as_a_frame() -> None:
             house.session.request("m", "x" * (spare + 1))
 
 
+@on_jumping_time
+async def test_parts_come_in_their_order_until_the_end() -> None:
+    async with opened() as house:
+        job = house.session.request("m", request_id="a")
+        for n in (1, 2):
+            data = msgspec.Raw(b"%d" % n)
+            house.wire.say(
+                frames.SessionPartial(job_id="j", attempt_id=1, data=data, request_id="a")
+            )
+        house.tell_result("a", "whole")
+        assert [part async for part in job] == [1, 2]
+        assert await job == "whole"
+
+
 def test_sessions_have_a_path_of_their_own() -> None:
     assert NodeSession("http://h")._address.url == "ws://h/ws/session"
 

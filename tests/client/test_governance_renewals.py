@@ -1,0 +1,96 @@
+"""When the leases of governance jobs are renewed, and what a handler of one is given."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ksana.base.clock import VirtualClock
+from ksana.base.instant import SECOND
+from ksana.client.errors import TransportError, from_body
+from ksana.client.governance_context import GovernanceContext, RetryAfter
+from ksana.client.governance_runner import (
+    GovernanceHandler,
+    GovernanceRenewals,
+    HeldGovernanceJob,
+)
+from ksana.client.governance_shapes import RenewItem
+from tests.client.governor_house import FakeGovernance, job
+
+pytestmark = pytest.mark.spec("G5")
+
+TTL = 60 * SECOND
+LEASE_LOST = from_body(409, {"code": "LEASE_LOST", "message": "gone"})
+
+
+class Renewing:
+    def __init__(self, clock: VirtualClock) -> None:
+        self.server: Any = FakeGovernance()
+        self.lost: list[tuple[str, str]] = []
+        self.thread = GovernanceRenewals(
+            self.server,
+            "w",
+            {},
+            TTL,
+            clock,
+            lambda held, why: self.lost.append((held.key, why)),
+        )
+
+
+async def test_leases_are_renewed_from_when_the_request_left(clock: VirtualClock) -> None:
+    await clock.advance(100 * SECOND)
+    here = Renewing(clock)
+    kept, lost, gone, busy = (HeldGovernanceJob(job(name), 0, TTL) for name in "abcd")
+    refusals = [
+        None,
+        LEASE_LOST,
+        from_body(404, {"code": "NOT_FOUND"}),
+        from_body(503, {"code": "STORE_DOWN"}),
+    ]
+    here.server.renew_answers = [refusals]
+    await here.thread.renew(here.server, [kept, lost, gone, busy])
+    items = [RenewItem(job_id=name, lease_token=f"k{name}") for name in "abcd"]
+    assert here.server.renewed == [(items, 60.0)]
+    assert (kept.beaten_at, kept.fence_at) == (100 * SECOND, 160 * SECOND)
+    assert [held.fence_at for held in (lost, gone, busy)] == [100 * SECOND, 100 * SECOND, TTL]
+    assert here.lost == [("b", str(LEASE_LOST)), ("c", str(refusals[2]))]
+    assert busy.beat_at == 102 * SECOND
+
+
+async def test_a_renewal_that_failed_is_made_again_soon(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    await clock.advance(10 * SECOND)
+    here = Renewing(clock)
+    here.server.renew_answers = [TransportError("cut", is_outcome_unknown=True)]
+    held = [HeldGovernanceJob(job(name), 0, TTL) for name in "ab"]
+    await here.thread.renew(here.server, held)
+    assert [(one.beat_at, one.fence_at) for one in held] == [(12 * SECOND, TTL)] * 2
+    assert here.lost == []
+    assert caplog.messages == ["renewal of 2 leases failed: cut"]
+    assert here.thread.most == 500
+
+
+@pytest.mark.parametrize(
+    ("attempt", "of", "is_last"), [(0, 3, False), (1, 3, False), (2, 3, True), (0, 1, True)]
+)
+async def test_a_handler_knows_whether_a_failure_would_be_the_last(
+    attempt: int, of: int, is_last: bool
+) -> None:
+    client: Any = SimpleNamespace()
+    ctx = GovernanceContext(job(attempt=attempt, max_attempts=of), "w", None, client)  # type: ignore[arg-type]
+    assert (ctx.attempt, ctx.is_last_attempt, ctx.gates) == (attempt + 1, is_last, {})
+
+
+@pytest.mark.parametrize("delay_sec", [-0.1, 31_536_001])
+def test_a_delay_lies_between_now_and_a_year(delay_sec: float) -> None:
+    with pytest.raises(ValueError, match="a delay lies between 0 and a year"):
+        RetryAfter(delay_sec)
+    assert RetryAfter(31_536_000, "x").delay_sec == 31_536_000
+
+
+def test_a_handler_is_checked_when_it_is_registered() -> None:
+    with pytest.raises(TypeError, match="the handler of 'verify' takes"):
+        GovernanceHandler("verify", lambda: None, None)
+    with pytest.raises(ValueError, match="'verify': deadline_sec is for async handlers only"):
+        GovernanceHandler("verify", lambda ctx: None, 1.0)
