@@ -37,7 +37,9 @@ class Renewing:
         )
 
 
-async def test_leases_are_renewed_from_when_the_request_left(clock: VirtualClock) -> None:
+async def test_leases_are_renewed_from_when_the_request_left(
+    clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     await clock.advance(100 * SECOND)
     here = Renewing(clock)
     kept, lost, gone, busy = (HeldGovernanceJob(job(name), 0, TTL) for name in "abcd")
@@ -55,6 +57,7 @@ async def test_leases_are_renewed_from_when_the_request_left(clock: VirtualClock
     assert [held.fence_at for held in (lost, gone, busy)] == [100 * SECOND, 100 * SECOND, TTL]
     assert here.lost == [("b", str(LEASE_LOST)), ("c", str(refusals[2]))]
     assert busy.beat_at == 102 * SECOND
+    assert caplog.messages == [f"renewal of job d failed: {refusals[3]}"]
 
 
 async def test_a_renewal_that_failed_is_made_again_soon(

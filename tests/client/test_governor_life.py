@@ -2,10 +2,7 @@
 failure, and how it stops."""
 
 import asyncio
-import itertools
 import logging
-import os
-import signal
 from typing import Any
 
 import pytest
@@ -13,13 +10,11 @@ import pytest
 from ksana.base.instant import SECOND
 from ksana.client import Governor
 from ksana.client.errors import AccessError, TransportError, from_body
-from ksana.client.governance_client import MAX_PULL, GovernanceClient
-from ksana.client.governance_runner import GovernanceRenewals
+from ksana.client.governance_client import MAX_PULL
 from ksana.client.governance_shapes import AckItem, FailItem
-from ksana.client.pull_worker import PullWorker, choose_wait
-from ksana.client.worker import Worker
-from tests.client.governor_house import GovernorHouse, QuietGovernor, at_work, job
-from tests.ground.jumping import loop_time, on_jumping_time, pass_time, until
+from tests.client.fake_socket import EvenBackoff
+from tests.client.governor_house import GovernorHouse, at_work, job
+from tests.ground.jumping import loop_time, on_jumping_time, pass_time
 
 pytestmark = pytest.mark.spec("G5")
 
@@ -69,9 +64,17 @@ async def test_a_full_governor_pulls_when_a_handler_has_ended() -> None:
         house.server.jobs = [[job("a"), job("b")]]
         await pass_time(30.0)
         assert house.server.pulled_at == [0.0]
+        house.server.jobs = [[job("c"), job("d")]]
         house.gate.set()
         await pass_time()
-        assert (house.server.pulled_at, house.server.pulls[1]["limit"]) == ([0.0, 30.0], 2)
+        assert (house.server.pulled_at[:2], house.server.pulls[1]["limit"]) == ([0.0, 30.0], 2)
+        house.gate.clear()
+        house.server.jobs = [[job("e"), job("f")]]
+        await pass_time(30.0)
+        pulled = len(house.server.pulled_at)
+        assert house.governor.running == 2
+        await pass_time(20.0)
+        assert len(house.server.pulled_at) == pulled
 
 
 @on_jumping_time
@@ -99,36 +102,38 @@ async def test_a_lease_counts_from_when_the_pull_left() -> None:
 
 
 @on_jumping_time
-async def test_a_server_that_does_not_wait_is_asked_with_growing_pauses() -> None:
+async def test_a_server_that_does_not_wait_is_asked_with_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ksana.client.governor.EARLY_EMPTY", EvenBackoff())
     async with at_work(wait_sec=2.0) as house:
-        house.server.jobs = [[]] * 40
+        house.server.jobs = [[], [], []]
+        await pass_time(6.5)
+        assert house.server.pulled_at == [0.0, 1.0, 3.0, 6.0]
         await pass_time(1.0)
-        early = house.server.pulled_at
-        pauses = [b - a for a, b in itertools.pairwise(early)]
-        assert 0.005 <= pauses[0] <= 0.02
-        assert 0.01 <= pauses[1] <= 0.04
-        assert all(0.0625 <= pause <= 0.25 for pause in pauses[5:])
-        house.server.jobs = []  # now it waits
-        await pass_time(3.0)
-        house.server.jobs = [[]] * 2
-        count = len(house.server.pulled_at)
-        await until(lambda: len(house.server.pulled_at) >= count + 2)
-        again = house.server.pulled_at[count - 1 :]
-        assert again[2] - again[1] <= 0.02, "they begin anew"
+        house.server.jobs = [[], []]  # it has waited once
+        await pass_time(2.0)
+        assert house.server.pulled_at[4:] == [8.0, 9.0]
 
 
+@pytest.mark.parametrize(
+    ("after_sec", "pulled_at"), [(2.0, [0.0, 2.0, 4.0, 6.0]), (1.9, [0.0, 2.9, 6.8])]
+)
 @on_jumping_time
-async def test_an_answer_that_came_after_half_the_wait_is_not_early() -> None:
+async def test_an_empty_answer_is_early_before_half_of_the_wait_is_over(
+    monkeypatch: pytest.MonkeyPatch, after_sec: float, pulled_at: list[float]
+) -> None:
+    monkeypatch.setattr("ksana.client.governor.EARLY_EMPTY", EvenBackoff())
     async with at_work(wait_sec=4.0) as house:
 
         async def pull(worker_id: str, **how: Any) -> list[Any]:
             house.server.pulled_at.append(loop_time())
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(after_sec)
             return []
 
         house.server.pull = pull  # type: ignore[method-assign]
         await pass_time(7.0)
-        assert house.server.pulled_at == [0.0, 2.0, 4.0, 6.0]
+        assert house.server.pulled_at == pulled_at
 
 
 # --- failures ---
@@ -168,19 +173,20 @@ async def test_a_governor_that_is_refused_ends_with_the_refusal() -> None:
 
 
 @on_jumping_time
-async def test_with_burst_it_ends_when_nothing_is_left_to_do() -> None:
+async def test_with_burst_it_ends_when_nothing_is_left_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ksana.client.governor.EARLY_EMPTY", EvenBackoff())
     house = GovernorHouse(wait_sec=5.0)
     house.server.jobs = [[job("a")]]
     house.start(burst=True)
-    await pass_time(1.0)
-    assert house.running is not None and not house.running.done()
+    await pass_time(2.5)
+    assert house.server.pulled_at == [0.0, 0.0, 1.0, 2.0], "it looks again while a handler works"
     assert {pull["wait_sec"] for pull in house.server.pulls} == {0.0}
-    assert 5 < len(house.server.pulls) < 400, "it looks again while a handler is at work"
     house.gate.set()
     stats = await house.end()
-    assert (stats.claimed, stats.succeeded) == (1, 1)
+    assert (stats.claimed, stats.succeeded, loop_time()) == (1, 1, 3.0)
     assert stats is house.governor.stats
-    assert loop_time() < 1.3
 
 
 # --- the end ---
@@ -288,103 +294,3 @@ async def test_a_governor_runs_once_and_needs_a_handler() -> None:
             await house.governor.run()
     with pytest.raises(ValueError, match=r"has no handler: register one with @governor\.action"):
         await Governor("http://h").run()
-
-
-# --- how it is made ---
-
-
-def test_what_a_governor_cannot_do_is_refused_when_it_is_made() -> None:
-    allowed = "allowed: memory, experience, cognition"
-    with pytest.raises(ValueError, match=f"object_types: 'thing' is not one; {allowed}"):
-        Governor("http://h", object_types=["memory", "thing"])
-    with pytest.raises(ValueError, match="concurrency is 1 or more"):
-        Governor("http://h", concurrency=0)
-    governor = Governor("http://h", object_types=("memory",))
-    assert governor.object_types == ["memory"]
-    with pytest.raises(ValueError, match="the action: 'paint' is not one; allowed: verify, "):
-        governor.add_action("paint", lambda ctx: None)
-
-    @governor.action("verify", deadline_sec=2.5)
-    async def verify(ctx: Any) -> None:
-        """Nothing to do."""
-
-    assert verify is not None
-    assert governor.handlers["verify"].deadline_sec == 2.5
-    with pytest.raises(ValueError, match="'verify' has a handler already"):
-        governor.add_action("verify", lambda ctx: None)
-    governor.add_action("archive", lambda ctx: None)
-    assert governor._describe() == "concurrency 10, archive, verify of memory"
-
-
-@pytest.mark.parametrize(
-    ("wait_sec", "lease_sec", "chosen"),
-    [
-        (None, 15, 5.0),
-        (None, 6, 2.0),
-        (None, 86_400, 5.0),
-        (None, 1, 1 / 3),
-        (0, 30, 0),
-        (10, 30, 10),
-        (7.5, 30, 7.5),
-    ],
-)
-def test_a_third_of_the_lease_at_most_is_waiting(
-    wait_sec: float | None, lease_sec: int, chosen: float
-) -> None:
-    assert choose_wait(wait_sec, lease_sec) == chosen
-
-
-@pytest.mark.parametrize(
-    ("wait_sec", "lease_sec", "words"),
-    [
-        (None, 0, "ttl_sec lies between 1 and 86400"),
-        (None, 86_401, "ttl_sec lies between 1 and 86400"),
-        (-0.1, 30, "wait_sec lies between 0 and a third of ttl_sec, 10"),
-        (10.1, 30, "wait_sec lies between 0 and a third of ttl_sec, 10"),
-    ],
-)
-def test_a_wait_that_would_cost_the_lease_is_refused(
-    wait_sec: float | None, lease_sec: int, words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        choose_wait(wait_sec, lease_sec)
-
-
-async def test_a_worker_that_is_given_an_address_makes_a_patient_client_of_its_own() -> None:
-    workers: list[PullWorker[Any]] = [
-        Governor("http://h", api_key="k"),
-        Worker("http://h", "shop", api_key="k"),
-    ]
-    for worker in workers:
-        client = worker.client
-        assert (client.deadline_sec, client._transport.backoff.most_sec) == (10.0, 2.0)
-        assert worker._backoff.most_sec == 2.0
-        assert worker._owns_client
-        assert worker.worker_id.split("-")[-2] == str(os.getpid())
-        assert len(worker.worker_id.split("-")[-1]) == 8
-    assert workers[0].worker_id != workers[1].worker_id
-    assert [worker.name for worker in workers] == ["governor", "shop"]
-
-
-async def test_the_thread_that_renews_knows_what_is_held() -> None:
-    governor = Governor("http://h", "w", lease_sec=9)
-    thread = governor._start_renewals(None)  # type: ignore[arg-type]
-    assert isinstance(thread, GovernanceRenewals)
-    assert (thread._held is governor.jobs.held, thread._ttl_us) == (True, 9 * SECOND)
-    assert thread._on_lost == governor.jobs.on_lost_in_thread
-    assert thread._thread.name == "ksana-renewals-w"
-
-
-def test_a_governor_run_as_a_program_ends_with_a_signal() -> None:
-    client: Any = GovernanceClient("http://h")
-    governor = QuietGovernor(client, "w")
-    governor.add_action("verify", lambda ctx: None)
-
-    async def pull(*_: Any, **__: Any) -> list[Any]:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await governor.wait_for_stop()
-        return []
-
-    client.pull = pull
-    governor.serve()
-    assert governor.thread.life == ["started", "stopped"]

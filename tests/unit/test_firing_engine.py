@@ -11,20 +11,16 @@ from ksana.domain.schedule import Once
 from ksana.domain.tasks.clock_steps import NO_WINDOWS
 from ksana.domain.tasks.records import ClaimedRun, Task
 from ksana.engine.core.pump import AGAIN
-from ksana.engine.tasks.firing import (
-    FIRST_BATCH,
-    KEPT_OUT,
-    LARGEST_CACHED,
-    LEFT_FOR,
-    Fired,
-    FiringEngine,
-    TaskCache,
-)
+from ksana.engine.tasks.firing import FIRST_BATCH, LEFT_FOR, Fired, FiringEngine
 from ksana.engine.tasks.host_limits import SlotBudget
+from ksana.engine.tasks.task_cache import KEPT_OUT, LARGEST_CACHED, TaskCache
 from ksana.engine.tasks.task_secrets import CLEAR
 from ksana.ports.store import WHOLE, Share
 from tests.unit.delivery_ground import ScriptedStore, a_called_task, a_claim, is_signalled, step
 from tests.unit.task_ground import NOW, a_task
+
+HALF = "x" * (LARGEST_CACHED // 2)
+"""Two of these are more than is remembered of a task."""
 
 # What is remembered of tasks
 
@@ -59,11 +55,11 @@ def test_a_task_that_was_changed_takes_the_place_of_what_it_was() -> None:
 @pytest.mark.parametrize(
     ("members", "is_remembered"),
     [
-        ({"body": "x" * LARGEST_CACHED}, True),
-        ({"body": "x" * (LARGEST_CACHED + 1)}, False),
-        ({"headers": {"A": "x" * LARGEST_CACHED}}, True),
-        ({"headers": {"A": "x" * LARGEST_CACHED, "B": "x"}}, False),
-        ({"headers": {"A": "x" * LARGEST_CACHED}, "body": "x"}, False),
+        ({"body": HALF}, True),
+        ({"body": HALF + HALF}, False),
+        ({"headers": {"A": HALF}}, True),
+        ({"headers": {"A": HALF, "B": HALF}}, False),
+        ({"headers": {"A": HALF}, "body": HALF}, False),
         ({"headers": {}, "body": None}, True),
     ],
 )
