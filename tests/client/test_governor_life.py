@@ -1,5 +1,5 @@
-"""The life of a governor on a loop whose time jumps: what it pulls and when, what it does after a
-failure, and how it stops."""
+"""The life of a governor on a loop whose time jumps: what it pulls and when, and what it does
+after a failure."""
 
 import asyncio
 import logging
@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from ksana.base.instant import SECOND
-from ksana.client import Governor
 from ksana.client.errors import AccessError, TransportError, from_body
 from ksana.client.governance_client import MAX_PULL
-from ksana.client.governance_shapes import AckItem, FailItem
+from ksana.client.governance_shapes import AckItem
 from tests.client.fake_socket import EvenBackoff
 from tests.client.governor_house import GovernorHouse, at_work, job
 from tests.ground.jumping import loop_time, on_jumping_time, pass_time
@@ -186,111 +185,5 @@ async def test_with_burst_it_ends_when_nothing_is_left_to_do(
     house.gate.set()
     stats = await house.end()
     assert (stats.claimed, stats.succeeded, loop_time()) == (1, 1, 3.0)
-    assert stats is house.governor.stats
-
-
-# --- the end ---
-
-
-@on_jumping_time
-async def test_a_stop_takes_no_more_and_lets_handlers_finish() -> None:
-    house = GovernorHouse(wait_sec=10.0)
-    house.server.jobs = [[job("a")]]
-    house.start()
-    await pass_time(1.0)
-    assert not house.governor.is_stopping
-    house.governor.stop()
     assert house.governor.is_stopping
-    await pass_time(4.0)
-    house.gate.set()
-    await house.end()
-    assert house.counts == {"claimed": 1, "succeeded": 1}
-    # The pull under way is let end first: it may bring jobs.
-    assert (house.server.pulled_at, loop_time()) == ([0.0, 0.0], 10.0)
-    assert house.governor.thread.life == ["started", "stopped"]
-    assert house.server.is_closed is False, "who made the client closes it"
-
-
-@on_jumping_time
-async def test_a_job_that_the_last_pull_brought_is_worked_on() -> None:
-    house = GovernorHouse()
-
-    async def pull(worker_id: str, **how: Any) -> list[Any]:
-        await asyncio.sleep(5.0)
-        return [job("late")]
-
-    house.server.pull = pull  # type: ignore[method-assign]
-    house.gate.set()
-    house.start()
-    await pass_time(1.0)
-    house.governor.stop()
-    await house.end()
-    assert house.counts == {"claimed": 1, "succeeded": 1}
-
-
-@pytest.mark.parametrize(
-    ("grace_sec", "second", "ends_at"),
-    [(4.0, None, 5.0), (30.0, 4.0, 5.0), (30.0, 0.0, 3.2), (2.0, 6.0, 7.0)],
-)
-@on_jumping_time
-async def test_a_handler_that_does_not_end_within_the_grace_is_interrupted(
-    grace_sec: float, second: float | None, ends_at: float
-) -> None:
-    house = GovernorHouse(grace_sec=grace_sec, concurrency=1)
-    house.server.jobs = [[job("a")]]
-    house.start()
-    await pass_time(1.0)
-    house.governor.stop()
-    await pass_time(1.9)
-    if second is not None:
-        house.governor.stop(second)
-    await house.end()
-    stopped = "the worker stopped before the job ended"
-    assert house.server.failed == [
-        [FailItem(job_id="a", error=stopped, retry_delay_sec=0.0, lease_token="ka", worker_id="w")]
-    ]
-    assert house.seen[0].cancelled.reason == "the worker stops"
-    assert house.counts == {"claimed": 1, "failed": 1}
-    assert ends_at - 0.21 <= loop_time() <= ends_at
-
-
-@on_jumping_time
-async def test_the_second_signal_cuts_the_grace() -> None:
-    house = GovernorHouse(concurrency=1)
-    house.server.jobs = [[job("a")]]
-    house.start()
-    await pass_time(1.0)
-    house.governor._stop_by_signal()
-    await pass_time(0.5)
-    assert house.running is not None and not house.running.done()
-    house.governor._stop_by_signal()
-    await house.end()
-    assert loop_time() < 1.71
-
-
-@on_jumping_time
-async def test_results_that_nobody_answers_for_are_counted_at_the_end(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    house = GovernorHouse(concurrency=1, grace_sec=3.0)
-    house.server.jobs = [[job("a")]]
-    house.server.ack_answers = [NOT_REACHED] * 50
-    house.gate.set()
-    house.start()
-    await pass_time(1.0)
-    house.governor.stop()
-    await house.end()
-    assert house.counts == {"claimed": 1, "unsettled": 1}
-    # What is left of the grace, and five seconds more.
-    assert loop_time() == pytest.approx(9.0)
-    assert "stopped with 1 results the server has not answered for" in caplog.messages
-
-
-@on_jumping_time
-async def test_a_governor_runs_once_and_needs_a_handler() -> None:
-    async with at_work() as house:
-        await pass_time()
-        with pytest.raises(RuntimeError, match="a worker runs once"):
-            await house.governor.run()
-    with pytest.raises(ValueError, match=r"has no handler: register one with @governor\.action"):
-        await Governor("http://h").run()
+    assert stats is house.governor.stats

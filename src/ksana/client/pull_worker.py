@@ -158,6 +158,7 @@ class PullWorker(ABC, Generic[C]):
         started_at = self._loop.time()
         await self._wait_within(lambda: [taking], started_at)
         taking.cancel()
+        await asyncio.wait((taking,))  # `run` asks how it ended
         self.jobs.give_back()
         await self._wait_within(lambda: self.jobs.tasks, started_at)
         await self.jobs.interrupt_all(FLUSH_SEC / 2)
