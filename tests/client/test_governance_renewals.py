@@ -1,5 +1,6 @@
 """When the leases of governance jobs are renewed, and what a handler of one is given."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
+from ksana.client.context import CancelSignal
 from ksana.client.errors import TransportError, from_body
 from ksana.client.governance_context import GovernanceContext, RetryAfter
 from ksana.client.governance_runner import (
@@ -81,7 +83,7 @@ async def test_a_handler_knows_whether_a_failure_would_be_the_last(
     attempt: int, of: int, is_last: bool
 ) -> None:
     client: Any = SimpleNamespace()
-    ctx = GovernanceContext(job(attempt=attempt, max_attempts=of), "w", None, client)  # type: ignore[arg-type]
+    ctx = GovernanceContext(job(attempt=attempt, max_attempts=of), "w", CancelSignal(), client)
     assert (ctx.attempt, ctx.is_last_attempt, ctx.gates) == (attempt + 1, is_last, {})
 
 
@@ -89,7 +91,18 @@ async def test_a_handler_knows_whether_a_failure_would_be_the_last(
 def test_a_delay_lies_between_now_and_a_year(delay_sec: float) -> None:
     with pytest.raises(ValueError, match="a delay lies between 0 and a year"):
         RetryAfter(delay_sec)
-    assert RetryAfter(31_536_000, "x").delay_sec == 31_536_000
+    for allowed in (0, 0.5, 31_536_000):
+        assert RetryAfter(allowed, "x").delay_sec == allowed
+
+
+async def test_a_handler_asks_for_its_object_on_the_loop_or_in_a_thread() -> None:
+    async def find_object(object_type: str, object_id: str) -> Any:
+        return (object_type, object_id)
+
+    client: Any = SimpleNamespace(find_object=find_object)
+    ctx = GovernanceContext(job(), "w", CancelSignal(), client)
+    assert await ctx.find_object() == ("memory", "oj")
+    assert await asyncio.to_thread(ctx.find_object_in_thread) == ("memory", "oj")
 
 
 def test_a_handler_is_checked_when_it_is_registered() -> None:

@@ -261,6 +261,14 @@ async def test_an_ack_that_is_refused_is_a_lost_job(
     assert house.runner.held == {}
 
 
+async def test_an_answer_makes_room_for_more(house: House) -> None:
+    held = house.begin()
+    await asyncio.gather(*house.runner.tasks)
+    house.runner.has_room.clear()  # too many results wait
+    house.runner.settle(held, ack(), None)
+    assert house.runner.has_room.is_set()
+
+
 @pytest.mark.parametrize("refusal", [ILLEGAL, INVALID])
 async def test_an_ack_that_the_server_cannot_take_becomes_a_failure(
     house: House, refusal: ApiError

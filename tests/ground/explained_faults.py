@@ -365,4 +365,8 @@ EXPLAINED: dict[str, str] = {
     "ksana.client.governance_runner.GovernanceResults.send: True -> False": "the client has counted the answers",
     "ksana.client.governance_runner.GovernanceResults._send_failures: True -> False": "the client has counted the answers",
     "ksana.client.governance_runner.GovernanceRenewals.renew: True -> False": "the client has counted the answers",
+    "ksana.client.pull_worker.PullWorker.stop: self.jobs.has_room.set() -> pass": "a handler that ends wakes the pull too, and both have one grace",
+    "ksana.client.pull_worker.PullWorker._watch: stopping.cancel() -> pass": "what it waits for is set right after",
+    "ksana.client.pull_worker.PullWorker._shut_down: True -> False": "a slot is a thread: nothing waits in the pool",
+    "ksana.client.pull_worker.PullWorker._wait_within: left <= 0 -> left < 0": "a wait of no time more",
 }
