@@ -27,6 +27,8 @@ class FakeTransport:
         answer = self.answers.pop(0)
         if isinstance(answer, ClientError):
             raise answer
+        if isinstance(answer, HttpReply):
+            return answer, self.unknown
         status, text = (200, json.dumps(answer).encode()) if answer is not None else (204, b"")
         return HttpReply(status, text, None, 0.0), self.unknown
 

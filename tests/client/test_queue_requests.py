@@ -7,6 +7,7 @@ import pytest
 
 from ksana.client import QueueClient, shapes
 from ksana.client.api_client import MAX_BATCH, WAIT_MARGIN_SEC
+from ksana.client.connection import HttpReply
 from ksana.client.errors import (
     ApiConflictError,
     ApiError,
@@ -180,6 +181,14 @@ async def test_a_claim_outlasts_its_long_poll_a_little(
     await client.claim("a", "w", wait_sec=wait)
     assert wire.how[-1]["deadline_sec"] == given
     assert wire.how[-1]["tries"] is None
+
+
+@pytest.mark.parametrize("status", [200, 204])
+async def test_a_claim_that_is_answered_without_a_body_found_no_jobs(
+    client: QueueClient, wire: FakeTransport, status: int
+) -> None:
+    wire.answers = [HttpReply(status, b"", None, 0.0)]
+    assert await client.claim("a", "w") == []
 
 
 @pytest.mark.parametrize(

@@ -369,4 +369,10 @@ EXPLAINED: dict[str, str] = {
     "ksana.client.pull_worker.PullWorker._watch: stopping.cancel() -> pass": "what it waits for is set right after",
     "ksana.client.pull_worker.PullWorker._shut_down: True -> False": "a slot is a thread: nothing waits in the pool",
     "ksana.client.pull_worker.PullWorker._wait_within: left <= 0 -> left < 0": "a wait of no time more",
+    "ksana.client.node_socket.FrameSocket.__init__: self._is_written.set() -> pass": "the writer sets it in its first turn",
+    "ksana.client.node_socket.FrameSocket.close: True -> False": "the end of the writer sets it too",
+    "ksana.client.node_socket.FrameSocket.close: self._is_written.set() -> pass": "the end of the writer sets it too",
+    "ksana.client.node_socket.FrameSocket.close: await asyncio.gather(self._writer, return_exceptions=True) -> pass": "what was cancelled ends a turn later by itself",
+    "ksana.client.api_client.ApiClient._take: 204 -> 205": "an answer without a body is none either way",
+    "ksana.client.api_client.ApiClient._take: 204 -> 203": "an answer without a body is none either way",
 }
