@@ -362,7 +362,12 @@ async def test_parts_that_cannot_be_sent_are_counted_and_those_of_a_lost_attempt
 
 
 def test_a_failure_of_a_node_job_says_its_code_and_its_message() -> None:
-    bare, full = NodeJobError("OOM"), NodeJobError("OOM", "no room", "j")
+    bare, full, lacking = (
+        NodeJobError("OOM"),
+        NodeJobError("OOM", "no room", "j"),
+        ModelNotAvailable(),
+    )
+    assert (lacking.code, lacking.message) == ("MODEL_NOT_AVAILABLE", "the model is not loaded")
     assert (str(bare), bare.code, bare.message, bare.job_id) == ("OOM", "OOM", "", "")
     assert (str(full), full.code, full.message, full.job_id) == (
         "OOM: no room",
