@@ -347,6 +347,36 @@ async def test_a_handler_that_does_not_end_is_lost_with_the_stop(house: House) -
     held.task.cancel()
 
 
+async def test_a_stop_leaves_alone_what_has_ended_or_was_lost_before(house: House) -> None:
+    ended, lost = house.begin("a"), house.begin("b")
+    await asyncio.sleep(0)
+    lost.is_async = False  # like a thread: it goes on although its lease is lost
+    house.jobs._lose(lost, "gone")
+    house.gate.set()
+    await asyncio.wait([ended.task])
+    house.gate.clear()
+    await house.jobs.interrupt_all(0.01)
+    assert (ended.cause, ended.cancelled.reason) == (None, None)
+    assert house.lost == [("b", "gone")]
+    assert [item.job_id for item in house.sent.items] == ["a"]
+
+
+async def test_a_lost_lease_wakes_who_waits_for_it_and_leaves_a_thread_its_slot(
+    house: House,
+) -> None:
+    held = house.begin()
+    await asyncio.sleep(0)
+    held.is_async = False
+    waiting = asyncio.create_task(house.seen[0].cancelled.wait())
+    await asyncio.sleep(0)
+    house.jobs.on_lost_in_thread(held, "gone")
+    await asyncio.wait_for(waiting, 5)
+    assert (held.task.cancelling(), house.jobs.running) == (0, 1)
+    house.gate.set()
+    await asyncio.wait([held.task])
+    assert (house.jobs.running, house.sent.items) == (0, [])
+
+
 async def test_a_handler_that_gives_up_by_itself_has_failed(house: House) -> None:
     held = house.begin()
     given_up = HandlerOutcome(status="CANCELED", error="x", metrics={"m": 1}, is_given_up=True)

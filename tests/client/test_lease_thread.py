@@ -143,7 +143,11 @@ async def test_a_lease_that_is_refused_is_lost_at_once(round_: Round, status: in
 @pytest.mark.parametrize("ttl_us", [TTL, 4 * SECOND])
 @pytest.mark.parametrize("is_whole", [False, True])
 async def test_a_beat_that_failed_is_repeated_soon(
-    round_: Round, clock: VirtualClock, is_whole: bool, ttl_us: Micros
+    round_: Round,
+    clock: VirtualClock,
+    caplog: pytest.LogCaptureFixture,
+    is_whole: bool,
+    ttl_us: Micros,
 ) -> None:
     held = round_.hold("a")
     held.reported = 1
@@ -158,6 +162,8 @@ async def test_a_beat_that_failed_is_repeated_soon(
     assert held.beaten_at == max(100 * SECOND, again_at - PROGRESS_GAP)
     assert round_.thread.due_at(held) == again_at
     assert round_.lost == []
+    whole, single = "heartbeat of 1 leases failed: x", "heartbeat of lease a failed: 500 X: "
+    assert caplog.messages == [whole if is_whole else single]
 
 
 async def test_progress_is_sent_within_a_second_while_it_runs(round_: Round) -> None:
@@ -284,7 +290,10 @@ async def test_jobs_of_an_answer_that_was_not_read_are_kept_meanwhile(
     await thread.look_around(client, clock.monotonic())
     assert len(client.listed) == 1  # not before a third of the lease
     client.running = []
-    await clock.advance(TTL // 3)
+    await clock.advance(TTL // 3 - 1)
+    await thread.look_around(client, clock.monotonic())
+    assert len(client.listed) == 1
+    await clock.advance(1)
     await thread.look_around(client, clock.monotonic())
     assert len(client.listed) == 2
     await clock.advance(TTL - TTL // 3)
@@ -295,13 +304,16 @@ async def test_jobs_of_an_answer_that_was_not_read_are_kept_meanwhile(
     assert thread.kept == {}  # nobody took it up
 
 
-async def test_a_look_that_failed_is_repeated_soon(round_: Round, clock: VirtualClock) -> None:
+async def test_a_look_that_failed_is_repeated_soon(
+    round_: Round, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     thread, client = round_.thread, round_.client
     client.running = [job("mine", claimed_by="w", lease_id="l1")]
     client.answers = [TransportError("x", is_outcome_unknown=True)]
     thread._pinged_at = clock.monotonic() - TTL
     await thread.look_around(client, clock.monotonic())
     assert (thread.kept, len(client.listed)) == ({}, 1)
+    assert caplog.messages == ["jobs of answers not read yet could not be kept: x"]
     await clock.advance(TTL // 10 - 1)
     await thread.look_around(client, clock.monotonic())
     assert len(client.listed) == 1

@@ -169,7 +169,7 @@ async def test_a_node_that_is_refused_while_it_works_ends_its_handlers() -> None
 
 async def test_a_thread_that_does_not_end_does_not_hold_the_node_up() -> None:
     house = NodeHouse()
-    begun, may_end = threading.Event(), threading.Event()
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
     names: list[str] = []
 
     @house.node.model("slow")
@@ -177,6 +177,7 @@ async def test_a_thread_that_does_not_end_does_not_hold_the_node_up() -> None:
         names.append(threading.current_thread().name)
         begun.set()
         may_end.wait(5)
+        ended.set()
 
     house.start()
     await house.node.wait_connected()
@@ -184,7 +185,7 @@ async def test_a_thread_that_does_not_end_does_not_hold_the_node_up() -> None:
     await asyncio.to_thread(begun.wait, 5)
     house.node.stop(0.0)
     stats = await house.end()
-    assert (stats.lost, names, may_end.is_set()) == (1, ["ksana-node_0"], False)
+    assert (stats.lost, names, ended.is_set()) == (1, ["ksana-node_0"], False)
     may_end.set()
 
 

@@ -375,4 +375,11 @@ EXPLAINED: dict[str, str] = {
     "ksana.client.node_socket.FrameSocket.close: await asyncio.gather(self._writer, return_exceptions=True) -> pass": "what was cancelled ends a turn later by itself",
     "ksana.client.api_client.ApiClient._take: 204 -> 205": "an answer without a body is none either way",
     "ksana.client.api_client.ApiClient._take: 204 -> 203": "an answer without a body is none either way",
+    "ksana.client.heartbeats.Heartbeats.__init__: 0 -> 1": "a clock that runs is past either",
+    "ksana.client.heartbeats.Heartbeats.__init__: 0 -> -1": "a clock that runs is past either",
+    "ksana.client.heartbeats.Heartbeats._keep_unread: True -> False": "the client has counted the answers",
+    "ksana.client.heartbeats.Heartbeats.renew: True -> False": "the client has counted the answers",
+    "ksana.client.lease_thread.LeaseThread.stop: 1.0 -> 2.0": "how long one look takes; the thread is waited for again",
+    "ksana.client.lease_thread.LeaseThread.stop: self.wake() -> pass (#2)": "it was woken before it is waited for",
+    "ksana.client.lease_thread.LeaseThread.wake: loop is not None and wake is not None -> loop is not None or wake is not None": "the thread sets both before anything can be woken",
 }
