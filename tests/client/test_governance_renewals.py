@@ -18,6 +18,7 @@ from ksana.client.governance_runner import (
 )
 from ksana.client.governance_shapes import RenewItem
 from tests.client.governor_house import FakeGovernance, job
+from tests.ground.jumping import LoopClock, loop_time, on_jumping_time
 
 pytestmark = pytest.mark.spec("G5")
 
@@ -74,6 +75,22 @@ async def test_a_renewal_that_failed_is_made_again_soon(
     assert here.lost == []
     assert caplog.messages == ["renewal of 2 leases failed: cut"]
     assert here.thread.most == 500
+
+
+@on_jumping_time
+async def test_the_thread_sleeps_until_a_renewal_is_due_or_somebody_wakes_it() -> None:
+    here = Renewing(LoopClock())
+    here.thread._wake = asyncio.Event()
+    held = HeldGovernanceJob(job(), here.thread._clock.monotonic(), TTL)
+    assert here.thread.due_at(held) == held.beat_at
+    await here.thread._sleep([])
+    assert loop_time() == 10.0  # a sixth of the lease
+    held.beat_at = here.thread._clock.monotonic() + 4 * SECOND
+    await here.thread._sleep([held])
+    assert loop_time() == 14.0
+    asyncio.get_running_loop().call_later(1.0, here.thread._wake.set)
+    await here.thread._sleep([])
+    assert loop_time() == 15.0
 
 
 @pytest.mark.parametrize(

@@ -147,11 +147,14 @@ async def test_a_refused_result_is_lost_and_told(house: House) -> None:
     assert house.lost == [("j", "409 LEASE_LOST: gone")]
 
 
-async def test_a_job_comes_once_and_not_without_a_lease(house: House) -> None:
+async def test_a_job_comes_once_and_not_without_a_lease(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
     first = house.begin()
     assert house.begin() is first
     assert house.begin("x", lease_id=None) is None
     assert (house.jobs.running, house.stats.claimed) == (1, 1)
+    assert caplog.messages == ["job x was claimed with a lease and came without"]
 
 
 async def test_a_lease_kept_meanwhile_counts_from_its_last_beat(house: House) -> None:
@@ -320,6 +323,27 @@ async def test_a_cancelled_job_ends_cancelled(house: House) -> None:
     await asyncio.wait([held.task])
     [item] = house.sent.items
     assert (item.status, item.error) == ("CANCELED", "the job was cancelled")
+
+
+async def test_a_cancel_that_is_told_twice_interrupts_once(house: House) -> None:
+    held = house.begin()
+    await asyncio.sleep(0)
+    house.jobs._notify_cancel(held)
+    house.jobs._notify_cancel(held)
+    assert held.task.cancelling() == 1
+    await asyncio.wait([held.task])
+
+
+async def test_a_handler_that_is_not_to_be_interrupted_is_only_told(house: House) -> None:
+    house.jobs._handlers = {"t": Registered("t", house.handler, None, False, None)}
+    held = house.begin()
+    await asyncio.sleep(0)
+    house.jobs.on_cancel_in_thread(held)
+    await asyncio.sleep(0)
+    assert (held.task.cancelling(), house.seen[0].is_cancelled) == (0, True)
+    house.gate.set()
+    await asyncio.wait([held.task])
+    assert house.sent.items[0].status == "SUCCEEDED"
 
 
 async def test_a_stop_interrupts_what_still_runs_and_it_may_be_tried_again(house: House) -> None:

@@ -93,6 +93,7 @@ def test_a_lease_counts_from_when_the_request_left() -> None:
     held = LeasedJob(job(), "l", 7, TTL)
     assert (held.beaten_at, held.beat_at, held.fence_at) == (7, 7 + TTL // 3, 7 + TTL)
     assert (held.reported, held.sent, held.phase) == (0, 0, held_lease.RUNNING)
+    assert held.is_async is False
 
 
 async def test_a_lease_whose_own_time_has_passed_is_lost(

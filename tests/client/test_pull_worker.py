@@ -1,17 +1,23 @@
 """How workers that pull are made: what they refuse, what they choose, what they are called."""
 
+import inspect
+import logging
 import os
+import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import uvloop
 
 from ksana.base.instant import SECOND
-from ksana.client import Governor
+from ksana.client import Governor, JobContext, QueueClient, serving
 from ksana.client.governance_client import GovernanceClient
 from ksana.client.governance_runner import GovernanceRenewals
 from ksana.client.pull_worker import PullWorker, choose_wait
 from ksana.client.worker import Worker
+from tests.client.fake_transport import FakeTransport
 from tests.client.governor_house import QuietGovernor
 
 pytestmark = pytest.mark.spec("G5", "Q16")
@@ -88,6 +94,68 @@ async def test_a_worker_that_is_given_an_address_makes_a_patient_client_of_its_o
         assert len(worker.worker_id.split("-")[-1]) == 8
     assert workers[0].worker_id != workers[1].worker_id
     assert [worker.name for worker in workers] == ["governor", "shop"]
+
+
+async def test_a_worker_claims_beats_and_ends() -> None:
+    worker = Worker(QueueClient("http://h"), "shop", "w", ttl_sec=9)
+
+    @worker.job("render", payload_type=dict, interrupt=True)
+    async def render(ctx: JobContext) -> None:
+        """Nothing to do."""
+
+    assert inspect.iscoroutinefunction(render), "it can still be called"
+    worker.add_job("draw", lambda ctx: None)
+    assert worker._describe() == "addon shop, concurrency 10, job types draw, render"
+    with pytest.raises(ValueError, match="'draw' has a handler already"):
+        worker.add_job("draw", lambda ctx: None)
+    wire = FakeTransport(worker.client)
+    wire.answers = [None]
+    await worker.run(burst=True)
+    [(method, path, body)] = wire.sent
+    assert (method, path) == ("POST", "/api/scheduler/jobs/claim")
+    assert (body["addon_id"], body["accept_job_types"]) == ("shop", ["render", "draw"])
+    assert (worker.held, worker.held is worker.jobs.held) == ({}, True)
+    assert wire.is_closed is False, "who made the client closes it"
+
+
+async def test_a_worker_without_a_handler_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"has no handler: register one with @worker\.job"):
+        await Worker("http://h", "shop").run()
+
+
+async def test_the_heartbeats_know_what_is_held() -> None:
+    worker, executor = Worker("http://h", "shop", "w", ttl_sec=9), ThreadPoolExecutor()
+    thread = worker._start_renewals(executor)
+    assert (thread._held is worker.jobs.held, thread._ttl_us) == (True, 9 * SECOND)
+    assert thread._on_lost == worker.jobs.on_lost_in_thread
+    assert thread._on_cancel == worker.jobs.on_cancel_in_thread
+    assert (worker.jobs._executor, worker.jobs._heartbeats) == (executor, thread)
+
+
+def test_a_program_that_has_set_up_no_logging_says_it_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = logging.getLogger("ksana.client")
+    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(logging.root, "handlers", [logging.NullHandler()])
+    serving._log_to_stderr()
+    assert log.handlers == [], "the program logs already"
+    monkeypatch.setattr(logging.root, "handlers", [])
+    try:
+        log.setLevel(logging.WARNING)
+        serving._log_to_stderr()
+        assert log.handlers == [], "the program has chosen what is said"
+        log.setLevel(logging.NOTSET)
+        serving._log_to_stderr()
+        log.info("worker w: starting")
+    finally:
+        log.setLevel(logging.NOTSET)
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ INFO worker w: starting\n", said)
+
+
+def test_a_program_runs_on_the_fast_loop() -> None:
+    assert serving._fast_loop() is uvloop.new_event_loop
 
 
 async def test_the_thread_that_renews_knows_what_is_held() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ksana.client import Fail, JobContext, Worker, WorkerTester
+from ksana.client import Fail, Job, JobContext, Worker, WorkerTester
 
 
 @pytest.fixture
@@ -52,8 +52,47 @@ async def test_cancellation_can_be_tried(worker: Worker) -> None:
     assert (await tester.run_one("cut", cancel=True)).status == "CANCELED"
 
 
-async def test_an_unknown_type_is_named(worker: Worker) -> None:
-    with pytest.raises(ValueError, match="no handler for 'x'"):
+@pytest.mark.parametrize("interrupt", [False, True])
+async def test_only_a_handler_that_wants_it_is_interrupted(worker: Worker, interrupt: bool) -> None:
+    @worker.job("slow", interrupt=interrupt)
+    async def slow(ctx: JobContext) -> str:
+        ctx.progress(0.1)
+        await asyncio.sleep(0)
+        return f"told: {ctx.cancelled.reason}"
+
+    tried = await WorkerTester(worker).run_one("slow", cancel_on_report=1)
+    cancelled = ("CANCELED", None, "the job was cancelled")
+    finished = ("SUCCEEDED", "told: the job was cancelled", None)
+    assert (tried.status, tried.result, tried.error) == (cancelled if interrupt else finished)
+
+
+async def test_a_job_that_is_cancelled_before_it_starts_finds_it_so(worker: Worker) -> None:
+    worker.add_job("check", lambda ctx: ctx.raise_if_cancelled())
+    assert (await WorkerTester(worker).run_one("check", cancel=True)).status == "CANCELED"
+    assert (await WorkerTester(worker).run_one("check")).status == "SUCCEEDED"
+
+
+async def test_a_handler_sees_the_job_as_the_server_would_send_it(worker: Worker) -> None:
+    seen: list[Job] = []
+    worker.add_job("look", lambda ctx: seen.append(ctx.job))
+    more = {"priority": "HIGH", "lease_id": "l"}
+    await WorkerTester(worker).run_one("look", (1, 2), attempt=2, max_attempts=5, job=more)
+    await WorkerTester(worker).run_one("look")
+    first, second = seen
+    assert (first.addon_id, first.job_type, first.state) == ("shop", "look", "RUNNING")
+    assert (first.attempts, first.max_attempts, first.payload) == (2, 5, [1, 2])
+    assert (first.claimed_by, first.lease_id, first.priority) == ("w1", "l", "HIGH")
+    assert (second.attempts, second.max_attempts, second.payload) == (1, 1, None)
+    assert second.lease_id is not None and len(second.lease_id) == len(second.job_id) == 36
+    assert second.lease_id != second.job_id
+
+
+async def test_an_unknown_type_is_named_with_those_that_are_known(worker: Worker) -> None:
+    with pytest.raises(ValueError, match="no handler for 'x'; there are: none"):
+        await WorkerTester(worker).run_one("x")
+    for name in ("b", "a"):
+        worker.add_job(name, lambda ctx: None)
+    with pytest.raises(ValueError, match="there are: a, b"):
         await WorkerTester(worker).run_one("x")
 
 
