@@ -195,6 +195,9 @@ async def test_batches_are_answered_item_by_item(
         method, sent_to, body = wire.last
         assert (method, sent_to, len(body.pop("items"))) == ("POST", path, 2)
         assert body == more
+    wire.answers = [{"results": [{"error": {"code": "NOT_FOUND"}}]}]
+    [only] = await client.ack_batch_briefly([ack])
+    assert isinstance(only, ApiNotFoundError)
 
 
 @pytest.mark.parametrize(

@@ -162,13 +162,16 @@ async def test_a_server_that_is_away_is_asked_again_after_growing_pauses(
 
 
 @on_jumping_time
-async def test_a_governor_that_is_refused_ends_with_the_refusal() -> None:
+async def test_a_governor_that_is_refused_ends_with_the_refusal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     house = GovernorHouse()
     house.server.jobs = [from_body(403, {"code": "FORBIDDEN", "message": "not you"})]
     house.start()
     with pytest.raises(AccessError, match="not you"):
         await house.end()
     assert (house.governor.thread.life, house.server.is_closed) == (["started", "stopped"], False)
+    assert caplog.messages == ["the server refuses to hand out jobs: 403 FORBIDDEN: not you"]
 
 
 @on_jumping_time

@@ -112,7 +112,9 @@ async def test_a_failure_is_logged_in_one_line_and_one_not_meant_with_its_traceb
 
 
 @pytest.mark.parametrize(("attempts", "status"), [(1, "FAILED"), (3, "TIMEOUT"), (4, "TIMEOUT")])
-async def test_a_deadline_ends_the_job_with_its_last_attempt(attempts: int, status: str) -> None:
+async def test_a_deadline_ends_the_job_with_its_last_attempt(
+    caplog: pytest.LogCaptureFixture, attempts: int, status: str
+) -> None:
     async def handler(ctx: JobContext) -> None:
         await asyncio.sleep(30)
 
@@ -120,6 +122,15 @@ async def test_a_deadline_ends_the_job_with_its_last_attempt(attempts: int, stat
     ended = await Registered("t", handler, None, True, 0.005).run(ctx, None)
     assert (ended.status, ended.error) == (status, "ran longer than 0.005 s")
     assert ended.metrics == ctx.metrics
+    told = f"job j (t): attempt {attempts} of 3 failed: ran longer than 0.005 s"
+    assert caplog.messages == [told]
+
+
+def test_what_cannot_be_called_or_ended_is_refused_when_it_is_registered() -> None:
+    with pytest.raises(TypeError, match="the handler of 'draw' is a str, not a function"):
+        Registered("draw", "render", None, False, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'draw': deadline_sec is for async handlers only"):
+        Registered("draw", lambda ctx: None, None, False, 1.0)
 
 
 async def test_a_timeout_of_the_handlers_own_is_an_error_like_others() -> None:

@@ -18,6 +18,7 @@ from ksana.client.errors import (
     from_answer,
 )
 from ksana.client.transport import MAX_RETRY_AFTER_SEC, CallBackoff, Transport
+from tests.ground.jumping import loop_time, on_jumping_time
 
 pytestmark = pytest.mark.spec("Q16")
 
@@ -176,6 +177,30 @@ async def test_a_call_that_must_not_be_made_twice_is_not_after_a_lost_answer(
     with pytest.raises(TransportError):
         await tries.call(is_repeatable=False)
     assert tries.pauses == [1.0, 3.0]
+
+
+async def test_a_pause_that_is_asked_for_beyond_the_deadline_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = Tries(monkeypatch, (503, "5"), 200)
+    with pytest.raises(ApiError):
+        await tries.call(deadline_sec=4.0)
+    assert (tries.pauses, tries.left) == ([], [4.0])
+
+
+def test_another_try_needs_a_little_time_of_its_own() -> None:
+    one = Transport("http://h", backoff=CallBackoff(first_sec=0.001))
+    busy = from_answer(503, b"", 0.02)
+    assert one._pause_within(busy, 1, 0.04) == 0.02
+    assert one._pause_within(busy, 1, 0.039) is None
+
+
+@on_jumping_time
+async def test_closing_lets_the_loop_turn_once_and_waits_for_nothing() -> None:
+    turns: list[int] = []
+    asyncio.get_running_loop().call_soon(turns.append, 1)
+    await Transport("http://h").close()
+    assert (turns, loop_time()) == ([1], 0.0)
 
 
 async def test_tries_are_bounded_by_the_call_or_by_the_client(
