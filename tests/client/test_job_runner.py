@@ -372,14 +372,19 @@ async def test_a_handler_that_does_not_end_is_lost_with_the_stop(house: House) -
 
 
 async def test_a_stop_leaves_alone_what_has_ended_or_was_lost_before(house: House) -> None:
-    ended, lost = house.begin("a"), house.begin("b")
+    async def stay(_: JobContext) -> None:
+        await asyncio.Event().wait()
+
+    endless = Registered("endless", stay, None, True, None)
+    house.jobs._handlers = {**house.jobs._handlers, "endless": endless}
+    ended, lost = house.begin("a"), house.begin("b", "endless")
     await asyncio.sleep(0)
     lost.is_async = False  # like a thread: it goes on although its lease is lost
     house.jobs._lose(lost, "gone")
     house.gate.set()
     await asyncio.wait([ended.task])
-    house.gate.clear()
     await house.jobs.interrupt_all(0.01)
+    lost.task.cancel()
     assert (ended.cause, ended.cancelled.reason) == (None, None)
     assert house.lost == [("b", "gone")]
     assert [item.job_id for item in house.sent.items] == ["a"]
