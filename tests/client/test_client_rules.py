@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ksana.client import wire
 from ksana.client.errors import (
     ApiConflictError,
     ApiError,
@@ -55,6 +56,13 @@ def test_an_error_body_becomes_its_exception() -> None:
     assert from_body(None, {"code": "UNHEARD_OF"}).status == 409
     assert from_body(None, {"code": "UNHEARD_OF", "status": 418}).status == 418
     assert from_body(None, {"code": "STORE_DOWN", "status": "x"}).status == 503
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b'{"job":1}', b"\xff"])
+def test_an_answer_that_cannot_be_read_may_have_been_acted_on(body: bytes) -> None:
+    with pytest.raises(TransportError, match="is not what the API promises") as unread:
+        wire.decode(body, wire.JobAnswer)
+    assert unread.value.is_outcome_unknown is True
 
 
 def test_an_error_keeps_what_the_server_said_of_it() -> None:
