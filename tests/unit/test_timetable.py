@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ksana.domain.timetable import get_timetable
+from ksana.domain.timetable import _clock_of, get_timetable
+from ksana.domain.zones import MARGIN
 from tests.properties.cron_walk import Walk, load_zone
 
 pytestmark = pytest.mark.spec("C7", "X5")
@@ -14,6 +15,24 @@ FORWARD = int(datetime(2026, 3, 29, 1, tzinfo=UTC).timestamp())
 BACK = int(datetime(2026, 10, 25, 1, tzinfo=UTC).timestamp())
 EXPRESSIONS = ("30 2 * * *", "*/20 * * * *", "0 3 * * *", "15 1-3 * * *", "7 7 7 * * *")
 WALKS = {at: Walk(load_zone("Europe/Berlin"), at, 60, reach=5 * 3600) for at in (FORWARD, BACK)}
+LATER = Walk(load_zone("Europe/Berlin"), FORWARD + MARGIN, 60, reach=5 * 3600)
+
+
+@pytest.mark.parametrize("expr", ["30 2 * * *", "15 1-3 * * *", "*/20 * * * *"])
+@pytest.mark.parametrize("gap", ["next", "skip", "shift"])
+def test_what_a_jump_skipped_does_not_reach_into_later_days(expr: str, gap: str) -> None:
+    slots = LATER.slots(expr, gap, None)
+    get_timetable.cache_clear()
+    _clock_of.cache_clear()
+    table = get_timetable(expr, "Europe/Berlin", gap, None)  # type: ignore[arg-type]
+    found, at = [], LATER.start - 1
+    while (slot := table.next_after(at)) is not None and slot <= LATER.end:
+        found.append(slot)
+        at = slot
+    assert found == slots
+    assert len(slots) >= 1
+    assert table.count_between(LATER.start - 1, LATER.end) == len(slots)
+    assert [table.latest_at_or_before(slot) for slot in slots] == slots
 
 
 @pytest.mark.parametrize("expr", EXPRESSIONS)
@@ -42,3 +61,48 @@ def test_slots_about_a_jump_are_those_of_a_walk(
         for high in edges:
             expected = sum(low < slot <= high for slot in slots)
             assert table.count_between(low, high) == expected
+
+
+@pytest.mark.parametrize(
+    ("expr", "gap", "overlap"),
+    [
+        ("30 2 * * *", "next", "first"),
+        ("*/20 * * * *", "skip", "both"),
+        ("0 * * * *", "skip", "both"),
+    ],
+)
+def test_fixed_times_and_others_have_rules_of_their_own_where_none_are_chosen(
+    expr: str, gap: str, overlap: str
+) -> None:
+    get_timetable.cache_clear()
+    table = get_timetable(expr, "Europe/Berlin", None, None)
+    assert (table.gap, table.overlap) == (gap, overlap)
+    chosen = get_timetable(expr, "Europe/Berlin", "shift", "second")
+    assert (chosen.gap, chosen.overlap) == ("shift", "second")
+
+
+@pytest.mark.parametrize(
+    ("expr", "steps"),
+    [
+        ("0,30 * * * * *", [30] * 6),
+        ("5,20,50 * * * * *", [15, 30, 15] * 2),
+        ("7 * * * * *", [60] * 4),
+    ],
+)
+def test_several_seconds_of_a_minute_all_fire(expr: str, steps: list[int]) -> None:
+    get_timetable.cache_clear()
+    table = get_timetable(expr, "UTC", None, None)
+    at = table.next_after(FORWARD)
+    assert at is not None
+    for step in steps:
+        following = table.next_after(at)
+        assert following == at + step
+        at = following
+
+
+@pytest.mark.parametrize("after", [-86_400, -3, -2, -1, 0, 1])
+def test_the_beginning_of_time_is_an_instant_like_any_other(after: int) -> None:
+    get_timetable.cache_clear()
+    table = get_timetable("0 0 * * *", "Europe/Berlin", None, None)
+    midnight = -3600 if after < -3600 else 82_800
+    assert table.next_after(after) == midnight
