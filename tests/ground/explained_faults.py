@@ -404,4 +404,13 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.timetable.Timetable.__init__: 0 -> -1 (#3)": "a day that holds no instant either way",
     "ksana.domain.timetable.Timetable.next_after: midnight <= at < end -> midnight < at < end": "a short cut: the way below finds the same",
     "ksana.domain.timetable.Timetable.next_after: steps is not None -> steps is None": "a short cut: the way below finds the same",
+    "ksana.domain.zones.Zone.offset_at: FIRST_SECOND - MARGIN -> FIRST_SECOND + MARGIN": "no clock jumps in the first days of the calendar",
+    "ksana.domain.zones.Zone.offset_at: LAST_SECOND + MARGIN -> LAST_SECOND - MARGIN": "no clock jumps in the last days of the calendar",
+    "ksana.domain.zones.Zone.offset_at: 0 -> 1 (#2)": "a zone's clock always has an offset",
+    "ksana.domain.zones.Zone.offset_at: 0 -> -1 (#2)": "a zone's clock always has an offset",
+    "ksana.domain.zones.Zone.transitions_near: len(self._stretches) >= _MAX_STRETCHES -> len(self._stretches) > _MAX_STRETCHES": "the size of a cache",
+    "ksana.domain.zones.Zone.transitions_near: self._stretches.clear() -> pass": "the size of a cache",
+    "ksana.domain.zones.Zone.transitions_between: after + 1 -> after - 1": "a stretch more is looked at, and nothing in it lies within",
+    "ksana.domain.zones.Zone.transitions_between: 1 -> 0": "a stretch more is looked at, and nothing in it lies within",
+    "ksana.domain.zones.Zone.transitions_between: 1 -> 2 (#2)": "a stretch more is looked at, and nothing in it lies within",
 }
