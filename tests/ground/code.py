@@ -21,6 +21,7 @@ nothing one can see are in EXPLAINED. The exit status is 1 if any other was unno
 import argparse
 import gc
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -271,8 +272,9 @@ def choose_faults(wanted: list[str], sample: int | None, seed: int) -> dict[str,
         found += [one for one in faults if name == floor or str(one).startswith(name)]
     if sample is not None:
         count, chance = min(sample, len(found)), random.Random(seed)
-        step = len(found) / max(1, count)
-        found = [found[int((nth + chance.random()) * step)] for nth in range(count)]
+        ends = [nth * len(found) // max(1, count) for nth in range(count + 1)]
+        # Whole numbers: neighbours that share an edge could be given the same fault.
+        found = [found[chance.randrange(low, high)] for low, high in itertools.pairwise(ends)]
         chance.shuffle(found)  # a run that is interrupted has tried some of every file
     by_floor: dict[str, list[Fault]] = {}
     for fault in found:
