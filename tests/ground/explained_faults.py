@@ -413,4 +413,8 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.zones.Zone.transitions_between: after + 1 -> after - 1": "a stretch more is looked at, and nothing in it lies within",
     "ksana.domain.zones.Zone.transitions_between: 1 -> 0": "a stretch more is looked at, and nothing in it lies within",
     "ksana.domain.zones.Zone.transitions_between: 1 -> 2 (#2)": "a stretch more is looked at, and nothing in it lies within",
+    "ksana.domain.zones.get_zone: len(name) <= 16 -> len(name) < 16": "no offset has more than nine signs",
+    "ksana.domain.zones.get_zone: 16 -> 17": "no offset has more than nine signs",
+    "ksana.domain.zones.get_zone: 16 -> 15": "no offset has more than nine signs",
+    "ksana.domain.zones.zone_names: 'utf-8' -> 'utf-8~'": "Python reads the name of a codec without its signs",
 }

@@ -13,6 +13,7 @@ from ksana.domain.zones import (
     Zone,
     format_offset,
     get_zone,
+    zone_names,
 )
 
 pytestmark = pytest.mark.spec("C9")
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.spec("C9")
 def fresh(name: str) -> Zone:
     """A zone that nobody asked before."""
     get_zone.cache_clear()
+    zone_names.cache_clear()
     return get_zone(name)
 
 
