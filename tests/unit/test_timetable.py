@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ksana.domain.timetable import _clock_of, get_timetable
+from ksana.domain.timetable import Timetable, _clock_of, get_timetable
 from ksana.domain.zones import MARGIN
 from tests.properties.cron_walk import Walk, load_zone
 
@@ -106,3 +106,28 @@ def test_the_beginning_of_time_is_an_instant_like_any_other(after: int) -> None:
     table = get_timetable("0 0 * * *", "Europe/Berlin", None, None)
     midnight = -3600 if after < -3600 else 82_800
     assert table.next_after(after) == midnight
+
+
+@pytest.mark.parametrize(
+    "expr",
+    ["10,40 59 23 * * *", "0,59 */7 * * * *", "5,10 0 0 * * *", "30 59 23 * * 1", "59 59 23 * * *"],
+)
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu", "America/New_York"])
+def test_slots_by_the_second_are_the_same_forward_backward_and_counted(
+    expr: str, zone: str
+) -> None:
+    get_timetable.cache_clear()
+    table = get_timetable(expr, zone, None, None)
+    start, end = BACK + 4 * 86_400, BACK + 12 * 86_400
+    forward, at = [], start
+    while (slot := table.next_after(at)) is not None and slot <= end:
+        # Once from the day that is remembered, once from nothing.
+        assert slot == Timetable(table.expr, table.zone, None, None).next_after(at)
+        forward.append(slot)
+        at = slot
+    backward, at = [], end
+    while (before := table.latest_at_or_before(at)) is not None and before > start:
+        backward.append(before)
+        at = before - 1
+    assert forward == backward[::-1]
+    assert table.count_between(start, end) == len(forward) > 0
