@@ -146,8 +146,11 @@ def test_a_program_that_has_set_up_no_logging_says_it_on_stderr(
         serving._log_to_stderr()
         assert log.handlers == [], "the program has chosen what is said"
         log.setLevel(logging.NOTSET)
-        serving._log_to_stderr()
-        log.info("worker w: starting")
+
+        async def run() -> None:
+            log.info("worker w: starting")
+
+        serving.serve_until_signal(run, lambda: None)
     finally:
         log.setLevel(logging.NOTSET)
     said = capsys.readouterr().err
