@@ -1,6 +1,7 @@
 """A timetable over one jump of a clock, under every choice of its rules, against a walk through
 real time: the next slot, the latest, and how many."""
 
+import random
 from datetime import UTC, datetime
 
 import pytest
@@ -100,12 +101,24 @@ def test_several_seconds_of_a_minute_all_fire(expr: str, steps: list[int]) -> No
         at = following
 
 
-@pytest.mark.parametrize("after", [-86_400, -3, -2, -1, 0, 1])
+@pytest.mark.parametrize("after", [-601, -2, -1, 0, 599])
 def test_the_beginning_of_time_is_an_instant_like_any_other(after: int) -> None:
     get_timetable.cache_clear()
-    table = get_timetable("0 0 * * *", "Europe/Berlin", None, None)
-    midnight = -3600 if after < -3600 else 82_800
-    assert table.next_after(after) == midnight
+    table = get_timetable("*/20 * * * *", "Asia/Kathmandu", None, None)  # +05:30 then
+    assert table.next_after(after) == (-600 if after < -600 else 600)
+
+
+@pytest.mark.parametrize("expr", ["*/7 9-17 * * *", "0,59 */7 0-3 * * *", "30 */7 20-23 * * *"])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu", "Europe/Berlin"])
+def test_a_timetable_answers_the_same_whatever_it_was_asked_before(expr: str, zone: str) -> None:
+    get_timetable.cache_clear()
+    table = get_timetable(expr, zone, None, None)
+    instants = [BACK + at for at in range(-2 * 86_400, 2 * 86_400, 1_799)]
+    random.Random(1).shuffle(instants)
+    for at in instants:
+        slot = table.next_after(at)
+        assert slot == Timetable(table.expr, table.zone, None, None).next_after(at)
+        assert slot is not None and table.next_after(slot - 1) == slot
 
 
 @pytest.mark.parametrize(
