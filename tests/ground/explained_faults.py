@@ -417,4 +417,11 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.zones.get_zone: 16 -> 17": "no offset has more than nine signs",
     "ksana.domain.zones.get_zone: 16 -> 15": "no offset has more than nine signs",
     "ksana.domain.zones.zone_names: 'utf-8' -> 'utf-8~'": "Python reads the name of a codec without its signs",
+    "ksana.domain.timetable.Timetable._search_from: local > low -> local >= low": "where both are equal either is right",
+    "ksana.domain.timetable.Timetable._search_from: self._steps is not None -> self._steps is None": "which day is remembered changes the speed only",
+    "ksana.domain.timetable.Timetable._search_from: low <= midnight -> low < midnight": "which day is remembered changes the speed only",
+    "ksana.domain.timetable.Timetable._search_from: midnight + 86400 <= high -> midnight + 86400 < high": "which day is remembered changes the speed only",
+    "ksana.domain.timetable.Timetable._search_from: 86400 -> 86401 (#2)": "which day is remembered changes the speed only",
+    "ksana.domain.timetable.Timetable._search_from: midnight - offset + 86400 -> midnight - offset - 86400": "a day that holds no instant is not used",
+    "ksana.domain.timetable.Timetable._search_from: 86400 -> 86399 (#3)": "which day is remembered changes the speed only",
 }

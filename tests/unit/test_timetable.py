@@ -144,3 +144,19 @@ def test_slots_by_the_second_are_the_same_forward_backward_and_counted(
         at = before - 1
     assert forward == backward[::-1]
     assert table.count_between(start, end) == len(forward) > 0
+
+
+@pytest.mark.parametrize(
+    ("expr", "hour"),
+    [("30 2 * * *", 2.5), ("0 2 * * *", 2.0), ("0 3 * * *", None), ("59 1 * * *", None)],
+)
+def test_a_time_within_the_jump_is_skipped_and_one_at_its_end_is_not(
+    expr: str, hour: float | None
+) -> None:
+    get_timetable.cache_clear()
+    table = get_timetable(expr, "Europe/Berlin", None, None)
+    [jump] = table.zone.transitions_between(FORWARD - 1, FORWARD)
+    midnight = FORWARD - 3_600
+    assert table.skips_at(jump) == (None if hour is None else midnight + hour * 3_600)
+    [back] = table.zone.transitions_between(BACK - 1, BACK)
+    assert table.skips_at(back) is None
