@@ -6,93 +6,17 @@ from typing import Any
 
 import pytest
 
-from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
 from ksana.client import held_lease
 from ksana.client.context import JobCancelled, JobContext
 from ksana.client.errors import from_body
 from ksana.client.handlers import HandlerOutcome, Registered
-from ksana.client.job_runner import JobRunner
 from ksana.client.lease_runner import MAX_UNSETTLED
-from ksana.client.shapes import Job, ReleaseItem
+from ksana.client.shapes import ReleaseItem
 from ksana.client.stats import WorkerStats
-from ksana.client.transport import CallBackoff
+from tests.client.runner_house import TTL, House
 
 pytestmark = pytest.mark.spec("Q11", "Q16")
-
-TTL = 30 * SECOND
-
-
-class Beats:
-    """The heartbeats, as far as the runner asks them."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, int] = {}
-        self.wakes = 0
-
-    def wake(self) -> None:
-        self.wakes += 1
-
-
-class Sent:
-    """Where results go."""
-
-    def __init__(self) -> None:
-        self.items: list[ReleaseItem] = []
-        self.is_drained = True
-        self.length = 0
-
-    def __len__(self) -> int:
-        return self.length
-
-    def add(self, held: Any, item: ReleaseItem) -> None:
-        self.items.append(item)
-
-    async def drain(self, within_sec: float) -> bool:
-        return self.is_drained
-
-    async def abandon(self) -> list[Any]:
-        return [1, 2]
-
-
-class House:
-    def __init__(self, clock: VirtualClock) -> None:
-        self.clock = clock
-        self.stats = WorkerStats()
-        self.lost: list[tuple[str, str]] = []
-        self.gate = asyncio.Event()
-        self.seen: list[JobContext] = []
-        self.beats, self.sent = Beats(), Sent()
-        self.jobs = JobRunner(
-            None,  # type: ignore[arg-type]
-            "w",
-            {"t": Registered("t", self.handler, None, True, None)},
-            self.stats,
-            clock,
-            concurrency=2,
-            ttl_us=TTL,
-            backoff=CallBackoff(),
-            on_lost=lambda job, why: self.lost.append((job.job_id, why)),
-        )
-        self.jobs.start(None, self.beats)  # type: ignore[arg-type]
-        self.jobs._releases = self.sent  # type: ignore[assignment]
-
-    async def handler(self, ctx: JobContext) -> str:
-        self.seen.append(ctx)
-        await self.gate.wait()
-        return "done"
-
-    def begin(self, name: str = "j", job_type: str = "t", **more: Any) -> Any:
-        members = {"lease_id": f"l{name}", "lease_token": "k", **more}
-        job = Job(job_id=name, addon_id="a", job_type=job_type, state="RUNNING", **members)
-        self.jobs.begin(job, self.clock.monotonic())
-        return self.jobs.held.get(f"l{name}")
-
-
-@pytest.fixture
-async def house(clock: VirtualClock) -> House:
-    await clock.advance(50 * SECOND)
-    return House(clock)
 
 
 async def test_a_job_runs_and_its_result_is_sent_under_its_lease(house: House) -> None:
@@ -182,87 +106,6 @@ async def test_free_slots_are_bounded_by_results_that_wait(house: House) -> None
     assert await house.jobs.drain(1.0) == 0
     house.sent.is_drained = False
     assert await house.jobs.drain(1.0) == 2
-
-
-async def until(jobs: JobRunner, running: int) -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert jobs.running == running
-
-
-async def test_jobs_beyond_the_slots_wait_and_begin_in_their_order(house: House) -> None:
-    for name in "abcde":
-        house.begin(name)
-    assert (house.jobs.running, house.jobs.begun) == (2, 2)
-    assert [held.job_id for held in house.jobs.waiting] == ["c", "d", "e"]
-    assert set(house.jobs.held) == {"la", "lb", "lc", "ld", "le"}  # all are beaten for
-    assert (house.jobs.count_free_slots(), house.jobs.count_room(5)) == (0, 2)
-    house.gate.set()
-    await until(house.jobs, 0)
-    assert [item.job_id for item in house.sent.items] == ["a", "b", "c", "d", "e"]
-    assert (house.jobs.begun, house.stats.claimed, len(house.jobs.waiting)) == (5, 5, 0)
-    house.sent.length = MAX_UNSETTLED - 1
-    assert house.jobs.count_room(5) == 1
-
-
-async def test_what_was_not_begun_is_given_back_at_a_stop(house: House) -> None:
-    first = house.begin("a")
-    house.begin("b")
-    lost, kept = house.begin("c"), house.begin("d")
-    house.jobs._lose(lost, "gone")
-    house.jobs.give_back()
-    assert [(item.job_id, item.status) for item in house.sent.items] == [("d", "RETURNED")]
-    assert kept.phase == held_lease.FINISHED
-    assert set(house.jobs.held) == {"la", "lb", "ld"}
-    house.jobs.settle(kept, house.sent.items[0], None)
-    assert (house.stats.returned, house.stats.lost, house.lost) == (1, 0, [])
-    house.gate.set()
-    await until(house.jobs, 0)
-    assert first.phase == held_lease.FINISHED
-    assert [item.job_id for item in house.sent.items[1:]] == ["a", "b"]
-
-
-async def test_what_waits_too_long_for_a_slot_is_given_back(house: House) -> None:
-    for name in "abc":
-        house.begin(name)
-    await house.clock.advance(SECOND - 1)
-    house.begin("d")
-    await house.clock.advance(1)
-    house.jobs._give_back_stale()
-    assert [(item.job_id, item.status) for item in house.sent.items] == [("c", "RETURNED")]
-    assert [held.job_id for held in house.jobs.waiting] == ["d"]
-    assert house.jobs._watch is not None
-    await house.clock.advance(SECOND)
-    house.jobs._give_back_stale()
-    assert [item.job_id for item in house.sent.items] == ["c", "d"]
-    assert house.jobs._watch is None
-
-
-@pytest.mark.parametrize("cause", ["expired", "lost", "cancelled"])
-async def test_a_job_that_ended_while_it_waited_is_not_begun(house: House, cause: str) -> None:
-    house.begin("a")
-    house.begin("b")
-    waiting = house.begin("c")
-    if cause == "expired":
-        waiting.fence_at = house.clock.monotonic()
-    elif cause == "lost":
-        house.jobs.on_lost_in_thread(waiting, "gone")
-    else:
-        house.jobs.on_cancel_in_thread(waiting)
-    house.gate.set()
-    await until(house.jobs, 0)
-    assert [ctx.job.job_id for ctx in house.seen] == ["a", "b"]
-    assert (house.jobs.begun, house.stats.lost, house.lost) == (2, 0, [])
-    sent = [
-        (item.job_id, item.status, item.error)
-        for item in house.sent.items
-        if item.job_id not in ("a", "b")
-    ]
-    if cause == "cancelled":
-        assert sent == [("c", "CANCELED", "the job was cancelled")]
-    else:
-        assert sent == []
-        assert "lc" not in house.jobs.held
 
 
 async def test_progress_wakes_the_heartbeats_once_until_it_was_sent(house: House) -> None:

@@ -13,7 +13,7 @@ from ksana.base.instant import SECOND
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants
-from ksana.service.queue.claims import KNOWN_FOR
+from ksana.service.queue.class_cache import KNOWN_FOR
 from ksana.service.queue.explain import HOLDERS, JobExplanation, QueueExplainer
 from ksana.service.queue.leases import LeaseDenied
 from ksana.service.queue.stats import Depth, PriorityDepth, QueueStats

@@ -36,7 +36,7 @@ import pytest
 
 from tests.ground import code_map
 from tests.ground.code_map import Known
-from tests.ground.explained_faults import EXPLAINED
+from tests.ground.explained import EXPLAINED
 from tests.ground.forks import in_a_fork, run_until_failure
 from tests.ground.mutants import ELSEWHERE, FOLDER, ROOT, WITHOUT_SERVERS, load, save, say
 from tests.ground.python_faults import Fault, list_caches, list_faults, list_modules, put_in_place

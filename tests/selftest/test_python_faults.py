@@ -6,7 +6,7 @@ from ksana.domain import retry
 from ksana.domain.retry import Backoff, delay_after
 from tests.ground import code, forks
 from tests.ground.code_map import Known
-from tests.ground.explained_faults import EXPLAINED
+from tests.ground.explained import EXPLAINED
 from tests.ground.python_faults import Fault, list_faults, list_modules, put_in_place
 
 BACKOFF = Backoff(initial_delay_us=10, strategy="exponential", max_delay_us=25)

@@ -1,6 +1,7 @@
 """Changes of many rows as MySQL gets them: one UPDATE by the primary key, with each row's values
 found by the place of its key."""
 
+import time
 from typing import Any
 
 import pytest
@@ -69,3 +70,34 @@ def test_percent_signs_of_the_statement_stay_and_those_of_values_too() -> None:
     text = write([("50%%", 1), ("%s %(id)s", 2)], sql)
     assert text is not None
     assert "ELT(FIELD(id,1,2),'50%%','%s %(id)s')" in text and "LIKE '%x'" in text
+
+
+def test_texts_are_written_so_that_the_server_reads_them_as_they_were() -> None:
+    values = [
+        "plain",
+        "it's",
+        'a "b"',
+        "back\\slash",
+        "nul\0",
+        "ctrl\x1az",
+        "line\nend\r",
+        "刹那 ☃ 🕰",
+    ]
+    assert mysql_text.write_literals(Connection(), values) == [
+        "'plain'",
+        "'it\\'s'",
+        "'a \"b\"'",
+        "'back\\\\slash'",
+        "'nul\\0'",
+        "'ctrl\\Zz'",
+        "'line\nend\r'",
+        "'刹那 ☃ 🕰'",
+    ]
+    assert mysql_text.write_literals(Connection(), [None, "'", 1.5]) == ["NULL", "'\\''", "1.5"]
+
+
+def test_megabytes_of_quotes_cost_little() -> None:
+    began = time.process_time()
+    [text] = mysql_text.write_literals(Connection(), ["\\'" * 2_000_000])
+    assert len(text) == 8_000_002
+    assert time.process_time() - began < 0.5

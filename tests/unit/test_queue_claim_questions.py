@@ -6,12 +6,8 @@ import pytest
 from ksana.base.instant import SECOND
 from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.jobs import ReadyJob
-from ksana.service.queue.claims import (
-    FILTERS,
-    NOTHING,
-    PROMOTE,
-    SHORT,
-)
+from ksana.service.queue.claims import NOTHING, PROMOTE, SHORT
+from ksana.service.queue.class_cache import FILTERS
 from tests.unit.queue_rows import NOW
 from tests.unit.queue_tables import ANY, Claims, only
 

@@ -44,7 +44,7 @@ def test_secret_headers_are_sent_and_never_shown() -> None:
         | OURS
     )
     assert built.request.secrets is not None
-    assert set(built.request.secrets.values) == {
+    assert set(built.request.secrets.values) > {
         b"Bearer key-of-mine",
         b"Bearer%20key-of-mine",
         b"Bearer+key-of-mine",
@@ -87,7 +87,8 @@ def test_a_secret_is_not_shown_because_a_placeholder_stands_for_it() -> None:
 def test_a_secret_with_a_placeholder_is_looked_for_as_it_is_sent() -> None:
     secrets = request_of(headers={"X-Api-Key": "key-{{run_uid}}"}).secrets
     assert secrets is not None
-    assert secrets.values == (f"key-{UID}".encode(),)
+    assert f"key-{UID}".encode() in secrets.values
+    assert not any(b"{{" in one for one in secrets.values)
 
 
 @pytest.mark.spec("X2")
@@ -106,7 +107,9 @@ def test_a_secret_body_is_looked_for_as_it_is_sent(
 ) -> None:
     secrets = request_of(**members).secrets
     assert secrets is not None
-    assert {one for one in secrets.values if b"%" not in one and b"+" not in one} == values
+    assert values <= set(secrets.values)
+    assert bool(secrets.values) == bool(values)
+    assert not any(b"{{" in one for one in secrets.values)
     assert secrets.is_body_secret == members.get("secret_body", False)
 
 

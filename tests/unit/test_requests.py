@@ -206,7 +206,7 @@ def test_a_target_that_calls_back_is_told_where_and_by_which_token() -> None:
     }
     assert shown_headers(built) == ours | {"X-Callback-Url": "***", "X-Callback-Token": "***"}
     assert built.request.secrets is not None
-    assert built.request.secrets.values == (TOKEN.encode(), TOKEN.upper().encode())
+    assert {TOKEN.encode(), TOKEN.upper().encode()} < set(built.request.secrets.values)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ class Link:
             await self._disconnect()
             batch += self._waiting
             self._waiting = []
-            _fail(batch, LinkDownError(f"{self.name}: {error or type(error).__name__}"))
+            _fail(batch, LinkDownError(f"{self.name}: {str(error) or type(error).__name__}"))
             raise
         finally:
             self._pump = None

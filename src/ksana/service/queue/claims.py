@@ -24,6 +24,7 @@ from ksana.domain.queue.escrow import Standing, deal, draw, own_capacity, should
 from ksana.domain.queue.jobs import Job, Lease, ReadyJob
 from ksana.engine.queue.job_writer import write_held
 from ksana.engine.queue.leasing import promote_due
+from ksana.ports.pages import MAX_PAGE_BYTES
 from ksana.ports.queue.tables import QueueTx
 from ksana.service.queue.class_cache import JobClassCache
 
@@ -43,11 +44,6 @@ class Claim(msgspec.Struct, frozen=True):
     """Whether it comes again if it gets nothing now."""
     ahead: int = 0
     """How many of `limit` the worker begins later."""
-
-    @property
-    def at_once(self) -> int:
-        """How many of `limit` the worker begins at once."""
-        return self.limit - self.ahead
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -117,7 +113,7 @@ def _claim(
     handed_out: list[Claimed] = []
     for claim, share in zip(claims, _share_out(claims, jobs), strict=True):
         if not share:
-            handed_out.append(NOTHING)
+            handed_out.append(LATER if _fill_an_answer(jobs) else NOTHING)
             continue
         claimed = changes.claim_jobs(share, new_tokens(len(share)), claim.worker_id, until)
         handed_out.append(Claimed(taken=share, changes=claimed, at=tx.now, until=until))
@@ -131,13 +127,19 @@ def _share_out(claims: Sequence[Claim], jobs: Sequence[ReadyJob]) -> list[Sequen
     shares: list[Sequence[ReadyJob]] = []
     start = 0
     for claim in claims:
-        shares.append(jobs[start : start + claim.at_once])
-        start += claim.at_once
+        until = start + claim.limit - claim.ahead
+        shares.append(jobs[start:until])
+        start = until
     if start < len(jobs):
         for place, claim in enumerate(claims):
             shares[place] = [*shares[place], *jobs[start : start + claim.ahead]]
             start += claim.ahead
     return shares
+
+
+def _fill_an_answer(jobs: Sequence[ReadyJob]) -> bool:
+    """Whether their payloads are so large that those of jobs behind them may have been left out."""
+    return sum([len(job.payload_json) for job in jobs]) > MAX_PAGE_BYTES // 4
 
 
 class _Opened(msgspec.Struct, frozen=True):
@@ -212,7 +214,7 @@ def _lease(
 ) -> list[Claimed]:
     """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED."""
     limit = sum([claim.limit for claim in claims])
-    at_once = sum([claim.at_once for claim in claims])
+    at_once = sum([claim.limit - claim.ahead for claim in claims])
     opened = _open(tx, wants, limit, cache, limits)
     taken = _grant_alone(tx, wants, claims, opened, cache)
     empty = SHORT if taken is None else LATER
@@ -223,7 +225,9 @@ def _lease(
     if not taken:
         return [empty if is_short else NOTHING] * len(claims)
     handed_out = _start(tx, claims, taken)
-    return [one if one.taken else empty if is_short else NOTHING for one in handed_out]
+    if not is_short:
+        empty = LATER if _fill_an_answer(taken) else NOTHING
+    return [one if one.taken else empty for one in handed_out]
 
 
 def _has_all(taken: Sequence[ReadyJob], ready: Sequence[ReadyJob], at_once: int) -> bool:
@@ -236,7 +240,7 @@ def _grant_alone(
 ) -> Sequence[ReadyJob] | None:
     """Admit jobs within the units that are set aside for this instance. None: the capacity must be
     held."""
-    at_once = sum([claim.at_once for claim in claims])
+    at_once = sum([claim.limit - claim.ahead for claim in claims])
     standing, instance, now = opened.standing, tx.capacity.instance, tx.now
     if standing is None:
         return None
@@ -246,7 +250,7 @@ def _grant_alone(
     admission = _admit(tx, wants, at_once, opened, cache, Limits(own.total), own)
     jobs = admission.admitted
     is_patient = bool(jobs) and all(
-        claim.can_wait or len(share) >= claim.at_once
+        claim.can_wait or len(share) >= claim.limit - claim.ahead
         for claim, share in zip(claims, _share_out(claims, jobs), strict=True)
     )
     if admission.has_reserved or (

@@ -241,8 +241,7 @@ class MysqlDialect:
         """As few INSERTs as do for all rows, each of up to so many bytes or one row; none if the
         statement is no INSERT of plain values."""
         statements: list[tuple[str, Any]] = []
-        for start in range(0, len(rows), _MOST_ROWS):
-            chunk = rows[start : start + _MOST_ROWS]
+        for chunk in _chunks(rows, limit):
             text = mysql_text.write_insert(cursor.connection, sql, chunk)
             if text is None:
                 return []
