@@ -270,6 +270,26 @@ async def test_batches_answer_each_item_on_its_own(queue: Ground) -> None:
     assert (await queue.post("/lease/release-batch", 200, items=[]))["results"] == []
 
 
+@pytest.mark.spec("Q16", "X13")
+async def test_batches_leave_large_payloads_out_and_single_answers_do_not(queue: Ground) -> None:
+    large, small = "x" * 20_000, {"n": 1}
+    leases = []
+    for payload in (large, small):
+        await queue.submit(payload=payload, max_attempts=2)
+        claimed = await queue.post("/jobs/claim", 200, worker_id="w1", lease=True)
+        assert claimed["job"]["payload"] == payload
+        leases.append({"lease_id": claimed["lease"]["lease_id"], "worker_id": "w1"})
+    beaten = await queue.post("/lease/heartbeat-batch", 200, items=leases)
+    assert [one["job"]["payload"] for one in beaten["results"]] == [None, small]
+    path = f"/lease/{leases[0]['lease_id']}"
+    assert (await queue.post(f"{path}/heartbeat", 200, worker_id="w1"))["job"]["payload"] == large
+    items = [{**one, "status": "FAILED"} for one in leases]
+    released = await queue.post("/lease/release-batch", 200, items=items)
+    assert [one["job"]["payload"] for one in released["results"]] == [None, small]
+    again = await queue.post(f"{path}/release", 200, worker_id="w1", status="FAILED")
+    assert (again["job"]["payload"], again["job"]["state"]) == (large, "QUEUED")
+
+
 @pytest.mark.spec("Q14", "Q15")
 async def test_figures_follow_what_happens(queue: Ground) -> None:
     for metric in ("jobs_queued", "wait_seconds_p95"):

@@ -312,7 +312,7 @@ class LeaseTable(Protocol):
 
     def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[LeasedJob, bool]]:
         """The same for many with their jobs, all held, in the order of ids. Ids that do not
-        exist are missing."""
+        exist are missing. A payload of more than 16 KiB is left out: `payload_json` is empty."""
         ...
 
     def lock_with_jobs(self, lease_ids: Sequence[str]) -> dict[str, LeaseWithJob]:

@@ -256,19 +256,30 @@ class QueueService:
 
     async def heartbeat(self, beat: Heartbeat) -> LeasedJob:
         """One heartbeat. Raise LEASE_LOST when the lease is not, or no longer, the worker's."""
-        return _or_raise((await self.heartbeat_batch([beat]))[0])
+        return await self._with_payload((await self._heartbeats.add([beat], 1))[0])
 
     async def heartbeat_batch(self, beats: Sequence[Heartbeat]) -> Sequence[LeaseAnswer]:
-        """Heartbeats, each answered on its own."""
-        return await self._heartbeats.add(beats, len(beats))
+        """Heartbeats, each answered on its own, without large payloads."""
+        return _without_payloads(await self._heartbeats.add(beats, len(beats)))
 
     async def release(self, item: Release) -> LeasedJob:
         """End an attempt. Raise LEASE_LOST when the lease is not, or no longer, the worker's."""
-        return _or_raise((await self.release_batch([item]))[0])
+        released = await self._whole_releases.add([item], weigh([item]))
+        return await self._with_payload(released.answers[0])
 
     async def release_batch(self, items: Sequence[Release]) -> Sequence[LeaseAnswer]:
-        """End attempts, each answered on its own."""
-        return (await self._whole_releases.add(items, weigh(items))).answers
+        """End attempts, each answered on its own, without large payloads."""
+        return _without_payloads((await self._whole_releases.add(items, weigh(items))).answers)
+
+    async def _with_payload(self, answer: LeaseAnswer) -> LeasedJob:
+        """The answer with the payload that was too large to be read in a set. Raise what it is."""
+        if isinstance(answer, KsanaError):
+            raise answer
+        if answer.job.payload_json:
+            return answer
+        whole = await self.get_job(answer.job.job_id)
+        job = msgspec.structs.replace(answer.job, payload_json=whole.payload_json)
+        return LeasedJob(answer.lease, job)
 
     async def release_batch_compactly(
         self, items: Sequence[Release]
@@ -330,7 +341,11 @@ def _wake_nobody(*_: object) -> None:
     """Nobody waits for a sign of life."""
 
 
-def _or_raise(answer: LeaseAnswer) -> LeasedJob:
-    if isinstance(answer, KsanaError):
-        raise answer
-    return answer
+def _without_payloads(answers: Sequence[LeaseAnswer]) -> Sequence[LeaseAnswer]:
+    """What was too large to be read in a set reads null."""
+    return [
+        one
+        if isinstance(one, KsanaError) or one.job.payload_json
+        else LeasedJob(one.lease, msgspec.structs.replace(one.job, payload_json="null"))
+        for one in answers
+    ]

@@ -304,11 +304,12 @@ SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, grante
 FROM scheduler_lease_runs WHERE lease_id = :lease_id {for_update}
 
 -- name: lock_leases_and_jobs
--- Leases by id with their jobs, whole, both held, and whether each lease lasts by the store's clock.
+-- Leases by id with their jobs, both held, and whether each lease lasts by the store's clock. A large payload is left out: it reads as nothing.
 SELECT l.lease_id, l.job_id, l.addon_id, l.worker_id, l.cost_units, l.ttl_sec, l.state, l.granted_at, l.last_heartbeat_at,
   l.expires_at, l.released_at, l.release_status, l.release_digest, l.lease_token,
   CASE WHEN l.state = 'ACTIVE' AND l.expires_at > (SELECT {now}) THEN 1 ELSE 0 END,
-  j.seq, j.job_id, j.addon_id, j.job_type, j.priority, j.cost_units, j.constraints_json, j.payload_json, j.state, j.max_attempts,
+  j.seq, j.job_id, j.addon_id, j.job_type, j.priority, j.cost_units, j.constraints_json,
+  CASE WHEN LENGTH(j.payload_json) > 16384 THEN '' ELSE j.payload_json END, j.state, j.max_attempts,
   j.created_at, j.updated_at, j.position, j.urgency, j.class_id, j.turn, j.due_at, j.run_at, j.fairness_key,
   j.client_request_id, j.attempts, j.claims, j.claim_token, j.claimed_by, j.claim_expires_at, j.lease_id, j.next_retry_at,
   j.pending_at, j.cancel_requested, j.cancel_reason, j.progress, j.note, j.started_at, j.finished_at, j.final_status,
