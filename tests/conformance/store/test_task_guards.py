@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ksana.base.instant import HOUR, SECOND
+from ksana.domain.dead_letters import NewLetter
 from ksana.domain.schedule import Every
 from ksana.domain.tasks.records import Definition, Task
 from ksana.ports.tasks.tables import Advance
@@ -128,3 +129,48 @@ async def test_a_task_is_changed_only_as_it_was_seen(
     set_task(database, fitting)
     assert await store.transact(make(task)) is True
     assert database.ask(f"SELECT {columns} FROM tasks") != before
+
+
+@pytest.mark.spec("X12", "B7")
+async def test_a_run_that_waits_to_be_let_in_is_paced_and_counted_only_as_it_was_seen(
+    store: SqlStore, database: Database
+) -> None:
+    task = await store.transact(add_task)
+    [(run_id, _)] = await store.transact(add_runs, task.id, 1)
+    fitting = {"status": "SCHEDULED", "token": TOKEN, "is_counted": 0, "wake_at": SECOND}
+
+    async def pace_and_count(**unfit: Any) -> tuple[int, int]:
+        """How many were counted, and when the run wakes."""
+        set_row(database, "task_runs", f"id = {run_id}", **{**fitting, **unfit})
+        counted = await store.transact(lambda tx: tx.run_changes.count_in([(run_id, TOKEN)]))
+        set_row(database, "task_runs", f"id = {run_id}", **{**fitting, **unfit})
+        await store.transact(lambda tx: tx.run_changes.pace([(run_id, HOUR)]))
+        return counted, database.ask("SELECT wake_at FROM task_runs")[0][0]
+
+    assert await pace_and_count(status="RUNNING") == (0, SECOND)
+    assert await pace_and_count(is_counted=1) == (0, SECOND)
+    assert await pace_and_count(token=TOKEN + 1) == (0, HOUR)  # who paces has just made it
+    assert await pace_and_count() == (1, HOUR)
+
+
+@pytest.mark.spec("X12", "X13")
+async def test_a_run_is_forgotten_only_when_it_is_over_and_its_callbacks_after_it(
+    store: SqlStore, database: Database
+) -> None:
+    task = await store.transact(add_task)
+    [(run_id, _)] = await store.transact(add_runs, task.id, 1)
+    await store.transact(lambda tx: tx.run_changes.insert_callback(run_id, "{}", "", "TAKEN"))
+
+    async def forget(name: str) -> int:
+        return await store.transact(lambda tx: tx.run_changes._session.run(name, id=run_id))
+
+    letter = NewLetter(str(run_id), "t", "FAILED", "no")
+    set_row(database, "task_runs", f"id = {run_id}", open_task=task.id)
+    assert await forget("history.delete_run") == 0
+    database.ask("UPDATE task_runs SET open_task = NULL")
+    await store.transact(lambda tx: tx.dead_letters.add("tasks", [letter]))
+    assert await forget("history.delete_run") == 0
+    database.ask("DELETE FROM dead_letters")
+    assert await forget("history.delete_callbacks") == 0
+    assert await forget("history.delete_run") == 1
+    assert await forget("history.delete_callbacks") == 1
