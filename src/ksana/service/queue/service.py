@@ -1,7 +1,6 @@
 """The queue as callers use it: check, one transaction, wake who waits. Knows no HTTP and no SQL."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -67,7 +66,7 @@ class QueueService:
         self._intake: Batcher[NewJob, Submitted] = Batcher(store, self._enter, self._entered)
         self._claims: Batcher[Claim, Claimed] = Batcher(
             store,
-            partial(claim_together, cache=self.classes, limits=limits),
+            self._claim_together,
             self._notify_claimed,
             CLAIMS_AT_ONCE,
             drops_gone=True,
@@ -199,6 +198,9 @@ class QueueService:
                 is_woken = await self.poll.wait(waiter, again_at)
                 if is_gone() or not (is_woken or self._clock.now() < until):
                     return claimed
+
+    def _claim_together(self, tx: QueueTx, claims: Sequence[Claim]) -> list[Claimed]:
+        return claim_together(tx, claims, self.classes, self.limits)
 
     def _notify_claimed(self, _: Sequence[Claim], claimed: Sequence[Claimed]) -> None:
         ends = [one.until for one in claimed if one.taken]
