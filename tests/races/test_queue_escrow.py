@@ -1,7 +1,7 @@
 """Three servers that share one capacity on a network database, one of them killed and one frozen in
 the middle of the work, while somebody reads what the active leases hold.
 
-Nine claimers and 500 jobs by default; `KSANA_FULL=1` runs 64 claimers and 20,000 jobs.
+Nine claimers and 1,200 jobs by default; `KSANA_FULL=1` runs 64 claimers and 20,000 jobs.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from tests.races.test_queue_processes import database, has_work, watch
 __all__ = ["database"]
 
 IS_FULL = os.environ.get("KSANA_FULL") == "1"
-JOBS = 20_000 if IS_FULL else 500
+JOBS = 20_000 if IS_FULL else 1_200
 CLAIMERS = 64 if IS_FULL else 9
 FROZEN_SEC = 20.0 if IS_FULL else 3.0
 """The longer one outlasts what a database grants an idle transaction, and a lease."""

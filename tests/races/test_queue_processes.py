@@ -1,7 +1,7 @@
 """Claimers that are processes, over three servers that are processes, on one network database:
 nothing shared but the store.
 
-Eight claimers and 300 jobs by default; `KSANA_FULL=1` runs 64 claimers and 20,000 jobs.
+Eight claimers and 1,200 jobs by default; `KSANA_FULL=1` runs 64 claimers and 20,000 jobs.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from tests.ground.child import Child
 from tests.ground.process import Program, clean_environment
 
 IS_FULL = os.environ.get("KSANA_FULL") == "1"
-JOBS = 20_000 if IS_FULL else 300
+JOBS = 20_000 if IS_FULL else 1_200
 CLAIMERS = 64 if IS_FULL else 8
 TOTAL = 50
 
