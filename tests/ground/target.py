@@ -13,6 +13,7 @@ import contextlib
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, Self
@@ -202,7 +203,7 @@ class Target:
         self._news = threading.Condition()
         self._requests: list[Request] = []
         self._plans: dict[str, list[Behaviour | Callable[[Request], Behaviour]]] = {}
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._transports: weakref.WeakSet[asyncio.WriteTransport] = weakref.WeakSet()
         self._under_way: dict[int, asyncio.StreamReader] = {}
         self._background = BackgroundLoop("target")
         self._listener = self._background.call(self._listen(port, tls))
@@ -274,13 +275,14 @@ class Target:
             10
         ):  # a connection that was just accepted is known, and can be ended, only some turns later
             await asyncio.sleep(0)
-        for writer in list(self._writers):
-            writer.transport.abort()
+        # Also those whose last bytes nobody reads: closed, they would wait for that for ever.
+        for transport in list(self._transports):
+            transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         number = self.connections
-        self._writers.add(writer)
+        self._transports.add(writer.transport)
         try:
             while (request := await read_request(reader, writer, number)) is not None:
                 self._under_way[number] = reader
@@ -297,7 +299,6 @@ class Target:
             pass  # the caller left in the middle or sent nonsense: nothing to record
         finally:
             self._under_way.pop(number, None)
-            self._writers.discard(writer)
             writer.close()
 
     def _record(self, request: Request) -> Behaviour:
