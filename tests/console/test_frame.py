@@ -1,6 +1,7 @@
 """The frame: languages, themes, the keyboard, live and paused, small screens, signing in."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from playwright.sync_api import expect
@@ -145,10 +146,17 @@ def test_no_page_has_a_serious_accessibility_fault(
     assert {place: faults for place, faults in found.items() if faults} == {}
 
 
+@pytest.mark.parametrize("days_later", [0, 3])  # times of another day are shown with their date
 def test_every_page_fits_a_phone(
-    browser_thread: BrowserThread, tabs: Callable[..., Tab], server: Program, some_task: int
+    browser_thread: BrowserThread,
+    tabs: Callable[..., Tab],
+    server: Program,
+    some_task: int,
+    days_later: int,
 ) -> None:
     tab = tabs(server.url(), viewport=PHONE, is_mobile=True, has_touch=True)
+    day = datetime.now(UTC) + timedelta(days=days_later)
+    tab.page.clock.set_system_time(day.replace(hour=23, minute=30))
     wide = {}
     for place in (*PAGES, f"tasks/{some_task}"):
         tab.go(place)
