@@ -29,11 +29,11 @@ from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND, Micros
 from ksana.boot import banner, instance_identity, secrets
-from ksana.boot.collector import calm_collector
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.coordination import CoordinationNotes
 from ksana.boot.core_routes import core_routes
 from ksana.boot.descriptors import plan_for
+from ksana.boot.interpreter import calm_collector
 from ksana.boot.listening import describe_address, is_loopback, listen, share_listener
 from ksana.boot.logs import LevelledLogger, LogSwitch
 from ksana.boot.metrics import Metrics
