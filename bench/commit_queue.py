@@ -94,7 +94,7 @@ def feed(store: SqlStore, items: int, prefix: str) -> float:
             names = [f"{prefix}{n}" for n in range(start, start + GROUP)]
             session.raw(store.dialect.begin_write)
             session.run_rows("core.insert_instance", INSTANCE_COLUMNS, list(map(row_of, names)))
-            session.run_rows("core.append_event", EVENT_COLUMNS, list(map(event_of, names)))
+            session.run_rows("core.append_events", EVENT_COLUMNS, list(map(event_of, names)))
             session.raw("COMMIT")
         return items / (time.perf_counter() - begun)
 
