@@ -11,7 +11,7 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
 from ksana.client import pace
-from ksana.client.claims import Claims, _Asked
+from ksana.client.claims import LEAST_HALF, Claims, _Asked
 from ksana.client.errors import ClientError, TransportError, from_body
 from ksana.client.queue import MAX_CLAIM
 from ksana.client.shapes import Job
@@ -162,6 +162,10 @@ async def test_a_claim_asks_for_all_that_is_free_or_half_while_jobs_abound(
     claims._asked = 0
     claims._is_deep.set()
     assert claims._plan() == (225, 0, 225)
+    for slots, half in ((2 * LEAST_HALF, LEAST_HALF), (2 * LEAST_HALF - 1, 2 * LEAST_HALF - 1)):
+        claims, _, _ = make(clock, slots)
+        claims._is_deep.set()
+        assert claims._plan() == (half, 0, half)
     claims, worker, _ = make(clock, 5 * MAX_CLAIM)
     assert claims._plan() == (MAX_CLAIM, 0, MAX_CLAIM)
     worker.free = 3
@@ -175,7 +179,7 @@ async def test_while_jobs_abound_as_many_are_taken_ahead_as_are_begun_in_a_momen
     claims._is_deep.set()
     worker.jobs.begun = 400
     worker.clock._move_to(200 * SECOND)  # 4 a second
-    assert claims._plan() == (5, 0, 5)
+    assert claims._plan() == (10, 0, 10)  # of so few, half is not worth a claim
     worker.jobs.begun += 1_000
     worker.clock._move_to(201 * SECOND)  # (4 + 1,000) / 2 a second: 50 in a tenth of it
     assert claims._plan() == (30, 20, 30)

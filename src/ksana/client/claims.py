@@ -47,7 +47,7 @@ class _Asked(NamedTuple):
     ahead: int
     """So many of them are begun later."""
     half: int
-    """Of what may be held: one of two claims asks for no more."""
+    """Of what may be held, or all of it where half is not worth a claim: none asks for more."""
 
 
 class Claims:
@@ -106,13 +106,14 @@ class Claims:
                 await self._recovery.pause(EARLY_EMPTY.pause(1))
 
     def _plan(self) -> "_Asked":
-        """What a claim asks for: all that is free, or half of what may be held while jobs
-        abound."""
+        """What a claim asks for: all that is free, or half of what may be held while jobs abound
+        and there is room for two claims."""
         jobs, ahead = self._worker.jobs, 0
         half = MAX_CLAIM
         if self._is_deep.is_set():
             ahead = self._pace.count_ahead(jobs.begun, self._worker.clock.monotonic())
-            half = min(max(1, (self._worker.concurrency + ahead) // 2), MAX_CLAIM)
+            most = self._worker.concurrency + ahead
+            half = min(most // 2 if most >= 2 * LEAST_HALF else most, MAX_CLAIM)
         limit = min(jobs.count_room(ahead) - self._asked, half)
         at_once = max(0, jobs.count_free_slots() - self._asked)
         return _Asked(limit, max(0, limit - at_once), half)
