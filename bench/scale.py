@@ -1,13 +1,15 @@
 """The same work by other products and by ours, on every store, with one and with three instances.
 
     KSANA_BENCH_PEERS=/var/tmp/peers python -m bench.scale [--rounds 3] [--jobs 20000]
-        [--only drain,single,add,latency,killed,burst,recurring] [--systems graphile,sqlite,…]
+        [--only drain,once,single,add,latency,killed,burst,recurring] [--systems graphile,sqlite,…]
 
 Every system is measured in each round, in turn, and the median of the rounds counts. All have the
 whole machine, the same work in flight and their best settings; databases lie on the disk and sync
 each commit (BullMQ's Redis keeps nothing: its fastest). Jobs do nothing; ours go through the SDK
-with its own requests. A drain counts from the first job to the last, over all workers. Timers POST
-to as many addresses as there are timers.
+with its own requests. A drain counts from the first job to the last, over all workers; its jobs may
+be tried twice, as those of most peers by default. `once` is the same for ours with jobs that may be
+tried once, which is our default: workers take no such job ahead. Timers POST to as many addresses
+as there are timers.
 """
 
 import argparse
@@ -42,8 +44,9 @@ SINGLE_SHARE = 10
 TIMERS, RECURRING, STEP, CALLS = 10_000, 14_000, 1_000, 64
 BATCH = 500
 KILLED_WITHIN_SEC = 90
-MEASURES = ("drain", "single", "add", "latency", "killed", "burst", "recurring")
+MEASURES = ("drain", "once", "single", "add", "latency", "killed", "burst", "recurring")
 TIMER_SYSTEMS = ("croner", "apscheduler")
+OURS = ("sqlite", "postgres", "mariadb")
 
 
 def systems(servers: Servers) -> dict[str, System]:
@@ -86,13 +89,16 @@ class Figures(NamedTuple):
     values: dict[str, tuple[float, str]]
 
 
-def drain(system: System, options: argparse.Namespace, action: str, jobs: int) -> Figures:
+WORDS = {"drain": "drain", "once": "drain of jobs tried once", "single": "one job per fetch"}
+
+
+def drain(system: System, options: argparse.Namespace, measure: str, jobs: int) -> Figures:
     """Fill the queue, then let the workers empty it."""
-    in_flight = options.in_flight if action == "drain" else options.single_in_flight
+    in_flight = options.single_in_flight if measure == "single" else options.in_flight
+    action = "single" if measure == "single" else "drain"
+    filling = {"jobs": jobs, "batch": BATCH, **({"attempts": 1} if measure == "once" else {})}
     with system.ground() as ground:
-        filled = ask(
-            system.command(), "fill", {"jobs": jobs, "batch": BATCH}, environment(ground, 0)
-        )
+        filled = ask(system.command(), "fill", filling, environment(ground, 0))
         used = tree_cpu(ground.instance_pids), tree_cpu(ground.database_pids)
         with workers(system, ground, action, {"in_flight": in_flight}) as running:
             wait_for(
@@ -108,14 +114,14 @@ def drain(system: System, options: argparse.Namespace, action: str, jobs: int) -
         if sum(one["done"] for one in told) != jobs:
             raise BenchError(f"{told} of {jobs} jobs")
     wall = max(one["last"] for one in told) - min(one["first"] for one in told)
-    what = "drain" if action == "drain" else "one job per fetch"
+    what = WORDS[measure]
     values = {
         what: (jobs / wall, "/s"),
         f"{what}: CPU of instances and database": ((instances + database) / jobs * 1e6, " µs/job"),
         f"{what}: CPU of the database": (database / jobs * 1e6, " µs/job"),
         f"{what}: CPU of workers": (own / jobs * 1e6, " µs/job"),
     }
-    if action == "drain":
+    if measure == "drain":
         values[f"added in batches of {BATCH}"] = (jobs / filled["sec"], "/s")
     return Figures(values)
 
@@ -289,17 +295,19 @@ def run_one(
             (burst, options.timers) if measure == "burst" else (recurring, options.recurring)
         )
         return act(key, system, servers, target, count)
-    if measure == "drain":
-        return drain(system, options, "drain", options.jobs)
+    if measure in {"drain", "once"}:
+        return drain(system, options, measure, options.jobs)
     if measure == "single":
-        return drain(system, options, "single", max(1, options.jobs // SINGLE_SHARE))
+        return drain(system, options, measure, max(1, options.jobs // SINGLE_SHARE))
     return {"add": add, "latency": latency, "killed": killed}[measure](system, options)
 
 
 def applies(measure: str, key: str) -> bool:
     """Whether the product does such a thing."""
     if measure in {"burst", "recurring"}:
-        return key in TIMER_SYSTEMS or key.partition("-")[0] in {"sqlite", "postgres", "mariadb"}
+        return key in TIMER_SYSTEMS or key.partition("-")[0] in OURS
+    if measure == "once":
+        return key.partition("-")[0] in OURS
     if measure == "single":
         return key not in {*TIMER_SYSTEMS, "pgqueuer", "bullmq"}
     return key not in TIMER_SYSTEMS and not (measure in {"add", "latency"} and "-3" in key)

@@ -21,14 +21,14 @@ DEFAULT = 10
 """The SDK's own in-flight."""
 
 
-async def fill(jobs: int, batch: int) -> None:
+async def fill(jobs: int, batch: int, attempts: int = 2) -> None:
     async with QueueClient(URL) as client:
         await add_batches(
             jobs,
             batch,
             lambda size: client.submit_batch(
                 [
-                    NewJob(addon_id=ADDON, job_type="noop", payload={"n": 1}, max_attempts=2)
+                    NewJob(addon_id=ADDON, job_type="noop", payload={"n": 1}, max_attempts=attempts)
                     for _ in range(size)
                 ]
             ),
