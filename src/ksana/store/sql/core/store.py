@@ -27,6 +27,7 @@ from ksana.store.sql.core.dialects.sqlite import FilePlace
 from ksana.store.sql.core.durability import list_weaknesses
 from ksana.store.sql.core.migrate import MigrationReport, apply_migrations
 from ksana.store.sql.core.packages import find_tables
+from ksana.store.sql.core.pooling import refuse_pooler
 from ksana.store.sql.core.statements import load_statements
 from ksana.store.sql.core.tally import Tally, summary
 from ksana.store.sql.core.threads import (
@@ -205,6 +206,7 @@ def _open(url: str, clock: Clock, *, apply: bool, serve: bool, durability: str =
                 lock = sqlite_file.ServeLock(dialect.path)
                 lock.take()
             _patiently(dialect, partial(sqlite_file.prepare, dialect.path, clock, make=apply))
+        refuse_pooler(dialect, shown)
         report = _patiently(dialect, partial(apply_migrations, dialect, clock.now(), apply=apply))
         if lock is not None:
             lock.leave(_describe_opening(dialect, clock.now()))

@@ -114,6 +114,7 @@ _REFUSALS: Final = tuple(
         (r"no password supplied", "the URL names no password and the server wants one"),
         (r"no pg_hba.conf entry for [^\n]*", "let this host in, in pg_hba.conf"),
         (r'permission denied for database "[^"]*"', "GRANT CONNECT ON DATABASE"),
+        (r"transaction blocks not allowed in statement pooling mode", "use pool_mode = session"),
     )
 )
 """What the server says when it will not have us, and what helps."""
