@@ -1,5 +1,6 @@
 """Bad input of every kind ends in a 4xx with the one error body."""
 
+import gzip
 from typing import Any
 
 import httpx
@@ -165,6 +166,18 @@ async def test_a_body_over_the_limit_is_refused_by_its_length_and_while_it_strea
 async def test_another_media_type_is_415(client: httpx.AsyncClient, kind: str) -> None:
     answer = await client.post(THINGS, content=b'{"name":"a"}', headers={"content-type": kind})
     assert "application/json" in check_refusal(answer, 415, "UNSUPPORTED_MEDIA_TYPE")["message"]
+
+
+@pytest.mark.spec("X8")
+async def test_a_packed_body_is_415_and_says_why(client: httpx.AsyncClient) -> None:
+    packed = gzip.compress(b'{"name":"a"}')
+    answer = await client.post(THINGS, content=packed, headers={**JSON, "content-encoding": "GZip"})
+    said = check_refusal(answer, 415, "UNSUPPORTED_MEDIA_TYPE")["message"]
+    assert said == "gzip is not unpacked here: send the body without it"
+    for encoding in ("identity", ""):
+        headers = {**JSON, "content-encoding": encoding}
+        answer = await client.post(THINGS, content=packed, headers=headers)
+        assert "not UTF-8" in check_refusal(answer, 400, "INVALID_JSON")["message"]
 
 
 @pytest.mark.parametrize(

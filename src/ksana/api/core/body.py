@@ -75,9 +75,9 @@ def too_large(max_body: int) -> TooLargeError:
     return TooLargeError(f"the body is larger than {max_body} bytes", limit=max_body)
 
 
-def decode_body(route: Route, body: bytes, content_type: bytes | None) -> Any:
+def decode_body(route: Route, body: bytes, headers: Mapping[bytes, bytes]) -> Any:
     """Turn a body into the route's type."""
-    decoder = route.decoder
+    decoder, content_type = route.decoder, headers.get(b"content-type")
     assert decoder is not None
     if not body:
         if not route.empty_body_ok:
@@ -101,6 +101,7 @@ def decode_body(route: Route, body: bytes, content_type: bytes | None) -> Any:
     except msgspec.DecodeError as error:
         raise _not_json(error) from None
     except UnicodeDecodeError as error:
+        check_encoding(headers.get(b"content-encoding", b""))
         raise InvalidError(
             f"the body is not UTF-8: byte {error.start}", code="INVALID_JSON"
         ) from None
@@ -126,6 +127,14 @@ def check_media_type(content_type: bytes) -> None:
     if media_type and media_type != b"application/json" and not media_type.endswith(b"+json"):
         shown = media_type[:64].decode("latin-1")
         raise MediaTypeError(f"{shown} is not understood here: send application/json")
+
+
+def check_encoding(encoding: bytes) -> None:
+    """Refuse a body that was packed: one that is small on its way may be huge."""
+    word = encoding.strip().lower()
+    if word not in (b"", b"identity"):
+        shown = word[:64].decode("latin-1")
+        raise MediaTypeError(f"{shown} is not unpacked here: send the body without it")
 
 
 def check_depth(body: bytes) -> None:

@@ -174,7 +174,7 @@ class Pipeline:
                 raw = request.body
                 if request.receive is not None:
                     raw = await read_body(request.receive, max_body)
-                sent = decode_body(route, raw, headers.get(b"content-type"))
+                sent = decode_body(route, raw, headers)
                 response = _render(await route.handler(call, sent), request_id)
             if response.chunks is not None:
                 chunks = self._count_stream(
