@@ -1,5 +1,6 @@
 """Doors of the real process: what may not pass, by raw bytes."""
 
+import json
 import re
 import socket
 from collections.abc import Iterator
@@ -66,6 +67,70 @@ def test_http_0_9_is_refused(program: Program) -> None:
     for data in (b"GET /health\r\n\r\n", b"GET /health HTTP/0.9\r\nHost: 127.0.0.1\r\n\r\n"):
         heard = say(program, data)
         assert heard.startswith(b"HTTP/1.1 400"), heard
+
+
+ASGI = b"GET", b"/health", b""
+FAST = b"POST", b"/api/scheduler/jobs/claim", b'{"worker_id":"w"}'
+"""A request by each way: through ASGI, and past it."""
+
+
+def ask(way: tuple[bytes, bytes, bytes], version: bytes, *lines: bytes) -> bytes:
+    method, path, body = way
+    head = [b"%s %s HTTP/%s" % (method, path, version), *lines]
+    if body:
+        head += [b"Content-Type: application/json", b"Content-Length: %d" % len(body)]
+    return b"\r\n".join([*head, b"", body])
+
+
+def check_closed(program: Program, data: bytes, why: bytes) -> None:
+    """It is refused in our words and the connection ends: alone, and on a kept connection."""
+    for before in ([], [ASGI], [FAST], [FAST, ASGI]):
+        heard = b""
+        with socket.create_connection((program.host, program.port), timeout=5) as one:
+            for way in before:
+                one.sendall(ask(way, b"1.1", b"Host: 127.0.0.1"))
+                assert re.match(rb"HTTP/1.1 20[04] ", one.recv(65_536))
+            one.sendall(data)
+            while piece := one.recv(65_536):
+                heard += piece
+        head, _, body = heard.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 "), (before, heard)
+        told = json.loads(body)
+        assert told["code"] == "INVALID_ARGUMENT"
+        assert why in told["message"].encode()
+
+
+@pytest.mark.spec("X8")
+@pytest.mark.parametrize("way", [ASGI, FAST])
+def test_a_request_without_a_host_is_refused(
+    program: Program, way: tuple[bytes, bytes, bytes]
+) -> None:
+    check_closed(program, ask(way, b"1.1"), b"no Host line")
+    method, path, body = way
+    whole = method, b"http://127.0.0.1" + path, body
+    check_closed(program, ask(whole, b"1.1"), b"no Host line")
+    assert re.match(rb"HTTP/1.1 20[04] ", say(program, ask(way, b"1.0")))
+
+
+@pytest.mark.spec("X8")
+@pytest.mark.parametrize("way", [ASGI, FAST])
+@pytest.mark.parametrize("version", [b"2.0", b"1.2", b"3.0", b"0.9", b"1.10", b"2"])
+def test_no_other_version_of_http_is_served(
+    program: Program, way: tuple[bytes, bytes, bytes], version: bytes
+) -> None:
+    check_closed(program, ask(way, version, b"Host: 127.0.0.1"), b"HTTP/1.1")
+
+
+def test_a_socket_without_a_host_is_refused(program: Program) -> None:
+    upgrade = (
+        b"Upgrade: websocket",
+        b"Connection: Upgrade",
+        b"Sec-WebSocket-Version: 13",
+        b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+    )
+    node = b"GET", b"/ws/node", b""
+    assert b" 101 " in say(program, ask(node, b"1.1", b"Host: 127.0.0.1", *upgrade))
+    check_closed(program, ask(node, b"1.1", *upgrade), b"no Host line")
 
 
 @pytest.mark.spec("X21")

@@ -29,6 +29,8 @@ BODY_BYTES_PER_SEC: Final = 16 * 1024
 """A body may take the grace plus its size at this rate."""
 WRITE_STALL_SEC: Final = 30.0
 """A reader that takes nothing for this long is dropped."""
+SERVED: Final = ("1.1", "1.0")
+"""Versions of HTTP. The parser takes more for good, 2.0 in the syntax of 1.1 among them."""
 MAX_HEAD: Final = 32 * 1024
 MAX_HEADERS: Final = 100
 MAX_CONNECTIONS: Final = 4096
@@ -71,7 +73,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._too_large = False
         self._is_silent = self._is_upgrading = self._is_refused = False
         self._version = "1.1"
-        self._fault = "this is not an HTTP request"
+        self._fault = "this is not a request of HTTP/1.1 or HTTP/1.0"
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -150,15 +152,17 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Check the complete head against the caps. Raise HeadTooLargeError or BadHeadError."""
-        self._in_head = False
         lines = self.headers
         headers = dict(lines)
         self._version = self.parser.get_http_version()
+        if self._version not in SERVED:
+            self._fault = f"HTTP/{self._version} is not served: say HTTP/1.1"
+            raise BadHeadError
         if len(headers) != len(lines) and [name for name, _ in lines].count(b"host") > 1:
             self._fault = "the request has two Host lines"
             raise BadHeadError
-        if self._version == "0.9":
-            self._fault = "HTTP/0.9 is not served: say HTTP/1.1"
+        if b"host" not in headers and self._version != "1.0":
+            self._fault = "the request has no Host line, which HTTP/1.1 asks for"
             raise BadHeadError
         if len(lines) > MAX_HEADERS or (
             self._head_bytes > MAX_HEAD
@@ -166,6 +170,8 @@ class GuardedProtocol(HttpToolsProtocol):
         ):
             self._too_large = True
             raise HeadTooLargeError
+        # Only now: what is refused above is answered as a head, whatever was answered before it.
+        self._in_head = False
         self.begin_request(headers)
 
     def begin_request(self, headers: dict[bytes, bytes]) -> None:
