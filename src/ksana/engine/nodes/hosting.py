@@ -99,7 +99,7 @@ class Hosting:
         hosted.assigned.clear()
         parked, hosted.parked = hosted.parked, {}
         for message in parked.values():
-            self._background.spawn(self._hand_over(None, message))
+            self._background.spawn(self._tell_gone(message))
 
     async def _withdraw_node(self, node_id: str) -> None:
         """Give up the id of a node that left, unless it is back already: then the owner key is that
@@ -141,29 +141,47 @@ class Hosting:
             if known is not None and known.attempt >= message.attempt:
                 return  # the message came twice
             if known is None and hosted.is_full:
-                hosted.parked[job_id] = message
+                parked = hosted.parked.get(job_id)
+                if parked is None or parked.attempt < message.attempt:
+                    hosted.parked[job_id] = message
                 return
-        await self._hand_over(hosted, message)
+        if hosted is None or not self._hand_over(hosted, message):
+            await self._tell_gone(message)
 
-    async def _hand_over(self, hosted: HostedNode | None, message: Assign) -> None:
+    def _hand_over(self, hosted: HostedNode, message: Assign) -> bool:
+        """Give a job to its node; False if it cannot be reached. Nothing is waited for: a slot that
+        was found free is taken before anybody else looks."""
         request = message.request
+        frame = frames.JobAssign(
+            job_id=request.job_id,
+            attempt_id=message.attempt,
+            model=request.model,
+            deadline=format_instant(message.deadline_at),
+            session_id=request.session_id,
+            trace_id=request.trace_id,
+            payload=request.payload,
+        )
+        if not hosted.peer.send(frame):
+            return False
+        replaced = hosted.assigned.get(request.job_id)
         assignment = Assignment(request, message.attempt, message.home)
-        if hosted is not None:
-            frame = frames.JobAssign(
-                job_id=request.job_id,
-                attempt_id=message.attempt,
-                model=request.model,
-                deadline=format_instant(message.deadline_at),
-                session_id=request.session_id,
-                trace_id=request.trace_id,
-                payload=request.payload,
-            )
-            if hosted.peer.send(frame):
-                hosted.assigned[request.job_id] = assignment
-                if message.home != self._fabric.instance_id:
-                    self._view.count(message.node_id, 1)
-                self.changed.add(message.node_id)
-                return
+        hosted.assigned[request.job_id] = assignment
+        self._count(hosted, assignment, 1)
+        if replaced is not None and not replaced.is_ending:
+            # Nobody answers for that attempt any more: its slot is the new one's.
+            self._count(hosted, replaced, -1)
+        self.changed.add(message.node_id)
+        return True
+
+    def _count(self, hosted: HostedNode, assignment: Assignment, change: int) -> None:
+        """A slot of a node that is still here is taken or free again. Our own jobs are counted by
+        their home, which is here."""
+        node_id = hosted.record.node_id
+        if assignment.home != self._fabric.instance_id and self.nodes.get(node_id) is hosted:
+            self._view.count(node_id, change)
+
+    async def _tell_gone(self, message: Assign) -> None:
+        assignment = Assignment(message.request, message.attempt, message.home)
         await self._results.tell_failed(message.node_id, assignment, "NODE_GONE", None)
 
     async def _on_withdraw(self, message: Withdraw) -> None:
@@ -284,14 +302,14 @@ class Hosting:
         )
 
     def _freed(self, hosted: HostedNode, assignment: Assignment) -> None:
-        """A slot is free again. Our own jobs are counted by their home, which is here."""
-        node_id = hosted.record.node_id
-        self.changed.add(node_id)
-        if assignment.home != self._fabric.instance_id:
-            self._view.count(node_id, -1)
+        """A slot is free again, for a job that waits for it at once: one that comes a moment later
+        would take it too."""
+        self.changed.add(hosted.record.node_id)
+        self._count(hosted, assignment, -1)
         if hosted.parked and not hosted.is_full:
             message = hosted.parked.pop(next(iter(hosted.parked)))
-            self._background.spawn(self._hand_over(hosted, message))
+            if not self._hand_over(hosted, message):
+                self._background.spawn(self._tell_gone(message))
 
     # ---- to the home instance ----
 
