@@ -282,6 +282,63 @@ async def test_the_time_for_stopping_is_for_all_loops_together(clock: VirtualClo
     assert await supervisor.stop(SECOND) == ()
 
 
+@pytest.mark.parametrize("within_us", [0, 2 * SECOND])
+async def test_a_loop_that_is_willing_to_end_is_not_late_behind_one_that_is_not(
+    clock: VirtualClock, within_us: int
+) -> None:
+    supervisor = Supervisor(clock, Loaded(1.0))
+    release = asyncio.Event()
+    willing = Script(clock)
+    supervisor.start(Loop("willing", willing))
+    supervisor.start(Loop("stubborn", stubborn(release)))
+    await clock.settle()
+    stopping = asyncio.ensure_future(supervisor.stop(within_us))
+    await clock.advance(within_us)
+    late = await stopping
+    release.set()
+    await clock.settle()
+    assert (late, willing.ended) == (("stubborn",), 1)
+
+
+async def test_a_loop_that_will_not_end_leaves_time_to_tidy_up_to_the_others(
+    clock: VirtualClock,
+) -> None:
+    supervisor = Supervisor(clock, Loaded(1.0))
+    release = asyncio.Event()
+
+    async def tidy() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await clock.sleep_until(clock.now() + SECOND // 2)
+
+    supervisor.start(Loop("tidy", tidy))
+    supervisor.start(Loop("stubborn", stubborn(release)))
+    await clock.settle()
+    stopping = asyncio.ensure_future(supervisor.stop(2 * SECOND))
+    await clock.advance(2 * SECOND)
+    late = await stopping
+    release.set()
+    await clock.settle()
+    assert late == ("stubborn",)
+
+
+async def test_a_step_of_the_wall_clock_takes_no_time_from_loops_that_stop(
+    clock: VirtualClock,
+) -> None:
+    supervisor = Supervisor(clock, Loaded(1.0))
+    release = asyncio.Event()
+    supervisor.start(Loop("slow", stubborn(release)))
+    await clock.settle()
+    stopping = asyncio.ensure_future(supervisor.stop(2 * SECOND))
+    await clock.advance(SECOND)
+    clock.step(HOUR)
+    await clock.settle()
+    release.set()
+    await clock.settle()
+    assert await stopping == ()
+
+
 async def test_a_loop_that_ends_in_its_own_time_after_it_was_cancelled_is_not_started_again(
     clock: VirtualClock, supervisor: Supervisor
 ) -> None:
