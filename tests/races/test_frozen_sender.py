@@ -1,12 +1,15 @@
-"""An instance that is frozen, or cut off from the database, while it holds runs, until another has
-taken them over: what waited in it for a slot or for a connection is not sent any more.
+"""An instance that is frozen, whose interpreter stops, or that is cut off from the database, while
+it holds runs, until another has taken them over: what waited in it for a slot or for a connection
+is not sent any more.
 
-SIGSTOP stands for whatever stops a process for longer than its lease: a paused machine, a long
-pause of the interpreter. Smaller twins, on a virtual clock and with a permit that is withdrawn, are
-in `tests/engine/test_tasks_mended.py` and `tests/outbound/test_may_send.py`.
+SIGSTOP stands for whatever stops a process for longer than its lease, as a paused machine does. A
+pause of the interpreter alone (`tests.ground.pausing`) leaves the process and, if only the event
+loop is blocked, its other threads running. Smaller twins, on a virtual clock and with a permit that
+is withdrawn, are in `tests/engine/test_tasks_mended.py` and `tests/outbound/test_may_send.py`.
 """
 
 import contextlib
+import signal
 import socket
 import time
 from collections import Counter
@@ -20,6 +23,7 @@ import pytest
 
 from tests.ground.child import wait_for
 from tests.ground.mariadb import MariaDB
+from tests.ground.pausing import PAUSING, PauseKind, pause_environment
 from tests.ground.postgres import Postgres
 from tests.ground.process import Program
 from tests.ground.proxy import FaultProxy
@@ -150,6 +154,42 @@ def test_a_frozen_instance_sends_nothing_more_that_another_has_taken_over(
         time.sleep(max(0.0, AWAY_S - (time.monotonic() - paused_s)))
         held.release()
         first.resume()
+        first.wait_for_log("lease held again")
+        check_sends(second, target, busy, 16)
+
+
+@pytest.mark.fault("F11")
+@pytest.mark.parametrize(
+    ("kind", "plain_http"), [("loop", "own"), ("loop", "libcurl"), ("interpreter", "libcurl")]
+)
+def test_an_instance_whose_interpreter_stops_sends_nothing_more_that_another_has_taken_over(
+    tmp_path: Path,
+    shared: tuple[str, FaultProxy],
+    target: Target,
+    kind: PauseKind,
+    plain_http: str,
+) -> None:
+    url, _ = shared
+    held, busy = Hold(), BusyListener("127.0.0.2")
+    target.on("/held", held)
+    env = {"KSANA_TASKS_PLAIN_HTTP": plain_http}
+    paused_env = {**env, **pause_environment(kind, int(AWAY_S) + 4)}
+    with (
+        Program(tmp_path / "a", store=url, env=paused_env, command=PAUSING) as first,
+        Program(tmp_path / "b", store=url, env=env) as second,
+    ):
+        first.start()
+        hold_runs(first, target, busy, "at_most_once")
+        first.send(signal.SIGUSR2)
+        first.wait_for_log("the pause begins")
+        second.start()
+        busy.let_in()
+        wait_for(
+            lambda: list_runs(second, status="FAILED"), "the takeover", within_s=AWAY_S, every_s=0.2
+        )
+        assert "the pause is over" not in first.log_text(), "it was to last beyond the takeover"
+        held.release()
+        first.wait_for_log("the pause is over", within_s=AWAY_S)
         first.wait_for_log("lease held again")
         check_sends(second, target, busy, 16)
 
