@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
 from ksana.domain.queue.admission import Limits
-from ksana.domain.queue.classes import class_of
+from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import NewJob
 from ksana.engine.core.retention import Retention
 from ksana.engine.queue.chores import (
+    HEAL_EVERY,
     PACK,
     PACK_EVERY,
     PACK_LOCK_US,
@@ -26,6 +28,7 @@ from ksana.engine.queue.chores import (
     pack,
 )
 from ksana.ports.queue.tables import JobFilter
+from ksana.service.queue.claims import Claim
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import read_series
 from ksana.store.sql import SqlStore, open_store
@@ -53,6 +56,37 @@ async def upkeep(store: SqlStore, clock: VirtualClock) -> AsyncIterator[list[int
     yield sampled
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.spec("Q2")
+async def test_a_class_that_is_missing_is_noticed_within_minutes(
+    store: SqlStore, clock: VirtualClock
+) -> None:
+    queue = QueueService(store, clock, Limits())
+    await queue.submit(a_job(queue))
+    async with upkeep(store, clock):
+        await clock.advance(SECOND)
+        await store.transact(lose_classes)
+        await clock.advance(HEAL_EVERY - MINUTE)
+        assert await rows_of(store, "job_classes") == 0
+        await queue.submit(a_job(queue))  # it relies on the class, as one that slept might
+        with capture_logs() as logs:
+            await clock.advance(2 * MINUTE)
+    assert [(line["event"], line["count"]) for line in logs] == [
+        ("classes of queue jobs were missing", 1)
+    ]
+    claimed = await queue.claim(Claim("w", Wants(job_types=frozenset(["t"])), 9))
+    assert len(claimed.taken) == 2
+
+
+def lose_classes(tx: Any) -> None:
+    tx._session.wrote = True
+    tx._session.raw("DELETE FROM job_classes")
+
+
+def a_job(queue: QueueService) -> NewJob:
+    kind = class_of("a", "t", 1, ())
+    return NewJob(queue.new_id(), "NORMAL", kind, "{}", "{}", None, 1, None, None)
 
 
 async def rows_of(store: SqlStore, table: str) -> int:
@@ -191,4 +225,4 @@ async def test_old_jobs_and_hours_are_removed_by_the_cores_retention(
     assert await rows_of(store, "queue_hours") == 0
     left = await store.read(lambda tx: tx.job_lists.list_page(JobFilter(), None, 10))
     assert [job.job_id for job in left] == [waiting.job_id]
-    assert retention.removed == {"queue_jobs": 1, "series": 3}
+    assert retention.removed == {"queue_jobs": 1, "job_classes": 0, "series": 3}

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ksana.base.errors import ConflictError, NotFoundError
-from ksana.base.instant import MINUTE, SECOND
+from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.domain.dead_letters import LetterFilter
 from ksana.domain.handover import HandedEnd, HandedJob, job_id_of, request_id_of
 from ksana.domain.queue.admission import Limits
@@ -90,14 +90,34 @@ async def test_an_order_that_was_there_is_known_and_refused_with_all_beside_it(
     queue: QueueWorld,
 ) -> None:
     handover = await hand_over(queue, an_order())
-    assert await queue.store.read(handover.is_taken, an_order()) is True
-    assert await queue.store.read(handover.is_taken, an_order(2)) is False
-    assert await queue.store.read(handover.is_taken, an_order(addon_id="other")) is False
+    taken = await queue.store.read(handover.find_conflict, an_order(), [])
+    assert taken is not None and "has a job with the client_request_id" in taken
+    for order in (an_order(2), an_order(addon_id="other")):
+        assert await queue.store.read(handover.find_conflict, order, []) is None
     orders = [an_order(2), an_order(job_id=job_id_of(UID, 9))]
     with pytest.raises(ConflictError) as refused:
         await queue.store.transact(handover.submit, orders)
     assert refused.value.code == "DUPLICATE_REQUEST"
     assert len((await queue.queue.list_jobs(JobFilter(), None, 9)).jobs) == 1
+
+
+async def test_an_order_of_one_class_too_many_is_told_from_those_beside_it(
+    queue: QueueWorld,
+) -> None:
+    handover = await hand_over(queue, an_order())
+    queue.queue.limits = Limits(100, classes=2)
+    known, new, more = (an_order(2 + n, cost_units=7 + n) for n in range(3))
+
+    async def conflict(order: QueueOrder, *beside: QueueOrder) -> str | None:
+        found: str | None = await queue.store.read(handover.find_conflict, order, beside)
+        return found
+
+    assert await conflict(new, known) is None
+    assert "2 classes" in (await conflict(more, known, new) or "")
+    assert await conflict(known, new) is None
+    with pytest.raises(ConflictError) as refused:
+        await queue.store.transact(handover.submit, [known, new, more])
+    assert refused.value.code == "QUEUE_FULL"
 
 
 async def test_a_run_sees_its_job_as_it_goes_on(queue: QueueWorld) -> None:
@@ -193,7 +213,7 @@ async def letters_of(queue: QueueWorld) -> list[Any]:
 
 
 async def replay(queue: QueueWorld, letters: list[Any], capacity: int = 100) -> list[Any]:
-    done: list[Any] = await queue.store.transact(replay_jobs, letters, WHO, capacity)
+    done: list[Any] = await queue.store.transact(replay_jobs, letters, WHO, Limits(capacity))
     return done
 
 
@@ -257,6 +277,18 @@ async def test_each_letter_is_replayed_or_refused_on_its_own(queue: QueueWorld) 
     assert done.entity_id not in (None, small.job_id)
     jobs = (await queue.queue.list_jobs(JobFilter(state="QUEUED"), None, 9)).jobs
     assert [job.job_id for job in jobs] == [done.entity_id]
+
+
+async def test_a_letter_of_one_class_too_many_is_refused_on_its_own(queue: QueueWorld) -> None:
+    made = [await dead_job(queue, cost=cost) for cost in (1, 2)]
+    await queue.store.transact(lambda tx: tx.job_classes.remove([made[1].class_id], tx.now + HOUR))
+    letters = {one.entity_id: one for one in await letters_of(queue)}
+    limits = Limits(100, classes=1)
+    refused, done = await queue.store.transact(
+        replay_jobs, [letters[made[1].job_id], letters[made[0].job_id]], WHO, limits
+    )
+    assert isinstance(refused, ConflictError) and refused.code == "QUEUE_FULL"
+    assert isinstance(done, ReplayedLetter)
 
 
 async def test_where_all_are_refused_nothing_is_entered(queue: QueueWorld) -> None:

@@ -50,6 +50,8 @@ PLANS: dict[str, tuple[str, ...]] = {
     "queue.take_class": ("job_runs_class",),
     "queue.peek_ready": ("job_runs_ready",),
     "queue.peek_class": ("job_runs_class",),
+    "queue.next_ready_class": ("job_runs_class",),
+    "queue.has_overdue": ("job_runs_scheduled",),
     "queue.head_turn": ("job_runs_ready",),
     "queue.tail_turn": ("job_runs_ready",),
     "queue.key_turn": ("job_runs_key",),

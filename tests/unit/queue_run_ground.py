@@ -28,6 +28,8 @@ class ScriptedQueue:
         self.jobs = {job.job_id: job for job in jobs}
         self.fault: str | None = None
         self.taken: set[str] = set()
+        self.beside: list[int] = []
+        """How many orders each was looked up beside."""
         self.entered: list[QueueOrder] = []
         self.told: list[QueueOrder] = []
         self.canceled: list[tuple[str, str]] = []
@@ -41,8 +43,9 @@ class ScriptedQueue:
         assert orders
         self.entered += orders
 
-    def is_taken(self, tx: Any, order: QueueOrder) -> bool:
-        return order.request_id in self.taken
+    def find_conflict(self, tx: Any, order: QueueOrder, beside: Sequence[QueueOrder]) -> str | None:
+        self.beside.append(len(beside))
+        return "it is taken" if order.request_id in self.taken else None
 
     def submitted(self, orders: Sequence[QueueOrder]) -> None:
         self.told += orders

@@ -94,15 +94,17 @@ class OrderRows:
         self.ready: list[ReadyJob] = []
         self.scheduled: list[ReadyJob] = []
         self.classes: dict[int, JobClass] = {}
+        self.until: dict[int, int] = {}
+        """How long a class stays, where that is not just long enough."""
         self.asked_due: list[int] = []
 
-    def list_classes(self) -> list[JobClass]:
-        self._log.append("classes")
-        return list(self.classes.values())
+    def list_classes(self, since: int = 0) -> list[JobClass]:
+        self._log.append("new classes" if since else "classes")
+        return [kind for kind in self.classes.values() if self.until.get(kind.id, since) >= since]
 
     def outlook(self) -> ClaimOutlook:
         self._log.append("outlook")
-        mark = (len(self.classes), sum(self.classes) % 1000003)
+        mark = sum(self.classes)
         used = self._capacity.read(0).used
         return ClaimOutlook(has_due=bool(self.scheduled), used=used, classes=mark)
 

@@ -3,11 +3,12 @@ what is remembered of the filters."""
 
 import pytest
 
-from ksana.base.instant import SECOND
-from ksana.domain.queue.classes import Wants
+from ksana.base.instant import MINUTE, SECOND
+from ksana.domain.queue.classes import KEPT, Wants
 from ksana.domain.queue.jobs import ReadyJob
+from ksana.service.queue import class_cache
 from ksana.service.queue.claims import NOTHING, PROMOTE, SHORT
-from ksana.service.queue.class_cache import FILTERS
+from ksana.service.queue.class_cache import FILTERS, READ_BACK
 from tests.unit.queue_rows import NOW
 from tests.unit.queue_tables import ANY, Claims, only
 
@@ -107,10 +108,46 @@ def test_classes_are_read_again_only_when_one_was_added(claims: Claims) -> None:
     claims.tx.add("x")
     for wants in (ANY, only("x"), only("z")):
         claims.take(wants)
-    assert claims.tx.take_log().count("classes") == 1
+    assert [word for word in claims.tx.take_log() if "classes" in word] == ["classes"]
     claims.tx.add("z")
     assert [job.job_type for job in claims.take(only("z")).taken] == ["z"]
-    assert claims.tx.take_log().count("classes") == 1
+    assert [word for word in claims.tx.take_log() if "classes" in word] == ["new classes"]
+
+
+def test_what_was_entered_of_late_is_read_and_now_and_then_all(claims: Claims) -> None:
+    claims.tx.add("x")
+    claims.take()
+    old, new = claims.tx.add("old"), claims.tx.add("new")
+    claims.tx.pass_time(4 * MINUTE)
+    claims.tx.job_order.until = {
+        old.class_id: NOW + KEPT - READ_BACK - 1,
+        new.class_id: NOW + KEPT - READ_BACK,
+    }
+    claims.take(only("none"))
+    assert {kind.job_type for kind in claims.cache.classes} == {"x", "new"}
+    claims.tx.pass_time(MINUTE)
+    del claims.tx.job_order.classes[new.class_id]
+    claims.take(only("none"))
+    assert {kind.job_type for kind in claims.cache.classes} == {"x", "old"}, "and what went is out"
+    claims.tx.take_log()
+    claims.tx.pass_time(-MINUTE)  # a clock that was set back
+    claims.take(only("none"))
+    assert "classes" in claims.tx.take_log()
+
+
+def test_filters_are_forgotten_when_they_have_too_many_classes(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(class_cache, "FILTERED", 25)
+    for number in range(10):
+        claims.tx.add(f"k{number}")
+    for cost in (50, 60, 70):
+        claims.take(Wants(max_cost_units=cost))
+    assert claims.cache.filters_since(NOW) == [Wants(max_cost_units=70)]
+    for _ in range(5):  # the same again is counted once
+        claims.tx.add("more")
+        claims.take(Wants(max_cost_units=70))
+    assert claims.cache.filters_since(NOW) == [Wants(max_cost_units=70)]
 
 
 def test_the_filters_of_late_are_those_that_claims_came_with(claims: Claims) -> None:

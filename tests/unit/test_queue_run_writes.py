@@ -62,7 +62,7 @@ def test_a_run_starts_with_its_job(status: str, attempt: int) -> None:
     [
         ("type", "the task is of type http since this run was made"),
         ("fault", "no such addon"),
-        ("taken", f"'etl' has a job with the client_request_id 'run:{60:032x}:1'"),
+        ("taken", "it is taken"),
     ],
 )
 def test_a_run_whose_job_cannot_be_fails_without_one(why: str, error: str) -> None:
@@ -90,9 +90,17 @@ def test_whether_an_id_is_taken_is_looked_up_only_by_the_careful() -> None:
     queue = ScriptedQueue()
     queue.taken = {f"run:{60:032x}:1"}
     start_one(queue)
-    assert len(queue.entered) == 1
+    assert (len(queue.entered), queue.beside) == (1, [])
     start_one(other := ScriptedQueue(), is_careful=True)
-    assert len(other.entered) == 1
+    assert (len(other.entered), other.beside) == (1, [0])
+
+
+def test_each_is_looked_up_beside_those_that_start_with_it() -> None:
+    pairs = [(ready_run(60 + n), queue_task()) for n in range(4)]
+    queue = ScriptedQueue()
+    queue.taken = {f"run:{61:032x}:1"}
+    start_runs(tx_of(run_due_list_ready=pairs), queue, "me", is_careful=True)
+    assert (queue.beside, len(queue.entered)) == ([0, 1, 1, 2], 3)
 
 
 @pytest.mark.parametrize("fault", [None, "no such addon"])

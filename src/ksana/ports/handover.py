@@ -78,12 +78,12 @@ class QueueJobs(Protocol):
         ...
 
     def submit(self, tx: Any, orders: Sequence[QueueOrder]) -> None:
-        """Enter jobs. Raise ConflictError if a request id is taken; the caller lets it through, so
-        that nothing of this stays."""
+        """Enter jobs. Raise ConflictError if a request id is taken, or for one class too many; the
+        caller lets it through, so that nothing of this stays."""
         ...
 
-    def is_taken(self, tx: Any, order: QueueOrder) -> bool:
-        """Whether the order's request id is taken."""
+    def find_conflict(self, tx: Any, order: QueueOrder, beside: Sequence[QueueOrder]) -> str | None:
+        """Why `submit` would refuse the order together with those beside it, if so."""
         ...
 
     def submitted(self, orders: Sequence[QueueOrder]) -> None:
@@ -114,9 +114,9 @@ class NoQueueJobs:
     def submit(self, tx: Any, orders: Sequence[QueueOrder]) -> None:
         """Nobody submits: each order has a fault."""
 
-    def is_taken(self, tx: Any, order: QueueOrder) -> bool:
-        """No id is."""
-        return False
+    def find_conflict(self, tx: Any, order: QueueOrder, beside: Sequence[QueueOrder]) -> str | None:
+        """Nobody submits."""
+        return None
 
     def submitted(self, orders: Sequence[QueueOrder]) -> None:
         """Nobody waits."""

@@ -11,6 +11,7 @@ import pytest
 from ksana.base.clock import SystemClock
 from ksana.base.errors import ConflictError, KsanaError
 from ksana.base.ids import new_ordered_uuids
+from ksana.base.instant import HOUR
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.changes import JobChange
@@ -56,7 +57,12 @@ def new_jobs(count: int) -> list[NewJob]:
 
 
 async def submit(store: SqlStore, count: int) -> None:
-    await store.transact(submit_jobs, new_jobs(count), [CLASS], True)
+    """Jobs of a class that was entered a short while ago."""
+    await store.transact(submit_jobs, new_jobs(count), [], True)
+
+
+async def enter_class(store: SqlStore) -> None:
+    await store.transact(lambda tx: tx.job_classes.enter([CLASS], tx.now + HOUR))
 
 
 async def claim(store: SqlStore, count: int) -> Claimed:
@@ -90,6 +96,7 @@ async def test_a_job_costs_few_round_trips_however_many_go_together(
     if not store.dialect.is_network:
         pytest.skip("an embedded store has no round trips")
     trips: dict[str, list[int]] = {name: [] for name in WAYS}
+    await enter_class(store)
     for _ in range(12):  # over all writers: each asks for the clock and for types now and then
         spent, _ = await trips_of(store, lambda: submit(store, count))
         trips["submit"].append(spent)
@@ -112,6 +119,7 @@ async def test_a_job_costs_few_round_trips_however_many_go_together(
 async def test_a_claim_that_found_nothing_before_costs_as_few_round_trips(store: SqlStore) -> None:
     if not store.dialect.is_network:
         pytest.skip("an embedded store has no round trips")
+    await enter_class(store)
     await submit(store, 1)
     await release(store, await claim(store, 1))
     trips = []
@@ -174,6 +182,8 @@ async def test_claims_that_wait_together_share_their_round_trips_and_are_served_
 async def test_a_guard_that_was_held_to_be_sure_and_says_no_fails_its_own_function_only(
     store: SqlStore,
 ) -> None:
+    await enter_class(store)
+
     async def start(count: int) -> list[JobChange]:
         await submit(store, count)
         return list((await claim(store, count)).changes)
@@ -236,6 +246,7 @@ async def test_after_statements_that_failed_together_every_other_one_still_runs(
         tx.rollups.add("trips", name)
         tx.events.append("KEY" * 40, name, "KEY_CREATED")  # longer than the column
 
+    await enter_class(store)
     for number in range(24):  # a driver prepares a statement when it has come some times
         failed = [store.transact(enter_badly, f"bad{number}-{n}") for n in range(4)]
         await asyncio.gather(*failed, return_exceptions=True)

@@ -29,8 +29,8 @@ def make_surface(core: CoreServices) -> Surface:
     """Build the surface; nothing waits here."""
     settings = core.settings
     capacity = settings.section(CapacitySettings)
-    claim_ttl_us = settings.section(QueueSettings).claim_ttl_us
-    limits = Limits(capacity.total, capacity.shares, claim_ttl_us)
+    queue = settings.section(QueueSettings)
+    limits = Limits(capacity.total, capacity.shares, queue.claim_ttl_us, queue.classes)
     service = QueueService(core.store, core.clock, limits)
     listen(core.signals, "queue.ready", service.poll)
     core.offers["queue"] = QueueHandover(service)

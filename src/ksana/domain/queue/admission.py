@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from ksana.base.instant import SECOND, Instant, Micros
+from ksana.domain.queue.classes import MOST_CLASSES
 from ksana.domain.queue.jobs import CLAIM_TTL_US, Job, ReadyJob
 
 RETRY_LEAST: Final[Micros] = SECOND
@@ -33,6 +34,8 @@ class Limits(msgspec.Struct, frozen=True):
     total: int = 100
     shares: tuple[tuple[str, int], ...] = ()
     claim_ttl_us: Micros = CLAIM_TTL_US
+    classes: int = MOST_CLASSES
+    """How many classes of jobs there may be at a time."""
 
     def share_of(self, addon_id: str) -> int | None:
         """The most units an addon may hold, if it has a share."""

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from ksana.base.instant import HOUR, MINUTE, Instant, Micros
+
 
 class JobClass(msgspec.Struct, frozen=True, gc=False):
     """All jobs that a claim's filters cannot tell apart: same addon, type, cost and needs. The id
@@ -31,6 +33,29 @@ class Wants(msgspec.Struct, frozen=True):
 def needs_of(constraints: Mapping[str, Any]) -> tuple[str, ...]:
     """The constraints that bind: those given a true value."""
     return tuple(sorted(name for name, value in constraints.items() if value))
+
+
+KEPT: Final[Micros] = 10 * MINUTE
+"""A class stays so long after it was entered last, and then as long as jobs of it wait or are
+held."""
+
+TRUSTED: Final[Micros] = 5 * MINUTE
+"""Who has entered a class relies on it for so long. What is submitted in that time is committed
+long before the class may go."""
+
+KEPT_AFTER: Final[Micros] = HOUR
+"""A class stays so long after a job of it was due that waits for its time: many that wait do not
+each write to their class."""
+
+MOST_CLASSES: Final = 10_000
+"""Classes that may be there at a time, unless set otherwise. A claim that finds none of its jobs at
+the head of the queue looks at each class that it takes."""
+
+
+def kept_until(now: Instant, run_ats: Iterable[Instant | None] = ()) -> Instant:
+    """How long a class stays at least that jobs for these times are submitted to."""
+    last_at = max((run_at for run_at in run_ats if run_at is not None), default=0)
+    return max(now + KEPT, last_at + KEPT_AFTER)
 
 
 _MOST_NEEDS: Final = 16

@@ -14,6 +14,7 @@ from ksana.domain.histogram import bucket_counts, sum_seconds
 from ksana.domain.lifecycle import JOB, LEASE
 from ksana.domain.queue import events
 from ksana.domain.queue.changes import JobChange
+from ksana.domain.queue.classes import TRUSTED, kept_until
 from ksana.domain.queue.effects import ChangeCounts, count_changes, group_changes
 from ksana.domain.queue.jobs import CLAIM_HELD, DEAD, Job
 from ksana.ports.queue.tables import QueueTx
@@ -71,6 +72,8 @@ def _write(tx: QueueTx, changes: Sequence[JobChange], *, is_held: bool) -> bool:
                 return False
         if getattr(tx.job_changes, move)(alike, is_held) != len(alike):
             return False
+        if move == "requeue":
+            _keep_classes(tx, alike)
         if new == "RUNNING":
             tx.leases.insert(alike)
         elif new in DEAD:
@@ -85,6 +88,13 @@ def _write(tx: QueueTx, changes: Sequence[JobChange], *, is_held: bool) -> bool:
         tx.events.append_packs(packs)
     _count(tx, count_changes(groups, tx.now))
     return True
+
+
+def _keep_classes(tx: QueueTx, changes: Sequence[JobChange]) -> None:
+    """A job that waits for its next attempt is neither ready nor held, and needs its class."""
+    due_ats = [change.due_at for change in changes]
+    soon_at = max(tx.now, *due_ats) + TRUSTED
+    tx.job_classes.keep([change.seq for change in changes], kept_until(tx.now, due_ats), soon_at)
 
 
 def _bury(tx: QueueTx, changes: Sequence[JobChange]) -> None:

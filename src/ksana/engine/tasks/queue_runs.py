@@ -124,11 +124,11 @@ class QueueRuns:
         return AGAIN if any(one is not None and one.is_full for one in (ends, starts)) else None
 
     async def _start(self) -> Handled:
-        """Start what is ready. A request id that somebody else has taken fails its own run only."""
+        """Start what is ready. A job that cannot be submitted fails its own run only."""
         try:
             return await self._store.transact(start_runs, self.jobs, self._instance_id)
         except ConflictError as error:
-            _log.warning("a request id is taken", err=error.message)
+            _log.warning("a run's job cannot be submitted", err=error.message)
             return await self._store.transact(
                 start_runs, self.jobs, self._instance_id, is_careful=True
             )
@@ -157,7 +157,7 @@ def look(tx: QueueRunsTx) -> tuple[bool, bool]:
 def start_runs(
     tx: QueueRunsTx, jobs: QueueJobs, instance_id: str, *, is_careful: bool = False
 ) -> Handled:
-    """Start ready runs, each with its job. Raise ConflictError if a request id is taken, unless
+    """Start ready runs, each with its job. Raise ConflictError if one cannot be submitted, unless
     `is_careful`: then each is looked up before."""
     ready = tx.run_due.list_ready(QUEUE_PLACE, BATCH)
     changes: list[RunChange] = []
@@ -167,7 +167,8 @@ def start_runs(
         job_id = job_id_of(run.uid, run.attempt + (run.status == "RETRYING"))
         change = hand_over(run, job_id, tx.now + task.definition.timeout_us, tx.now, token)
         held = claimed_run_of(run, task, change, instance_id, 0)
-        order, fault = _order_of(tx, jobs, held, is_careful)
+        beside = [one for one in orders if one is not None] if is_careful else None
+        order, fault = _order_of(tx, jobs, held, beside)
         if fault is not None:
             change = refuse_job(run, fault, tx.now, token)
             failed[run.id] = _over(held, HandedEnd("gave_up", fault), tx.now, tx.now)
@@ -187,16 +188,17 @@ def start_runs(
 
 
 def _order_of(
-    tx: QueueRunsTx, jobs: QueueJobs, run: ClaimedRun, is_careful: bool
+    tx: QueueRunsTx, jobs: QueueJobs, run: ClaimedRun, beside: list[QueueOrder] | None
 ) -> tuple[QueueOrder | None, str | None]:
-    """The order of a run, or why there can be none."""
+    """The order of a run, or why there can be none; looked up if it is told what else is
+    submitted."""
     try:
         order = build_queue_order(run, tx.now)
     except ValueError as error:
         return None, str(error)
     fault = jobs.find_fault(order.addon_id, order.cost_units)
-    if fault is None and is_careful and jobs.is_taken(tx, order):
-        fault = f"{order.addon_id!r} has a job with the client_request_id {order.request_id!r}"
+    if fault is None and beside is not None:
+        fault = jobs.find_conflict(tx, order, beside)
     return (order, None) if fault is None else (None, fault)
 
 

@@ -17,7 +17,6 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.domain.queue.admission import Capacity
 from ksana.domain.queue.changes import JobChange
-from ksana.domain.queue.classes import JobClass
 from ksana.domain.queue.escrow import Standing
 from ksana.domain.queue.jobs import (
     DueJob,
@@ -33,6 +32,7 @@ from ksana.ports.dead_letters import DeadLetterTx
 from ksana.ports.handover import HandoverTx
 from ksana.ports.pages import PageRows, Total
 from ksana.ports.queue.capacity import CapacityTable
+from ksana.ports.queue.job_classes import JobClassTable
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.series import SeriesTx
 
@@ -142,18 +142,6 @@ class JobLists(Protocol):
         ...
 
 
-class JobClassTable(Protocol):
-    """The classes of jobs. They are few, and only ever added."""
-
-    def enter(self, classes: Sequence[JobClass]) -> None:
-        """Make classes known; those known already are passed over."""
-        ...
-
-    def list_classes(self) -> list[JobClass]:
-        """Every class there ever was."""
-        ...
-
-
 class ClaimOutlook(msgspec.Struct, frozen=True, gc=False):
     """What a claim asks first, in one answer."""
 
@@ -161,8 +149,8 @@ class ClaimOutlook(msgspec.Struct, frozen=True, gc=False):
     """Whether a scheduled job's time has come by the store's clock."""
     used: int
     """Units in use, as last committed."""
-    classes: tuple[int, int]
-    """Changes when a class is added."""
+    classes: int
+    """Grows whenever classes are entered."""
 
 
 class ClaimOpening(msgspec.Struct, frozen=True, gc=False):
@@ -210,6 +198,15 @@ class JobOrderTable(TurnNumbers, Protocol):
     def list_expired_claims(self, limit: int) -> list[ExpiredClaim]:
         """Jobs whose claim ran out by the store's clock, held, passing over those that others
         hold."""
+        ...
+
+    def has_overdue(self, before: Instant) -> bool:
+        """Whether a scheduled job that was due by then is not ready yet."""
+        ...
+
+    def next_ready_class(self, after: int) -> tuple[int, str] | None:
+        """The least id above `after` of a class of which a job is ready, entered or not, and the id
+        of such a job."""
         ...
 
     def count_ready(self, limit: int) -> int:
@@ -351,8 +348,9 @@ class LeaseTable(Protocol):
 class GaugeTable(Protocol):
     """How many jobs wait and run now."""
 
-    def add(self, queued: int, running: int, arrivals: int) -> None:
-        """Change the gauges; written once for all functions of a commit."""
+    def add(self, queued: int, running: int, arrivals: int, classes: int = 0) -> None:
+        """Change the gauges; written once for all functions of a commit. `classes`: so many were
+        entered."""
         ...
 
     def read(self) -> QueueGauges:

@@ -146,7 +146,7 @@ class _Opened(msgspec.Struct, frozen=True):
     """What a claim goes on with: the mark of the classes, the next jobs, held, and the capacity,
     held or as it stands. Neither: there is nothing to be had."""
 
-    mark: tuple[int, int]
+    mark: int
     ready: list[ReadyJob]
     capacity: Capacity | None = None
     standing: Standing | None = None

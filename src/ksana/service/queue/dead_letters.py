@@ -8,23 +8,24 @@ import msgspec
 from ksana.base.errors import ConflictError, KsanaError, NotFoundError
 from ksana.base.ids import new_ordered_uuids
 from ksana.domain.dead_letters import LetterRecord
+from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import JobClass, class_of, needs_of
 from ksana.domain.queue.jobs import Job, NewJob
 from ksana.engine.queue.job_writer import SURFACE
 from ksana.ports.queue.tables import QueueTx
 from ksana.service.core.dead_letters import LetterSection, Operator, ReplayedLetter
-from ksana.service.queue.jobs import submit_jobs
+from ksana.service.queue.jobs import find_excess, submit_jobs, too_many_classes
 from ksana.service.queue.service import QueueService
 
 
 def make_section(service: QueueService) -> LetterSection:
     """The dead letters of the queue."""
-    total = service.limits.total
+    limits = service.limits
 
     def replay(
         tx: QueueTx, letters: Sequence[LetterRecord], who: Operator
     ) -> list[ReplayedLetter | KsanaError]:
-        return replay_jobs(tx, letters, who, total)
+        return replay_jobs(tx, letters, who, limits)
 
     def notify(classes: Sequence[JobClass]) -> None:
         service.poll.notify(set(classes))
@@ -39,11 +40,13 @@ def make_section(service: QueueService) -> LetterSection:
 
 
 def replay_jobs(
-    tx: QueueTx, letters: Sequence[LetterRecord], who: Operator, capacity: int
+    tx: QueueTx, letters: Sequence[LetterRecord], who: Operator, limits: Limits
 ) -> list[ReplayedLetter | KsanaError]:
     """Submit each again."""
     found = tx.jobs.lock_jobs([letter.entity_id for letter in letters])
-    ids = new_ordered_uuids(tx.now, len(letters))
+    ids, capacity = new_ordered_uuids(tx.now, len(letters)), limits.total
+    kinds = {job.class_id: repeat_job(job, "").job_class for job in found.values()}
+    excess = find_excess(tx, list(kinds.values()), limits.classes)
     outcomes: list[ReplayedLetter | KsanaError] = []
     again: list[NewJob] = []
     for letter, job_id in zip(letters, ids, strict=True):
@@ -57,6 +60,8 @@ def replay_jobs(
                     current={"cost_units": job.cost_units, "capacity": capacity},
                 )
             )
+        elif job.class_id in excess:
+            outcomes.append(too_many_classes(limits.classes))
         else:
             new = repeat_job(job, job_id)
             again.append(new)
@@ -64,7 +69,7 @@ def replay_jobs(
             _record(tx, job, job_id, who)
     if again:
         classes = {job.job_class.id: job.job_class for job in again}
-        submit_jobs(tx, again, list(classes.values()), True)
+        submit_jobs(tx, again, list(classes.values()), True, limits.classes)
     return outcomes
 
 

@@ -28,13 +28,22 @@ class QueueHandover:
         return None
 
     def submit(self, tx: QueueTx, orders: Sequence[QueueOrder]) -> None:
-        """Enter jobs. Raise ConflictError if a request id is taken."""
+        """Enter jobs. Raise ConflictError if a request id is taken, or for one class too many."""
         jobs = [_new_job(order) for order in orders]
-        job_transactions.submit_jobs(tx, jobs, self._service.new_classes(jobs), is_batch=True)
+        classes, most_classes = self._service.new_classes(jobs), self._service.limits.classes
+        job_transactions.submit_jobs(tx, jobs, classes, True, most_classes)
 
-    def is_taken(self, tx: QueueTx, order: QueueOrder) -> bool:
-        """Whether the order's request id is taken."""
-        return bool(tx.jobs.open_submit([(order.addon_id, order.request_id)])[0])
+    def find_conflict(
+        self, tx: QueueTx, order: QueueOrder, beside: Sequence[QueueOrder]
+    ) -> str | None:
+        """Why the order cannot be submitted together with others, if so."""
+        if tx.jobs.open_submit([(order.addon_id, order.request_id)])[0]:
+            return f"{order.addon_id!r} has a job with the client_request_id {order.request_id!r}"
+        kind, most_classes = _new_job(order).job_class, self._service.limits.classes
+        classes = {one.id: one for one in [*(_new_job(each).job_class for each in beside), kind]}
+        if kind.id in job_transactions.find_excess(tx, list(classes.values()), most_classes):
+            return job_transactions.too_many_classes(most_classes).message
+        return None
 
     def submitted(self, orders: Sequence[QueueOrder]) -> None:
         """These are committed: wake who waits for jobs."""

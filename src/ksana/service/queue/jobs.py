@@ -10,7 +10,7 @@ from ksana.domain.leases import ANYBODY, Proof, Refusal, judge_holder
 from ksana.domain.lifecycle import JOB
 from ksana.domain.queue import changes, effects, events
 from ksana.domain.queue.admission import Limits
-from ksana.domain.queue.classes import JobClass
+from ksana.domain.queue.classes import MOST_CLASSES, JobClass, kept_until
 from ksana.domain.queue.jobs import ENDED, URGENCY, Job, NewJob
 from ksana.domain.queue.turns import Turns
 from ksana.engine.queue.job_writer import enter_jobs, write_changes
@@ -22,14 +22,22 @@ must stay."""
 
 
 def submit_jobs(
-    tx: QueueTx, jobs: Sequence[NewJob], classes: Sequence[JobClass], is_batch: bool
+    tx: QueueTx,
+    jobs: Sequence[NewJob],
+    classes: Sequence[JobClass],
+    is_batch: bool,
+    most_classes: int = MOST_CLASSES,
 ) -> list[Job]:
-    """Enter jobs, all or none. Raise DUPLICATE_REQUEST if one was submitted before. `classes` are
-    those that may be new."""
+    """Enter jobs, all or none. Raise DUPLICATE_REQUEST if one was submitted before, QUEUE_FULL if
+    there would be too many classes. `classes` are those that may be new."""
     has_requests = any(job.client_request_id is not None for job in jobs)
     if has_requests and not is_batch:
         _refuse_duplicate(tx, jobs)
-    tx.job_classes.enter(classes)
+    excess = find_excess(tx, classes, most_classes)
+    for index, job in enumerate(jobs if excess else ()):
+        if job.job_class.id in excess:
+            raise too_many_classes(most_classes, index)
+    _enter_classes(tx, classes, jobs)
     turns, now = Turns(tx.job_order), tx.now
     made = [changes.submit_job(job, now, turns) for job in jobs]
     if not enter_jobs(tx, made, once=has_requests):
@@ -49,21 +57,58 @@ def _refuse_duplicate(tx: QueueTx, jobs: Sequence[NewJob]) -> None:
             raise _duplicate(before, index)
 
 
+def _enter_classes(tx: QueueTx, classes: Sequence[JobClass], jobs: Sequence[NewJob]) -> None:
+    if classes:
+        new = {kind.id for kind in classes}
+        run_ats = [job.run_at for job in jobs if job.job_class.id in new]
+        tx.job_classes.enter(classes, kept_until(tx.now, run_ats))
+
+
+def find_excess(tx: QueueTx, classes: Sequence[JobClass], most_classes: int) -> set[int]:
+    """Those of these classes that are not there, and for which there is no room. Others may enter
+    some at this moment: the bound is passed by so many at most."""
+    room = most_classes - tx.job_classes.count(most_classes) if classes else 0
+    if len(classes) <= room:
+        return set()
+    known = tx.job_classes.find_known([kind.id for kind in classes])
+    return set([kind.id for kind in classes if kind.id not in known][max(0, room) :])
+
+
+def too_many_classes(most_classes: int, index: int = 0) -> ConflictError:
+    """There is no room for a job of a new class."""
+    return ConflictError(
+        f"there are jobs of {most_classes} classes, and this would be one more; jobs of a class "
+        "have the same addon_id, job_type, cost_units and true constraints: "
+        "what differs from job to job belongs into payload",
+        code="QUEUE_FULL",
+        index=index,
+        current={"classes": most_classes},
+    )
+
+
 def submit_together(
-    tx: QueueTx, jobs: Sequence[NewJob], classes: Sequence[JobClass]
+    tx: QueueTx,
+    jobs: Sequence[NewJob],
+    classes: Sequence[JobClass],
+    most_classes: int = MOST_CLASSES,
 ) -> list[Submitted]:
     """Enter jobs of several callers that wait together, each on its own: one that was submitted
-    before, in the store or by a caller before it, is refused by itself."""
+    before, in the store or by a caller before it, or that is of one class too many, is refused by
+    itself."""
     keys = [_request_of(job) for job in jobs]
     requests = list({key: None for key in keys if key is not None})
     urgencies = {URGENCY[job.priority]: None for job in jobs if job.run_at is None}
     before, tails = tx.jobs.open_submit(requests, list(urgencies))
     turns, now = Turns(tx.job_order, tails), tx.now
+    excess = find_excess(tx, classes, most_classes)
     answers: list[Submitted] = []
     entered: list[Job] = []
     for job, key in zip(jobs, keys, strict=True):
         if key is not None and key in before:
             answers.append(_duplicate(before[key], 0))
+            continue
+        if job.job_class.id in excess:
+            answers.append(too_many_classes(most_classes))
             continue
         made = changes.submit_job(job, now, turns)
         if key is not None:
@@ -72,7 +117,7 @@ def submit_together(
         answers.append(made)
     if entered:
         new = {job.class_id for job in entered}
-        tx.job_classes.enter([kind for kind in classes if kind.id in new])
+        _enter_classes(tx, [kind for kind in classes if kind.id in new], jobs)
         if not enter_jobs(tx, entered, once=bool(requests), is_checked=True):
             raise AssertionError("a job that was not there could not be entered")
     return answers

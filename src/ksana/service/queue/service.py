@@ -31,7 +31,7 @@ from ksana.service.queue import jobs as job_transactions
 from ksana.service.queue import leases as lease_transactions
 from ksana.service.queue import releases as release_transactions
 from ksana.service.queue.claims import NOTHING, Claim, Claimed, claim_together
-from ksana.service.queue.class_cache import JobClassCache
+from ksana.service.queue.class_cache import JobClassCache, TrustedClasses
 from ksana.service.queue.jobs import Report, Submitted, not_found
 from ksana.service.queue.leases import Heartbeat, LeaseAnswer, LeaseDenied, LeaseRequest
 from ksana.service.queue.releases import Released, ReleasedSet, weigh
@@ -63,6 +63,7 @@ class QueueService:
         self.poll: ClaimPoll = LongPoll(clock, self._count_arrivals, lambda: not store.sole)
         self.leasing = Leasing(store, clock, limits.total, self.poll, self._notify_handed_over)
         self.classes = JobClassCache()
+        self._trusted = TrustedClasses(clock)
         self._intake: Batcher[NewJob, Submitted] = Batcher(store, self._enter, self._entered)
         self._claims: Batcher[Claim, Claimed] = Batcher(
             store,
@@ -125,7 +126,7 @@ class QueueService:
                     )
         self._check_costs(jobs)
         made = await self._store.transact(
-            job_transactions.submit_jobs, jobs, self.new_classes(jobs), True
+            job_transactions.submit_jobs, jobs, self.new_classes(jobs), True, self.limits.classes
         )
         self.notify_submitted(jobs, made)
         return made
@@ -134,12 +135,14 @@ class QueueService:
         """Enter one job under an Idempotency-Key. Raise ReplayedAnswer for a repeat."""
         self._check_costs([job])
         work = once_only(_submit_one, request)
-        made = await self._store.transact(work, job, self.new_classes([job]))
+        made = await self._store.transact(work, job, self.new_classes([job]), self.limits.classes)
         self.notify_submitted([job], [made])
         return made
 
     def _enter(self, tx: QueueTx, jobs: Sequence[NewJob]) -> list[Submitted]:
-        return job_transactions.submit_together(tx, jobs, self.new_classes(jobs))
+        return job_transactions.submit_together(
+            tx, jobs, self.new_classes(jobs), self.limits.classes
+        )
 
     def _entered(self, jobs: Sequence[NewJob], made: Sequence[Submitted]) -> None:
         new = [(job, one) for job, one in zip(jobs, made, strict=True) if isinstance(one, Job)]
@@ -159,17 +162,12 @@ class QueueService:
 
     def new_classes(self, jobs: Sequence[NewJob]) -> list[JobClass]:
         """Their classes that are not known to be in the store."""
-        known = self.classes.committed
-        return list(
-            {
-                job.job_class.id: job.job_class for job in jobs if job.job_class.id not in known
-            }.values()
-        )
+        return self._trusted.choose_new(jobs)
 
     def notify_submitted(self, jobs: Sequence[NewJob], made: Sequence[Job] = ()) -> None:
         """These are committed: wake who waits for them."""
         classes = {job.job_class.id: job.job_class for job in jobs}
-        self.classes.committed.update(classes)
+        self._trusted.note_committed(list(classes))
         waiting = [job.due_at for job in made if job.position == SCHEDULED]
         if waiting:
             self.leasing.note_due(min(waiting))
@@ -335,8 +333,8 @@ def read_events(tx: QueueTx, job_id: str) -> list[Event]:
     return sorted({event.id: event for event in events}.values(), key=lambda event: event.id)
 
 
-def _submit_one(tx: QueueTx, job: NewJob, classes: Sequence[JobClass]) -> Job:
-    return job_transactions.submit_jobs(tx, [job], classes, False)[0]
+def _submit_one(tx: QueueTx, job: NewJob, classes: Sequence[JobClass], most_classes: int) -> Job:
+    return job_transactions.submit_jobs(tx, [job], classes, False, most_classes)[0]
 
 
 def _wake_nobody(*_: object) -> None:

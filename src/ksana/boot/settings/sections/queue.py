@@ -6,6 +6,7 @@ import msgspec
 
 from ksana.base.instant import DAY, MINUTE, SECOND, Micros
 from ksana.boot.settings.values import SHARES, About, duration, integer
+from ksana.domain.queue.classes import MOST_CLASSES
 
 
 class CapacitySettings(msgspec.Struct, frozen=True):
@@ -20,11 +21,19 @@ class CapacitySettings(msgspec.Struct, frozen=True):
 
 
 class QueueSettings(msgspec.Struct, frozen=True):
-    """Claims."""
+    """Claims, and classes of jobs."""
 
     claim_ttl_us: Annotated[
         Micros, About(duration(SECOND, DAY), "How long a claim lasts without a sign of its worker.")
     ] = MINUTE
+    classes: Annotated[
+        int,
+        About(
+            integer(1, 1_000_000),
+            "Classes that unfinished queue jobs may have together: "
+            "the same addon, type, cost and true constraints.",
+        ),
+    ] = MOST_CLASSES
 
 
 SECTIONS: Final[dict[str, type[Any]]] = {

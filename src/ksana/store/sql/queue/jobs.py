@@ -292,6 +292,13 @@ class SqlJobOrder:
         rows = self._jobs.session.all("queue.list_expired_claims", now_at=self._now, limit=limit)
         return [ExpiredClaim(*row) for row in rows]
 
+    def has_overdue(self, before: Instant) -> bool:
+        return self._number("queue.has_overdue", before=before) is not None
+
+    def next_ready_class(self, after: int) -> tuple[int, str] | None:
+        row = self._jobs.session.one("queue.next_ready_class", after=after)
+        return None if row is None else (int(row[0]), row[1])
+
     def count_ready(self, limit: int) -> int:
         return self._number("queue.count_ready", limit=limit) or 0
 
@@ -330,14 +337,14 @@ class SqlJobOrder:
 
 def _outlook_of(row: Row | None) -> ClaimOutlook:
     assert row is not None
-    return ClaimOutlook(bool(row[0]), int(row[1]), (int(row[2]), int(row[3])))
+    return ClaimOutlook(bool(row[0]), int(row[1]), int(row[2]))
 
 
 _PROCESS: Final = new_token() >> 8 << 4
 """Tells the rows of this process from those of others."""
 
-_GAUGE: Final = ("shard", "queued", "running", "arrivals")
-_NONE: Final = (0, 0, 0)
+_GAUGE: Final = ("shard", "queued", "running", "arrivals", "classes")
+_NONE: Final = (0, 0, 0, 0)
 
 
 class SqlGauges:
@@ -351,10 +358,15 @@ class SqlGauges:
         self._sums = GatheredSums("queue.add_to_gauges", _GAUGE, (self._row,))
         tx.sums.append(self._sums)
 
-    def add(self, queued: int, running: int, arrivals: int) -> None:
+    def add(self, queued: int, running: int, arrivals: int, classes: int = 0) -> None:
         self._session.wrote = True
         before = self._sums.added.get((), _NONE)
-        self._sums.added[()] = before[0] + queued, before[1] + running, before[2] + arrivals
+        self._sums.added[()] = (
+            before[0] + queued,
+            before[1] + running,
+            before[2] + arrivals,
+            before[3] + classes,
+        )
 
     def read(self) -> QueueGauges:
         row = self._session.one("queue.sum_gauges")
@@ -376,5 +388,5 @@ class SqlGauges:
         counts."""
         rows = self._session.all("queue.list_gauges", shard=self._row, limit=1000)
         self._session.run_rows("queue.delete_gauges", ("shard",), [(row[0],) for row in rows])
-        for _, queued, running, arrivals in rows:
-            self.add(queued, running, arrivals)
+        for _, queued, running, arrivals, classes in rows:
+            self.add(queued, running, arrivals, classes)

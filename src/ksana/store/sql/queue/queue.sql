@@ -106,21 +106,63 @@ DELETE FROM scheduler_lease_runs WHERE job_seq = :job_seq
 SELECT seq, addon_id FROM scheduler_job_runs {force_primary} WHERE seq {in seqs}
 
 -- name: enter_class
--- A class seen for the first time.
-{insert_ignore} job_classes (id, addon_id, job_type, cost_units, needs_json)
-VALUES (:id, :addon_id, :job_type, :cost_units, :needs_json) {on_conflict_ignore}
+-- A class, or that it is used longer than was known.
+INSERT INTO job_classes (id, addon_id, job_type, cost_units, needs_json, used_until)
+VALUES (:id, :addon_id, :job_type, :cost_units, :needs_json, :used_until)
+{upsert id} used_until = CASE WHEN {excluded used_until} > job_classes.used_until THEN {excluded used_until}
+  ELSE job_classes.used_until END
+
+-- name: keep_class
+-- Guard: it would end soon.
+UPDATE job_classes SET used_until = :used_until WHERE id = :id AND used_until < :soon_at
+
+-- name: list_class_ids
+-- The classes of jobs.
+SELECT DISTINCT class_id FROM scheduler_job_runs {force_primary} WHERE seq {in seqs}
+
+-- name: count_classes
+-- How many there are, counted up to a limit.
+SELECT COUNT(*) FROM (SELECT id FROM job_classes LIMIT :limit) AS entered
+
+-- name: list_known_classes
+-- Those of these that are entered.
+SELECT id FROM job_classes WHERE id {in ids}
+
+-- name: list_old_classes
+-- Classes whose time is over, and whether jobs of them are ready or held all the same.
+SELECT id, used_until,
+  CASE WHEN EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_class} WHERE position = 1 AND class_id = job_classes.id)
+    OR id IN (SELECT j.class_id FROM scheduler_lease_runs AS l JOIN scheduler_job_runs AS j ON j.seq = l.job_seq WHERE l.state = 'ACTIVE')
+    OR id IN (SELECT class_id FROM scheduler_job_runs WHERE claim_expires_at IS NOT NULL)
+  THEN 1 ELSE 0 END
+FROM job_classes
+WHERE used_until < :before AND used_until >= :after_at AND (used_until > :after_at OR id > :after_seq)
+ORDER BY used_until, id LIMIT :limit
+
+-- name: has_overdue
+-- Whether a scheduled job should have been ready for a while.
+SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE position = 0 AND due_at <= :before LIMIT 1
+
+-- name: delete_class
+-- Guard: its time is over, and no job of it is ready.
+DELETE FROM job_classes WHERE id = :id AND used_until < :before
+  AND NOT EXISTS (SELECT 1 FROM scheduler_job_runs WHERE position = 1 AND class_id = job_classes.id)
+
+-- name: next_ready_class
+-- The next class of which a job is ready, by its number, and such a job.
+SELECT class_id, job_id FROM scheduler_job_runs {force_index job_runs_class}
+WHERE position = 1 AND class_id > :after ORDER BY class_id LIMIT 1
 
 -- name: claim_outlook
--- What a claim asks first: whether a scheduled job is due by the store's clock, the units used, and whether classes were added
--- since they were last read; their ids are hashes, so equal sums mean equal sets.
+-- What a claim asks first: whether a scheduled job is due by the store's clock, the units used, and how often classes were entered.
 SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE position = 0
     AND due_at <= :now_at AND due_at <= {now}),
   (SELECT used - (SELECT COALESCE(SUM(units), 0) FROM queue_allotments) FROM queue_capacity WHERE id = 1),
-  COUNT(*), COALESCE(SUM(id % 1000003), 0) FROM job_classes
+  (SELECT COALESCE(SUM(classes), 0) FROM queue_gauges)
 
 -- name: list_classes
--- Every class there ever was.
-SELECT id, addon_id, job_type, cost_units, needs_json FROM job_classes ORDER BY id
+-- Classes that are used at least so long.
+SELECT id, addon_id, job_type, cost_units, needs_json FROM job_classes WHERE used_until >= :since ORDER BY id
 
 -- name: head_turn
 -- The least turn that waits at this urgency.
@@ -430,13 +472,13 @@ UPDATE queue_capacity SET reserved_units = 0, reserved_for = NULL WHERE id = 1 A
 
 -- name: add_to_gauges
 -- Every connection has a row of its own, so that writers never wait for each other.
-INSERT INTO queue_gauges (shard, queued, running, arrivals) VALUES (:shard, :queued, :running, :arrivals)
+INSERT INTO queue_gauges (shard, queued, running, arrivals, classes) VALUES (:shard, :queued, :running, :arrivals, :classes)
 {upsert shard} queued = queue_gauges.queued + {excluded queued}, running = queue_gauges.running + {excluded running},
-  arrivals = queue_gauges.arrivals + {excluded arrivals}
+  arrivals = queue_gauges.arrivals + {excluded arrivals}, classes = queue_gauges.classes + {excluded classes}
 
 -- name: list_gauges
 -- The rows of connections that are idle or gone, held.
-SELECT shard, queued, running, arrivals FROM queue_gauges WHERE shard <> :shard ORDER BY shard LIMIT :limit {skip_locked}
+SELECT shard, queued, running, arrivals, classes FROM queue_gauges WHERE shard <> :shard ORDER BY shard LIMIT :limit {skip_locked}
 
 -- name: delete_gauges
 -- Under the lock, after their sums were added to another row.
