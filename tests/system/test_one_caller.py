@@ -65,6 +65,30 @@ def test_a_token_holder_cannot_fill_the_disk_with_callbacks(tmp_path: Path, targ
         assert capped[0]["data"]["kept"] == 100
 
 
+@pytest.mark.spec("C17", "X13")
+def test_large_callbacks_are_kept_up_to_2_mib(tmp_path: Path, target: Target) -> None:
+    target.on("/t", Answer(202))
+    with Program(tmp_path) as program:
+        program.start()
+        task_id = make_task(program, target, exec_type="ASYNC")
+        run_id = program.post(f"/api/v1/tasks/{task_id}/trigger", {}).json()["run_id"]
+        path = f"/api/v1/callbacks/{target.wait_for(1)[0].headers['x-callback-token']}"
+        for _ in range(5):
+            body = {"status": "RUNNING", "progress": 0.1, "noise": "x" * 900_000}
+            assert program.post(path, body).status_code == 200
+        large = {"status": "SUCCESS", "data": 7, "noise": "x" * 900_000}
+        assert program.post(path, large).status_code == 200
+        run = program.get(f"/api/v1/runs/{run_id}").json()
+        assert (run["status"], run["callback_data"]) == ("CALLBACK_SUCCESS", 7)
+        with closing(sqlite3.connect(tmp_path / "ksana.db", timeout=10)) as database:
+            kept = database.execute(
+                "SELECT status, LENGTH(body) FROM async_callbacks ORDER BY id"
+            ).fetchall()
+        assert [status for status, _ in kept] == ["RECEIVED", "RECEIVED", "CAPPED", "RECEIVED"]
+        assert sum(size for _, size in kept) <= 2 << 20
+        assert kept[-1][1] == 4096, "the one that ends the run is kept, cut"
+
+
 @pytest.mark.spec("X19")
 def test_a_stream_ends_when_its_key_is_revoked(tmp_path: Path) -> None:
     with Program(tmp_path) as program:

@@ -96,6 +96,13 @@ def test_files_that_an_earlier_version_left_readable_are_restricted_at_the_next_
         assert "is for its owner alone" in printed
 
 
+def test_a_folder_that_is_made_for_a_url_is_for_its_owner_alone(tmp_path: Path) -> None:
+    new = tmp_path / "above" / "new"
+    with serve(tmp_path, tmp_path / "unused", store=f"sqlite:///{new}/k.db") as program:
+        program.start()
+        assert modes(new)["."] == "700"
+
+
 def test_a_folder_that_only_the_url_names_keeps_its_mode(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
