@@ -1,5 +1,6 @@
 """Doors of the real process: what may not pass, by raw bytes."""
 
+import contextlib
 import json
 import re
 import socket
@@ -215,6 +216,16 @@ def _addresses_here() -> list[str]:
     return [address, *([socket.gethostname()] if address in found else [])]
 
 
+def _wide_addresses_here() -> list[str]:
+    """The address of this machine in IPv6, if it has one."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        for other in ("2001:db8::1", "fd00::1"):
+            with contextlib.suppress(OSError):
+                probe.connect((other, 9))
+                return [f"[{probe.getsockname()[0]}]"]
+    return []
+
+
 @pytest.mark.spec("X20")
 def test_tasks_may_not_call_our_own_api_by_any_of_its_addresses(tmp_path: Path) -> None:
     with Program(tmp_path / "loopback") as program:
@@ -234,7 +245,9 @@ def test_a_server_on_every_address_is_no_target_by_any_of_them(tmp_path: Path, b
         Target() as target,
     ):
         program.start()
-        for number, host in enumerate(["127.0.0.1", "localhost", *_addresses_here()]):
+        hosts = ["127.0.0.1", "localhost", *_addresses_here()]
+        hosts += _wide_addresses_here() if bound == "::" else []
+        for number, host in enumerate(hosts):
             run = _run(program, f"own-{number}", f"http://{host}:{program.port}/health")
             assert run["status"] == "FAILED", (host, run)
             # The address of this machine may lie in a range that is refused to all.
