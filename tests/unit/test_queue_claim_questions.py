@@ -124,11 +124,13 @@ def test_what_was_entered_of_late_is_read_and_now_and_then_all(claims: Claims) -
         new.class_id: NOW + KEPT - READ_BACK,
     }
     claims.take(only("none"))
-    assert {kind.job_type for kind in claims.cache.classes} == {"x", "new"}
+    assert {kind.job_type for kind in claims.cache.known.classes} == {"x", "new"}
     claims.tx.pass_time(MINUTE)
     del claims.tx.job_order.classes[new.class_id]
     claims.take(only("none"))
-    assert {kind.job_type for kind in claims.cache.classes} == {"x", "old"}, "and what went is out"
+    assert {kind.job_type for kind in claims.cache.known.classes} == {"x", "old"}, (
+        "and what went is out"
+    )
     claims.tx.take_log()
     claims.tx.pass_time(-MINUTE)  # a clock that was set back
     claims.take(only("none"))

@@ -108,7 +108,7 @@ EXPLAINED: dict[str, str] = {
     "ksana.service.queue.claims.claim_jobs: 0 -> -1": "of one claim the last is the first",
     "ksana.service.queue.claims.claim_together: True -> False": "each claim is answered",
     "ksana.service.queue.claims._open: 0 -> -1": "of one class the last is the first",
-    "ksana.service.queue.claims._take: len(class_ids) < len(cache.classes) -> len(class_ids) <= len(cache.classes)": "a short cut: jobs of all classes by their ids are the same",
+    "ksana.service.queue.claims._take: len(class_ids) < len(cache.known.classes) -> len(class_ids) <= len(cache.known.classes)": "a short cut: jobs of all classes by their ids are the same",
     "ksana.service.queue.claims._accepted: len(class_ids) < 64 -> len(class_ids) <= 64": "only from when on a set is made for speed",
     "ksana.service.queue.claims._accepted: 64 -> 65": "only from when on a set is made for speed",
     "ksana.service.queue.claims._accepted: 64 -> 63": "only from when on a set is made for speed",

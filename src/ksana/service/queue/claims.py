@@ -163,14 +163,14 @@ def _open(
     # What an addon holds of its share is known only to whoever holds the capacity.
     is_held = limits is not None and (bool(limits.shares) or not tx.capacity.is_shared)
     expected = cache.expect(wants, is_held or not tx.capacity.is_shared)
-    if expected is not None and (len(expected) == 1 or len(expected) == len(cache.classes)):
-        is_any = len(expected) == len(cache.classes)
+    if expected is not None and (len(expected) == 1 or len(expected) == len(cache.known.classes)):
+        is_any = len(expected) == len(cache.known.classes)
         opening = tx.job_order.open_claim(None if is_any else expected[0], limit, total, is_held)
         outlook, jobs = opening.outlook, opening.ready
         class_ids = cache.choose(tx, wants, outlook.classes)
         if total is not None and outlook.used >= total:
             return _Opened(outlook.classes, [], is_full=True)
-        is_any_still = is_any and len(class_ids) == len(cache.classes)
+        is_any_still = is_any and len(class_ids) == len(cache.known.classes)
         if outlook.has_due or class_ids != expected or is_any != is_any_still:
             # What has come due, or is of a new class, may be before what was taken; what is of a
             # new class that the worker does not take may have been taken in place of its own.
@@ -197,7 +197,7 @@ def _open(
 def _take(
     tx: QueueTx, class_ids: tuple[int, ...], limit: int, cache: JobClassCache
 ) -> list[ReadyJob]:
-    if len(class_ids) < len(cache.classes):
+    if len(class_ids) < len(cache.known.classes):
         return list(tx.job_order.take_ready(class_ids, limit))
     return _accepted(tx.job_order.take_ready(None, limit), class_ids)
 
@@ -328,7 +328,9 @@ def _within_shares(
 ) -> tuple[int, ...]:
     """Those of the classes whose jobs fit into what is left of their addon's share."""
     left = {name: share - _sum_of_addon(tx, taken, name) for name, share in limits.shares}
-    costs = [(one.id, one.cost_units, left.get(one.addon_id)) for one in cache.classes if left]
+    costs = [
+        (one.id, one.cost_units, left.get(one.addon_id)) for one in cache.known.classes if left
+    ]
     full = {class_id for class_id, units, rest in costs if rest is not None and units > rest}
     return tuple(one for one in class_ids if one not in full) if full else class_ids
 

@@ -46,7 +46,7 @@ class _Filter:
         self.is_short = False
 
 
-class _Known(msgspec.Struct, frozen=True, eq=False):
+class KnownClasses(msgspec.Struct, frozen=True, eq=False):
     """The classes as they were read. Replaced as a whole: writers of several threads share them."""
 
     mark: int = -1
@@ -61,14 +61,9 @@ class JobClassCache:
     the writers of a process."""
 
     def __init__(self) -> None:
-        self._known = _Known()
+        self.known = KnownClasses()
         self._filters: dict[Wants, _Filter] = {}
         self._filtered = 0
-
-    @property
-    def classes(self) -> tuple[JobClass, ...]:
-        """The classes, as last read."""
-        return self._known.classes
 
     def filters_since(self, since: Instant) -> list[Wants]:
         """The filters that claims on this instance came with, up to so many."""
@@ -76,9 +71,9 @@ class JobClassCache:
 
     def choose(self, tx: QueueTx, wants: Wants, mark: int) -> tuple[int, ...]:
         """The classes a worker takes jobs from. `mark` changes when classes are entered."""
-        known, now = self._known, tx.now
+        known, now = self.known, tx.now
         if mark != known.mark or not 0 <= now - known.whole_at < READ_WHOLE:
-            known = self._known = _read(tx, known, mark)
+            known = self.known = _read(tx, known, mark)
         found = self._filters.get(wants)
         if found is None or found.classes is not known.classes:
             found = self._remember(wants, known.classes, found)
@@ -101,7 +96,7 @@ class JobClassCache:
         once: with `must_have_found` only if there were some the last time. Not while units are
         short: jobs that are held and not taken are hidden from others. None: look first."""
         found = self._filters.get(wants)
-        if found is None or found.classes is not self._known.classes:
+        if found is None or found.classes is not self.known.classes:
             return None
         if not found.has_found and (must_have_found or found.is_short):
             return None
@@ -114,19 +109,19 @@ class JobClassCache:
             found.has_found, found.is_short = has_found, is_short
 
 
-def _read(tx: QueueTx, known: _Known, mark: int) -> _Known:
+def _read(tx: QueueTx, known: KnownClasses, mark: int) -> KnownClasses:
     """Read what was entered since the last reading; all, if that was never done or long ago."""
     now = tx.now
     if not 0 <= now - known.whole_at < READ_WHOLE:
         classes = tuple(tx.job_classes.list_classes())
-        return _Known(mark, now, now, {kind.id: kind for kind in classes}, classes)
+        return KnownClasses(mark, now, now, {kind.id: kind for kind in classes}, classes)
     # Whoever entered a class lets it stay for a while from then on.
     entered = tx.job_classes.list_classes(known.read_at + KEPT - READ_BACK)
     new = {kind.id: kind for kind in entered if kind.id not in known.by_id}
     if not new:
         return msgspec.structs.replace(known, mark=mark, read_at=now)
     classes = (*known.classes, *new.values())
-    return _Known(mark, now, known.whole_at, known.by_id | new, classes)
+    return KnownClasses(mark, now, known.whole_at, known.by_id | new, classes)
 
 
 class _Trust(NamedTuple):

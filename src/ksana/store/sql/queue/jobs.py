@@ -191,7 +191,8 @@ class SqlJobOrder:
         if session.is_embedded:
             capacity = None if total is None else self._capacity.lock(total)
             classes = None if class_id is None else (class_id,)
-            return ClaimOpening(self.outlook(), self.take_ready(classes, limit), capacity)
+            row = session.one("queue.claim_outlook", now_at=self._now)
+            return ClaimOpening(_outlook_of(row), self.take_ready(classes, limit), capacity)
         held = None
         if is_held and total is not None:
             held = self._capacity.lock(total)
