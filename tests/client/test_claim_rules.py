@@ -172,6 +172,15 @@ async def test_a_claim_asks_for_all_that_is_free_or_half_while_jobs_abound(
     assert claims._plan() == (3, 0, MAX_CLAIM)
 
 
+@pytest.mark.parametrize(("slots", "limit"), [(1, 1), (2, 1), (3, 1), (4, 2)])
+async def test_a_worker_of_few_slots_asks_for_one_job_at_least_while_jobs_abound(
+    clock: VirtualClock, slots: int, limit: int
+) -> None:
+    claims, _, _ = make(clock, slots)
+    claims._is_deep.set()
+    assert claims._plan() == (limit, 0, limit)
+
+
 async def test_while_jobs_abound_as_many_are_taken_ahead_as_are_begun_in_a_moment(
     clock: VirtualClock,
 ) -> None:
@@ -220,6 +229,23 @@ async def test_a_little_room_is_no_reason_for_a_claim_while_jobs_wait_for_slots(
     with pytest.raises(ClientError, match="FORBIDDEN"):
         await asyncio.wait_for(claiming, 5)
     assert [one["limit"] for one in server.asked] == [4]
+
+
+@pytest.mark.parametrize(("room", "asks"), [(9, False), (10, True), (11, True)])
+async def test_while_jobs_wait_for_slots_a_claim_is_worth_half_of_what_it_may_ask_for(
+    clock: VirtualClock, room: int, asks: bool
+) -> None:
+    claims, worker, server = make(clock, 40)
+    claims._is_deep.set()
+    worker.jobs.waiting = [object()]
+    worker.free = room
+    server.claims = [from_body(403, {"code": "FORBIDDEN"})]
+    claiming = asyncio.create_task(claims._claim_on(burst=False))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert [one["limit"] for one in server.asked] == ([room] if asks else [])
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
 
 
 async def test_an_older_server_is_asked_without_ahead(clock: VirtualClock) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ksana.client.claims import Claims
-from ksana.client.errors import TransportError, from_body
+from ksana.client.errors import ApiError, TransportError, from_body
 from ksana.client.shapes import Job
 from tests.client.fake_socket import EvenBackoff
 from tests.ground.jumping import LoopClock, loop_time, on_jumping_time, pass_time
@@ -52,6 +52,8 @@ class House:
         self.stats = SimpleNamespace(adopted=0)
         self.waiting_jobs, self.given = jobs, 0
         self.failures: list[Exception] = []
+        self.ends: list[tuple[float, Exception | None]] = []
+        """After how long the next claims end, and with what, where it is not as usual."""
         self.asked: list[tuple[float, int, float]] = []
         self.running: list[Job] = []
         self.looked_at: list[float] = []
@@ -94,7 +96,11 @@ class House:
         if self.failures:
             raise self.failures.pop(0)
         found = min(limit, self.waiting_jobs)
-        await asyncio.sleep(1.0 if found else max(how["wait_sec"], 1.0))
+        usual = 1.0 if found else max(how["wait_sec"], 1.0)
+        takes_sec, failure = self.ends.pop(0) if self.ends else (usual, None)
+        await asyncio.sleep(takes_sec)
+        if failure is not None:
+            raise failure
         self.waiting_jobs -= found
         self.given += found
         return [job(str(self.given - n)) for n in range(found)]
@@ -197,3 +203,132 @@ async def test_a_worker_that_stops_looks_for_jobs_of_a_lost_answer_once_more() -
         house.stopping.set()
         await asyncio.wait_for(task, 10)
     assert list(house.held) == ["llate"]
+
+
+@on_jumping_time
+async def test_a_worker_that_stops_takes_what_the_second_claim_brings() -> None:
+    house = House(100, jobs=1_000)
+    async with claiming(house) as task:
+        await pass_time(2.0)
+        house.ends = [(1.0, None), (3.0, None)]
+        house.finish(100)
+        await pass_time(0.5)
+        assert house.asked[1:] == [(2.0, 50, 5.0), (2.0, 50, 0.0)]
+        house.stopping.set()
+        await asyncio.wait_for(task, 10)
+        assert (loop_time(), len(house.held)) == (5.0, 100)
+
+
+@on_jumping_time
+async def test_a_refusal_for_good_leaves_no_second_claim_behind() -> None:
+    house = House(100, jobs=1_000)
+    task = asyncio.create_task(house.claims.claim_until_stopped(burst=False))
+    await pass_time(2.0)
+    house.ends = [(1.0, from_body(403, {"code": "FORBIDDEN"})), (3.0, None)]
+    house.finish(100)
+    with pytest.raises(ApiError, match="FORBIDDEN"):
+        await asyncio.wait_for(task, 10)
+    await pass_time()
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left behind"
+
+
+async def fill_then_free(house: House, free: int) -> None:
+    """The first claim fills all slots at 1 s; so many of them are free again at 2 s."""
+    await pass_time(2.0)
+    assert len(house.held) == house.concurrency
+    house.finish(free)
+
+
+@on_jumping_time
+async def test_while_few_jobs_wait_one_claim_is_under_way() -> None:
+    house = House(1_000, jobs=6)
+    async with claiming(house):
+        await pass_time(7.0)
+        assert house.asked == [(0.0, 500, 5.0), (1.0, 500, 5.0), (6.0, 500, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("slots", "free", "limits"),
+    [
+        (50, 50, [25, 25]),
+        (49, 49, [24]),  # half of the slots is not worth a claim
+        (400, 300, [200, 100]),
+        (400, 299, [200]),  # nor is less than half of what it may ask for
+    ],
+)
+@on_jumping_time
+async def test_a_second_claim_is_made_where_it_is_worth_one(
+    slots: int, free: int, limits: list[int]
+) -> None:
+    house = House(slots, jobs=10_000)
+    async with claiming(house):
+        await fill_then_free(house, free)
+        await pass_time(0.5)
+        assert [limit for _, limit, _ in house.asked[1:]] == limits
+
+
+@on_jumping_time
+async def test_two_claims_together_ask_for_no_more_than_is_free() -> None:
+    house = House(100, jobs=10_000)
+    async with claiming(house):
+        await fill_then_free(house, 100)
+        await pass_time(10.0)
+        assert [limit for _, limit, _ in house.asked] == [100, 50, 50]
+        assert len(house.held) == 100
+
+
+@on_jumping_time
+async def test_a_second_claim_that_fails_is_not_made_again_before_the_first_finds_jobs() -> None:
+    house = House(100, jobs=10_000)
+    async with claiming(house):
+        await fill_then_free(house, 100)
+        house.ends = [(3.0, None), (0.5, NOT_REACHED)]
+        await pass_time(2.9)
+        assert house.asked[1:] == [(2.0, 50, 5.0), (2.0, 50, 0.0)]
+        await pass_time(1.0)
+        assert house.asked[3:] == [(5.0, 50, 5.0)]
+        assert house.looked_at == [], "no answer was lost"
+
+
+@on_jumping_time
+async def test_jobs_of_a_second_claim_whose_answer_was_lost_are_looked_for() -> None:
+    house = House(100, jobs=10_000)
+    async with claiming(house):
+        await fill_then_free(house, 100)
+        house.ends = [(1.0, None), (0.5, CUT)]
+        house.running = [job("mine")]
+        await pass_time(1.5)
+        assert house.looked_at == [3.0]
+        assert "lmine" in house.held
+
+
+@on_jumping_time
+async def test_jobs_of_a_lost_answer_are_looked_for_when_the_second_claim_has_ended() -> None:
+    """What it brings is not known yet, and not lost."""
+    house = House(100, jobs=10_000)
+    async with claiming(house):
+        await fill_then_free(house, 100)
+        house.ends = [(1.0, CUT), (4.0, None)]
+        await pass_time(6.0)
+        assert house.looked_at == [6.0]
+
+
+@on_jumping_time
+async def test_no_second_claim_is_made_until_a_lost_answer_must_be_over() -> None:
+    house = House(100, jobs=10_000)
+    async with claiming(house):
+        await fill_then_free(house, 100)
+        house.ends = [(1.0, CUT), (1.0, None)]
+        await pass_time(5.0)  # the poll of the lost claim is over at 13 s
+        claims = len(house.asked)
+        house.finish(100)
+        await pass_time(2.5)
+        assert house.asked[claims:] == [(7.0, 50, 5.0), (8.0, 50, 5.0)]
+        await pass_time(10.0)
+        house.finish(100)
+        await pass_time(2.5)
+        assert house.looked_at[1:] == [19.5]
+        house.finish(100)
+        claims = len(house.asked)
+        await pass_time(0.5)
+        assert house.asked[claims:] == [(22.0, 50, 5.0), (22.0, 50, 0.0)]

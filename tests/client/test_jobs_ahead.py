@@ -1,6 +1,7 @@
 """Jobs that were taken ahead: they wait for a slot, and go back if none comes."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -9,6 +10,7 @@ from ksana.client import held_lease
 from ksana.client.job_runner import JobRunner
 from ksana.client.lease_runner import MAX_UNSETTLED
 from tests.client.runner_house import House
+from tests.ground.jumping import LoopClock, loop_time, on_jumping_time, pass_time
 
 pytestmark = pytest.mark.spec("Q11", "Q16")
 
@@ -65,6 +67,54 @@ async def test_what_waits_too_long_for_a_slot_is_given_back(house: House) -> Non
     house.jobs._give_back_stale()
     assert [item.job_id for item in house.sent.items] == ["c", "d"]
     assert house.jobs._watch is None
+
+
+@on_jumping_time
+async def test_each_job_is_given_back_a_second_after_it_came() -> None:
+    house = House(LoopClock())
+    for name in "abc":
+        house.begin(name)
+    await pass_time(0.5)
+    house.begin("d")
+    await pass_time(0.3)
+    house.begin("e")
+    given_back = []
+    for at in (0.99, 1.01, 1.49, 1.51, 1.79, 1.81):
+        await pass_time(at - loop_time())
+        given_back.append("".join(item.job_id for item in house.sent.items))
+    assert given_back == ["", "c", "c", "cd", "cd", "cde"]
+    house.gate.set()
+    await pass_time()
+
+
+async def test_a_slot_that_is_free_begins_one_job(house: House) -> None:
+    house.begin("a")
+    await until(house.jobs, 1)
+    of_first, house.gate = house.gate, asyncio.Event()
+    for name in "bcd":
+        house.begin(name)
+    of_first.set()
+    await until(house.jobs, 2)
+    assert [ctx.job.job_id for ctx in house.seen] == ["a", "b", "c"]
+    assert [held.job_id for held in house.jobs.waiting] == ["d"]
+    house.gate.set()
+    await until(house.jobs, 0)
+
+
+async def test_a_job_whose_lease_ran_out_while_it_waited_is_logged(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ksana.client")
+    house.begin("a")
+    house.begin("b")
+    waiting = house.begin("c")
+    waiting.fence_at = house.clock.monotonic()
+    house.gate.set()
+    await until(house.jobs, 0)
+    assert caplog.messages == [
+        "job c: taken ahead, and the lease is lost: its own lease time has passed"
+    ]
+    assert waiting.phase == held_lease.LOST
 
 
 @pytest.mark.parametrize("cause", ["expired", "lost", "cancelled"])
