@@ -32,6 +32,17 @@ def test_a_name_always_gets_the_same_place_within_the_field(name: str) -> None:
     assert 1 <= day <= 28
 
 
+def test_a_name_keeps_its_place_from_version_to_version() -> None:
+    """Who sets a schedule again with the same name finds the times it had."""
+    assert resolve_spread("H H H H H H", "report") == "47 4 11 12 8 6"
+    assert resolve_spread("H H H H H H", "invoices") == "9 43 9 26 7 4"
+    assert resolve_spread("H/15 H(8-17)/3 * * *", "report") == "0 4-59/15 10-17/3 * * *"
+
+
+def test_it_may_stand_in_a_list() -> None:
+    assert resolve_spread("H(0-5),30,H(40-45) * * * *", "report") == "0 4,30,44 * * * *"
+
+
 def test_many_names_are_spread_over_the_field() -> None:
     minutes = [int(resolve_spread("H * * * *", f"task {n}").split()[1]) for n in range(6_000)]
     counts = [minutes.count(minute) for minute in range(60)]
