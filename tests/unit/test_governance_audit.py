@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ksana.domain.governance.audit import (
     GENESIS,
+    PURGED,
     Anchor,
     AuditEntry,
     AuditFinding,
@@ -21,7 +22,9 @@ from ksana.domain.governance.audit import (
     encode_heads,
     entry_id,
     hash_of,
+    note_purge,
     place_of,
+    verify_anchored,
     verify_anchors,
     verify_purges,
 )
@@ -196,6 +199,9 @@ def test_each_fault_of_a_chain_has_its_kind_and_its_words() -> None:
     moved = msgspec.structs.replace(rows[2], id=entry_id(3, 9))
     kinds = [(one.kind, one.seq) for one in check([*rows[:2], moved, *rows[3:]], head)]
     assert ("REORDERED", 3) in kinds
+    again = check([*rows[:2], rows[0], *rows[2:]], head)[0]
+    words = f"entry 1 of chain 3 ({rows[0].id}) comes after 2"
+    assert finding_of([again]) == ("REORDERED", 3, 1, words, rows[0].id)
 
 
 def test_a_row_that_follows_another_is_told_as_altered() -> None:
@@ -261,11 +267,52 @@ def test_anchors_are_compared_in_order_and_from_where_the_chain_begins() -> None
     assert [(one.kind, one.seq) for one in found] == [("ANCHOR", 4)]
     assert "anchor 3" in found[0].message
     assert list(checking.finish()) == []
+    # Each that lies on the chain is compared, however low its number.
+    found = list(ChainCheck(based, [(3, "0" * 64, 1), (4, rows[3].hash, 2)]).feed(rows[2:]))
+    assert [(one.kind, one.seq) for one in found] == [("ANCHOR", 3)]
     # Of two that lie beyond the end, the nearer is told.
     short = ChainCheck(head_of(rows[:2]), [(2, rows[1].hash, 1), (3, "x", 2), (4, "y", 3)])
     assert list(short.feed(rows[:2])) == []
     words = "anchor 2 has entry 3 of chain 3, which ends at 2"
     assert finding_of(list(short.finish())) == ("CUT", 3, 3, words, entry_id(3, 3))
+
+
+def test_one_entry_is_compared_with_what_an_anchor_says_of_it() -> None:
+    rows = a_chain(5)
+    head = ChainHead(3, 4, rows[3].hash, 2, rows[1].hash)
+
+    def compare(place: int, row: AuditRow | None, told: str) -> list[AuditFinding]:
+        return list(verify_anchored(7, (3, place, told), head, row))
+
+    assert compare(2, None, "0" * 64) == [], "it was removed by retention"
+    assert compare(3, rows[2], rows[2].hash) == []
+    words = "anchor 7 has entry 3 of chain 3, which is missing"
+    assert finding_of(compare(3, None, "x")) == ("MISSING", 3, 3, words, entry_id(3, 3))
+    words = f"entry 4 of chain 3 ({rows[3].id}) has another hash than anchor 7 says"
+    assert finding_of(compare(4, rows[3], "x")) == ("ANCHOR", 3, 4, words, entry_id(3, 4))
+    words = "anchor 7 has entry 5 of chain 3, which ends at 4"
+    assert finding_of(compare(5, None, "x")) == ("CUT", 3, 5, words, entry_id(3, 5))
+
+
+def test_the_furthest_removal_that_entries_tell_of_is_remembered() -> None:
+    [row] = a_chain(1)
+    purged: dict[int, tuple[int, str]] = {}
+
+    def tell(seq: object, digest: str, event_type: str = PURGED) -> None:
+        after = msgspec.json.encode({"chain": 3, "seq": seq, "hash": digest}).decode()
+        note_purge(msgspec.structs.replace(row, event_type=event_type, after=after), purged)
+
+    tell(4, "x", "job.ack")
+    tell("four", "x")
+    tell(0, "x")
+    note_purge(msgspec.structs.replace(row, event_type=PURGED, after=None), purged)
+    assert purged == {}
+    tell(4, "four")
+    tell(4, "another")
+    tell(3, "three")
+    assert purged == {3: (4, "four")}
+    tell(5, "five")
+    assert purged == {3: (5, "five")}
 
 
 @pytest.mark.parametrize(
