@@ -292,6 +292,10 @@ def test_a_worker_may_end_its_job_for_good() -> None:
     assert differences(job, renewed) == {"lease_expires_at": LATER + 1, "updated_at": NOW + 1}
 
 
+def test_a_job_says_its_priority_by_name() -> None:
+    assert [a_job(urgency=urgency).priority for urgency in range(3)] == ["high", "medium", "low"]
+
+
 # What is legal, and what an audit entry shows
 
 
@@ -320,7 +324,8 @@ def test_a_job_is_moved_as_its_lifecycle_allows(
     if is_legal:
         changes.check_job(change)
         return
-    with pytest.raises(ConflictError):
+    what = "made" if old is None else "removed" if new is None else new
+    with pytest.raises(ConflictError, match=what):
         changes.check_job(change)
 
 
