@@ -4,7 +4,7 @@ import ast
 import re
 import string
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -113,6 +113,31 @@ def test_words_are_one_plain_sentence_and_can_be_filled(code: str) -> None:
     assert words[0].islower() or words[0].isdigit()
     assert not words.endswith(".")
     assert len(words) < 128
+
+
+@pytest.mark.parametrize(
+    ("event", "data", "words"),
+    [
+        (
+            "TASK_MISFIRED",
+            {"count": 3, "first": "F", "last": "L"},
+            "3 slots were missed, from F to L",
+        ),
+        (
+            "TASK_CHANGED",
+            {"version": 2, "status": "ENABLED"},
+            "the task was changed: version 2, ENABLED",
+        ),
+        ("RUN_FAILED", {"error": "refused"}, "the run failed (refused)"),
+        ("RUN_FAILED", {"error": ""}, "the run failed"),
+        ("RUN_FAILED", {"error": None}, "the run failed"),
+        ("RUN_STARTED", {"reason": "DELETED"}, f"the run was started: {WORDS['DELETED']}"),
+    ],
+)
+def test_an_event_is_told_with_what_matters_of_it(
+    event: str, data: dict[str, Any], words: str
+) -> None:
+    assert tell(Fact(1, MADE, event, data)) == words
 
 
 def test_a_code_nobody_knows_is_told_as_it_is() -> None:

@@ -26,6 +26,21 @@ def test_a_lifecycle_knows_its_states_and_what_leads_where() -> None:
 
 
 @pytest.mark.spec("X2")
+def test_a_lifecycle_is_made_of_rows() -> None:
+    moves = lifecycle._moves("boxed|off -press-> on|broken", "on -press-> off")
+    assert moves == (
+        ("boxed", "press", "on"),
+        ("boxed", "press", "broken"),
+        ("off", "press", "on"),
+        ("off", "press", "broken"),
+        ("on", "press", "off"),
+    )
+    made = Lifecycle("light", frozenset({"off"}), frozenset({"broken"}), moves)
+    assert made.states == {"boxed", "off", "on", "broken"}
+    assert made.pairs == {(old, new) for old, _, new in moves}
+
+
+@pytest.mark.spec("X2")
 def test_a_move_that_is_not_in_the_table_is_refused_with_what_is() -> None:
     LIGHT.require("off", "on")
     with pytest.raises(ConflictError) as caught:

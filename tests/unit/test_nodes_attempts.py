@@ -33,7 +33,9 @@ T0 = 1_000 * SECOND
         (AttemptTimes(T0, T0 + 2 * SECOND), None, (T0 + 32 * SECOND, "NO_START")),
         (AttemptTimes(T0, T0 + 1, T0 + 2), None, (T0 + 60 * SECOND, "NO_RESULT")),
         (AttemptTimes(T0), 3 * SECOND, (T0 + 3 * SECOND, "NO_RESULT")),
+        (AttemptTimes(T0), 10 * SECOND, (T0 + 10 * SECOND, "NO_RESULT")),
         (AttemptTimes(T0, T0 + 1), 20 * SECOND, (T0 + 20 * SECOND, "NO_RESULT")),
+        (AttemptTimes(T0, T0 + SECOND), 31 * SECOND, (T0 + 31 * SECOND, "NO_RESULT")),
         (AttemptTimes(T0, T0 + 1, T0 + 2), 300 * SECOND, (T0 + 300 * SECOND, "NO_RESULT")),
     ],
 )
@@ -71,6 +73,17 @@ def test_a_node_without_the_model_costs_no_attempt_but_not_for_ever() -> None:
         assert decision.progress.failures == 0
         progress = decision.progress
     assert isinstance(decide_after_failure(LIMITS, progress, "z", "MODEL_NOT_AVAILABLE"), GiveUp)
+
+
+@pytest.mark.spec("N11", "N12")
+def test_failures_and_refusals_are_counted_apart() -> None:
+    progress = JobProgress(tried=("a", "b", *map(str, range(7))), failures=2)
+    decision = decide_after_failure(LIMITS, progress, "y", "MODEL_NOT_AVAILABLE")
+    assert isinstance(decision, Again), "two have failed, eight have refused"
+    assert (len(decision.progress.tried), decision.progress.failures) == (10, 2)
+    progress = JobProgress(tried=("a", *map(str, range(9))), failures=1)
+    assert isinstance(decide_after_failure(LIMITS, progress, "y", "MODEL_NOT_AVAILABLE"), GiveUp)
+    assert isinstance(decide_after_failure(LIMITS, progress, "y", "NO_ACK"), Again)
 
 
 @pytest.mark.spec("N12")
