@@ -116,7 +116,6 @@ EXPLAINED: dict[str, str] = {
     "ksana.service.queue.claims._accepted: len(class_ids) < 64 -> len(class_ids) <= 64": "only from when on a set is made for speed",
     "ksana.service.queue.claims._accepted: 64 -> 65": "only from when on a set is made for speed",
     "ksana.service.queue.claims._accepted: 64 -> 63": "only from when on a set is made for speed",
-    "ksana.service.queue.claims._has_all: len(taken) >= at_once -> len(taken) > at_once": "who has all it asked for has found jobs and leaves no claim empty: whether it is short is not looked at",
     "ksana.service.queue.claims._admit: len(taken) >= at_once -> len(taken) > at_once": "as many are looked at as were asked for: where one was refused one is missing",
     "ksana.service.queue.dead_letters.replay_jobs: True -> False": "as many ids are made as there are letters",
     "ksana.service.queue.dead_letters.replay_jobs: True -> False (#2)": "a replay has no request id that could be taken",
