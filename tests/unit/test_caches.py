@@ -38,7 +38,7 @@ def test_requests_of_tasks_with_long_secrets_take_bounded_memory() -> None:
 def test_classes_of_jobs_with_long_constraints_are_not_remembered() -> None:
     before = classes._find_class.cache_info().currsize
     many = tuple(f"need{number:02}" for number in range(17))
-    for needs in (many, ("x" * 129,)):
+    for needs in (many, ("x" * 129,), ("short", "x" * 129)):
         assert class_of("cached?", "t", 1, needs) == class_of("cached?", "t", 1, needs)
     assert classes._find_class.cache_info().currsize == before
     assert class_of("cached?", "t", 1, many[:16]) is class_of("cached?", "t", 1, many[:16])

@@ -67,6 +67,14 @@ def test_equals_share_the_jobs_and_every_instance_decides_alike() -> None:
 
 
 @pytest.mark.spec("N5")
+def test_instances_of_two_versions_choose_alike() -> None:
+    nodes = [node(f"n{number}") for number in range(4)]
+    chosen = [choose(nodes, Wanted(model="echo", key=f"job-{job}"), NOW).node for job in range(8)]
+    names = [one.node_id for one in chosen if one is not None]
+    assert names == ["n2", "n2", "n2", "n2", "n0", "n2", "n1", "n3"]
+
+
+@pytest.mark.spec("N5")
 def test_when_there_is_none_the_reasons_are_told() -> None:
     nodes = [node("a", running=2), node("b", is_draining=True), node("c", models=())]
     choice = choose(nodes, Wanted(model="echo"), NOW)

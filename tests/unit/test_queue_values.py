@@ -37,6 +37,7 @@ pytestmark = pytest.mark.spec("Q12")
     ("run_at", "position", "due_at", "turn"),
     [
         (None, changes.READY, NOW, 5),
+        (NOW - 1, changes.READY, NOW, 5),
         (NOW, changes.READY, NOW, 5),
         (NOW + 1, changes.SCHEDULED, NOW + 1, 0),
     ],
@@ -342,6 +343,9 @@ def test_every_member_of_a_release_is_part_of_its_digest() -> None:
     said = Release("l", "FAILED", result_json="r", error="e", metrics_json="m", may_retry=False)
     assert said.digest() == release_digest("FAILED", "r", "e", "m", False)
     assert Release("l", "FAILED").digest() == release_digest("FAILED", "", None, "")
+    # A release that another version wrote down is known when it is sent again.
+    assert release_digest("FAILED", "r", "e", "m") == "1034e128100f2c3bd0c80076d55c2ea5"
+    assert said.digest() == "0426ede363e559ba599e5c09d0558ce3"
 
 
 # Turns
