@@ -156,6 +156,24 @@ async def test_a_store_that_is_down_is_told_to_who_is_still_there() -> None:
     assert ledger.told == []
 
 
+@pytest.mark.parametrize("drops_gone", [False, True])
+async def test_who_has_gone_when_a_batch_has_failed_is_left_out_where_that_is_asked_for(
+    drops_gone: bool,
+) -> None:
+    store, ledger, batcher = make(drops_gone=drops_gone)
+    answers = [batcher.add(number) for number in (12, 13, 14, 15)]
+    await store.run_next()
+    answers[0].cancel()
+    apart = [[13], [14], [15]] if drops_gone else [[12], [13], [14], [15]]
+    for _ in apart:
+        await store.run_next()
+    done = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 5)
+    assert isinstance(done[1], ConflictError)
+    assert done[2:] == ["made 14", "made 15"]
+    assert ledger.sets == [[12, 13, 14, 15], *apart]
+    assert ledger.told == ([14, 15] if drops_gone else [12, 14, 15])
+
+
 async def test_one_alone_that_fails_is_not_tried_again() -> None:
     store, ledger, batcher = make()
     answer = batcher.add(13)
