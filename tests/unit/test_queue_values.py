@@ -383,3 +383,5 @@ def test_jobs_of_one_transaction_count_for_each_other_and_ask_once() -> None:
     assert empty.front(0) == 0
     other = Turns(Numbers())
     assert [other.give(0, key) for key in ("a", "a", None)] == [0, 1, 1]
+    known = Numbers()
+    assert (Turns(known, {0: None}).give(0, None), known.asked) == (0, 0), "nothing waits there"

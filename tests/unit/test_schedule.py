@@ -136,6 +136,9 @@ def test_fractions_of_a_second_round_to_the_slots_they_lie_between() -> None:
     assert schedule.count_between(cron, T0 - 1, T0) == 1
     assert schedule.count_between(cron, T0, T0 + SECOND - 1) == 0
     assert schedule.count_between(cron, T0 + 1, T0 + SECOND) == 1
+    begun = make_cron("* * * * * *", start_at=T0 + 1)
+    assert schedule.next_after(begun, T0 - DAY) == T0 + SECOND, "the slot before is not within"
+    assert schedule.count_between(begun, T0 - DAY, T0 + SECOND) == 1
 
 
 @pytest.mark.fault("F03")

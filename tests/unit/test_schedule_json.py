@@ -94,3 +94,13 @@ def test_rules_and_zone_of_the_task_are_used_where_the_schedule_names_none() -> 
     members = {"kind": "cron", "expr": "0 2 * * *"}
     read = read_schedule(members, NOW, timezone="Europe/Berlin", dst_gap="skip", dst_overlap="both")
     assert read == Cron("0 0 2 * * *", "Europe/Berlin", "skip", "both")
+
+
+@pytest.mark.spec("X2")
+def test_a_member_that_is_not_known_is_refused_with_those_that_callers_may_give() -> None:
+    with pytest.raises(InvalidError) as refused:
+        read_schedule({"kind": "every", "evry": "5m"}, NOW)
+    assert str(refused.value) == (
+        "schedule.evry is not known: a schedule of kind every has "
+        "end_at, every, jitter, kind, max_runs, start_at"
+    )

@@ -19,6 +19,7 @@ T0 = parse_instant("2026-01-01T00:00:00Z")
         ("*/25 * * * *", "at minutes 0, 25 and 50 of every hour"),
         ("* * * * * *", "every second"),
         ("*/10 * * * * *", "every 10 seconds"),
+        ("*/10 * 3 * * *", "every 10 seconds from 03:00 to 03:59"),
         ("5 * * * * *", "at second 5 of every minute"),
         ("*/5 5 * * * *", "every 5 seconds of minute 5 of every hour"),
         ("0 * * * *", "at minute 0 of every hour"),
