@@ -313,3 +313,10 @@ def test_a_seal_is_settled_by_what_the_secrets_show() -> None:
     assert sealing.settle_seal(a_definition(sealed_by="k1")).options.sealed_by == ""
     right = a_definition(signing_secret=one, sealed_by="k1")
     assert sealing.settle_seal(right) is right
+
+
+def test_a_value_in_base64_is_known_from_its_first_whole_sign_to_its_last() -> None:
+    """Wherever in the packed text it begins."""
+    assert pack(b"12345678") == {b"MTIzNDU2Nz", b"EyMzQ1Njc4", b"xMjM0NTY3O"}
+    assert pack(b"1234567") == set(), "too short to be told from other text"
+    assert b"-__-7_vv" in {one[:8] for one in pack(b"\xfb\xff\xfe\xef\xfb\xef\xff\xff")}

@@ -128,4 +128,8 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.schedule_words._times: 0 -> -1 (#3)": "of one part the last is the first",
     "ksana.domain.schedule_words._times: 0 -> -1 (#4)": "of one part the last is the first",
     "ksana.domain.schedule_words._join: 0 -> -1": "of one word the last is the first",
+    "ksana.domain.secrets.spell: 'utf-8' -> 'utf-8~' (#2)": "Python reads the name of a codec without its signs",
+    "ksana.domain.secrets.spell: 'utf-8' -> 'utf-8~' (#3)": "Python reads the name of a codec without its signs",
+    "ksana.domain.secrets.spell: 'utf-16-le' -> 'utf-16-le~'": "Python reads the name of a codec without its signs",
+    "ksana.domain.secrets.pack: 3 -> 4": "three bytes before are four whole signs before",
 }
