@@ -138,6 +138,21 @@ def test_with_jitter_a_slot_counts_when_it_fires() -> None:
         assert found[1] > fires
 
 
+def test_a_slot_in_time_that_was_lived_may_fire_right_after_it() -> None:
+    every_second = Every(SECOND, 0, False, jitter_us=1)
+    slot = next(
+        at
+        for at in range(NOW + MINUTE, NOW + HOUR, SECOND)
+        if schedules.fire_at(every_second, "j", at) == at + 1
+    )
+    windows = make_windows([SKIPPED], [LivedSpan(NOW, slot, NOW)])
+    task = a_task(every_second, next_slot_at=None)
+    assert find_skipped_slot(task, NOW, windows, ()) == (slot, slot + 1)
+    # Who is armed for a later slot is not armed as early, though it lies before that one fires.
+    armed = a_task(every_second, next_slot_at=slot + 1)
+    assert find_skipped_slot(armed, NOW, windows, ()) == (slot, slot + 1)
+
+
 def test_a_very_long_search_ends() -> None:
     often = Every(SECOND // 10, 0, False)
     windows = make_windows([SkippedSpan(NOW, NOW + 100 * HOUR)], [])

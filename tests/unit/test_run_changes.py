@@ -170,6 +170,20 @@ def test_a_callback_that_says_success_ends_the_run_in_any_state(status: str) -> 
 
 
 @pytest.mark.spec("C6")
+@pytest.mark.parametrize("said", ["SUCCESS", "FAILED"])
+def test_a_callback_frees_the_slot_of_a_run_that_was_counted_in_a_queue(said: str) -> None:
+    for is_counted, policy, frees in (
+        (True, "QUEUE", True),
+        (True, "SKIP", False),
+        (False, "QUEUE", False),
+        (False, "PARALLEL", False),
+    ):
+        run, task = a_run(is_counted=is_counted), a_task(concurrency_policy=policy)
+        got = callbacks.end_by_callback(run, task, said, None, None, LATER, 9)
+        assert got.frees_slot is frees
+
+
+@pytest.mark.spec("C6")
 @pytest.mark.parametrize("is_counted", [True, False])
 @pytest.mark.parametrize(
     ("said", "error"), [(None, "the callback said FAILED"), ("x" * 2000, "x" * MAX_ERROR)]

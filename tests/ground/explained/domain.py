@@ -132,4 +132,8 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.secrets.spell: 'utf-8' -> 'utf-8~' (#3)": "Python reads the name of a codec without its signs",
     "ksana.domain.secrets.spell: 'utf-16-le' -> 'utf-16-le~'": "Python reads the name of a codec without its signs",
     "ksana.domain.secrets.pack: 3 -> 4": "three bytes before are four whole signs before",
+    "ksana.domain.tasks.clock_steps._find_in: 1 -> 2": "a slot that early has fired by then",
+    "ksana.domain.tasks.clock_steps._find_in: 1 -> 0": "a slot that early has fired by then",
+    "ksana.domain.tasks.clock_steps._find_in: 1 -> 2 (#2)": "a slot that early fires in what was lived",
+    "ksana.domain.tasks.clock_steps._find_in: 1 -> 0 (#2)": "a slot that early fires in what was lived",
 }
