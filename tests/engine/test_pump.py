@@ -88,6 +88,20 @@ async def test_a_signal_that_may_wait_does_so_and_never_delays_what_is_due(
     assert steps.calls == [0, 1400 * MILLISECOND, 2 * SECOND]
 
 
+async def test_a_signal_right_before_a_step_is_due_does_not_hasten_it(clock: VirtualClock) -> None:
+    steps = CoroutineDriver(clock, never)
+    pump = Pump("p", clock, steps, poll_us=HOUR, delay_us=MILLISECOND)
+    async with running(pump):
+        await clock.advance(SECOND)
+        pump.signal()
+        await clock.advance(MILLISECOND - 1)
+        pump.signal()
+        await clock.settle()
+        assert steps.calls == [0]
+        await clock.advance(1)
+    assert steps.calls == [0, SECOND + MILLISECOND]
+
+
 async def test_a_signal_while_the_step_works_is_not_lost(clock: VirtualClock) -> None:
     calls = 0
 

@@ -7,8 +7,18 @@ import msgspec
 import pytest
 
 from ksana.domain.tasks.explain_runs import Waiting, explain_run
+from ksana.domain.tasks.explain_tasks import replay
 from tests.unit.task_ground import NOW
-from tests.unit.test_explain_decided import SOON, at, fact, run_facts, verdict, waits
+from tests.unit.test_explain_decided import (
+    SOON,
+    TEN,
+    at,
+    fact,
+    run_facts,
+    task_facts,
+    verdict,
+    waits,
+)
 
 pytestmark = pytest.mark.spec("B1")
 
@@ -44,3 +54,9 @@ def test_a_slot_before_the_schedule_of_a_task_that_is_disabled_by_now() -> None:
     disabled = {"status": "DISABLED", "created_at": NOW, "next_slot_at": None, "fire_at": None}
     told = verdict(disabled, after=(fact(9, "TASK_DISABLED", NOW + 5),))
     assert (told[0], told[1][0]) == ("disabled", "SET_AFTER_SLOT")
+
+
+def test_of_several_slots_that_are_due_the_first_is_decided() -> None:
+    decision = replay(task_facts({"next_slot_at": NOW, "fire_at": NOW}, now=NOW + 2 * TEN))
+    assert decision is not None
+    assert decision.slot == at(NOW)

@@ -137,6 +137,19 @@ def test_an_outage_that_ends_after_now_concerns_slots_up_to_now() -> None:
 
 
 @pytest.mark.spec("C10")
+def test_an_outage_that_begins_with_the_slot_is_not_why_it_is_late() -> None:
+    fired = decide(a_task(), NOW + 10 * TEN, (NOW, NOW + 9 * TEN))
+    assert fired.misfire == Misfire(NOW, NOW + 3 * TEN, 4, "FIRE_NOW")
+
+
+@pytest.mark.spec("C10")
+def test_no_slot_before_the_one_in_question_is_missed_with_it() -> None:
+    """The clock was set back since: it is not due by it."""
+    fired = decide(a_task(), NOW - 1, (NOW - 1, NOW))
+    assert fired.misfire == Misfire(NOW, NOW, 1, "FIRE_NOW")
+
+
+@pytest.mark.spec("C10")
 def test_a_second_outage_is_left_to_the_next_pass() -> None:
     task = a_task(concurrency_policy="PARALLEL", misfire_policy="SKIP")
     outages = ((NOW - 1, NOW), (NOW + 2 * TEN - 1, NOW + 2 * TEN))

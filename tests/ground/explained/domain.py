@@ -136,4 +136,9 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.tasks.clock_steps._find_in: 1 -> 0": "a slot that early has fired by then",
     "ksana.domain.tasks.clock_steps._find_in: 1 -> 2 (#2)": "a slot that early fires in what was lived",
     "ksana.domain.tasks.clock_steps._find_in: 1 -> 0 (#2)": "a slot that early fires in what was lived",
+    "ksana.domain.tasks.explain_tasks._explain_future: 1 -> 2": "slots are further apart than that",
+    "ksana.domain.tasks.explain_tasks._is_enabled: fact.at > at -> fact.at >= at": "one at that instant that tells was taken before",
+    "ksana.domain.tasks.firing.decide_firing: 1 -> 2 (#2)": "slots are further apart than that",
+    "ksana.domain.tasks.firing._last_due: slot > first -> slot >= first": "the first is answered either way",
+    "ksana.domain.tasks.firing._last_due: 1 -> 2": "slots are further apart than that",
 }
