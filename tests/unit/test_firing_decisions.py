@@ -199,6 +199,8 @@ def test_each_slot_of_a_pass_is_admitted_behind_those_before_it() -> None:
     ]
     assert (fired.started, fired.last_status) == (3, "skipped")
     assert decide(task, NOW, active=1).last_status == ""
+    both = decide(task, NOW + 2 * TEN)
+    assert [run.start for run in both.runs] == ["start", "start", "wait"]
 
 
 @pytest.mark.spec("C10")
@@ -278,6 +280,8 @@ def test_slots_that_were_decided_while_the_clock_was_ahead_are_left_out() -> Non
     assert (slots_of(first), first.started) == ([NOW + TEN * n for n in (1, 2, 3)], 0)
     assert first.last_status == "skipped"
     assert first.next_slot_at == decided.next_slot_at
+    second = leave_out(task, decided, {(7, NOW + TEN)}, nothing)
+    assert (second.started, second.last_status) == (1, "skipped")
     lived = make_windows([], [LivedSpan(NOW, NOW + 3 * TEN, 1)])
     only = leave_out(task, decided, frozenset(), lived)
     assert (slots_of(only), only.started, only.last_status) == ([NOW], 1, "")

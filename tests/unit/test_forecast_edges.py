@@ -84,6 +84,11 @@ def test_a_task_fires_as_often_as_it_may(runs_left: int, counts: list[int]) -> N
     assert count_slots(armed(every(10 * SECOND), runs_left=runs_left), SPANS) == counts
 
 
+def test_a_slot_in_the_last_instant_of_a_span_is_counted_there() -> None:
+    slot = NOW + 10 * SECOND - 1
+    assert count_slots(armed(every(10 * SECOND, slot), slot), SPANS) == [6, 6, 6]
+
+
 def test_as_many_slots_as_spans_and_one_more_are_counted_alike() -> None:
     for us, counts in ((MINUTE, [1, 1, 1]), (45 * SECOND, [2, 1, 1]), (90 * SECOND, [1, 1, 0])):
         assert count_slots(armed(every(us)), SPANS) == counts

@@ -141,4 +141,11 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.tasks.firing.decide_firing: 1 -> 2 (#2)": "slots are further apart than that",
     "ksana.domain.tasks.firing._last_due: slot > first -> slot >= first": "the first is answered either way",
     "ksana.domain.tasks.firing._last_due: 1 -> 2": "slots are further apart than that",
+    "ksana.domain.tasks.firing._make_up: 1 -> 2": "slots are further apart than that",
+    "ksana.domain.tasks.firing._plan: break -> continue": "where one has no room those behind it have none",
+    "ksana.domain.tasks.forecast.count_slots: after < last -> after <= last": "of an empty span none are counted",
+    "ksana.domain.tasks.forecast.count_slots: total <= spans.number -> total < spans.number": "either way counts the same; one is quicker",
+    "ksana.domain.tasks.forecast._walk: slot is None or slot >= until -> slot is None and slot >= until": "no more slots are walked than were counted",
+    "ksana.domain.tasks.forecast._walk: slot >= until -> slot > until": "no more slots are walked than were counted",
+    "ksana.domain.tasks.forecast._walk: break -> continue": "no more slots are walked than were counted",
 }
