@@ -85,8 +85,9 @@ def test_a_task_fires_as_often_as_it_may(runs_left: int, counts: list[int]) -> N
 
 
 def test_a_slot_in_the_last_instant_of_a_span_is_counted_there() -> None:
-    slot = NOW + 10 * SECOND - 1
-    assert count_slots(armed(every(10 * SECOND, slot), slot), SPANS) == [6, 6, 6]
+    slot, step = NOW + 10 * SECOND - 1, 10 * SECOND
+    for chosen in (every(step, slot), make_every(step, now=slot - step, end_at=NOW + HOUR)):
+        assert count_slots(armed(chosen, slot), SPANS) == [6, 6, 6]
 
 
 def test_as_many_slots_as_spans_and_one_more_are_counted_alike() -> None:
@@ -156,6 +157,7 @@ def test_the_heaviest_are_kept_in_order_the_first_come_stays() -> None:
     assert [(one.firings, one.task.id) for one in kept] == [(9, 2), (6, 5), (5, 1)]
     assert forecast._keep(kept, heavy(5, 0), 3) is kept
     assert [one.task.id for one in forecast._keep(kept, heavy(5, 0), 4)] == [2, 5, 0, 1]
+    assert [one.task.id for one in forecast._keep(kept, heavy(6, 7), 3)] == [2, 5, 7]
 
 
 def test_two_loads_are_joined_number_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ def test_a_port_lies_between_1_and_65535_and_has_five_digits_at_most(
         (".".join(["a" * 49] * 5) + ".abc.", True),
         (".".join(["a" * 49] * 5) + ".abcd.", False),
         ("...", False),
+        ("~", True),
         ("bücher.example", True),
     ],
 )

@@ -148,4 +148,5 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.tasks.forecast._walk: slot is None or slot >= until -> slot is None and slot >= until": "no more slots are walked than were counted",
     "ksana.domain.tasks.forecast._walk: slot >= until -> slot > until": "no more slots are walked than were counted",
     "ksana.domain.tasks.forecast._walk: break -> continue": "no more slots are walked than were counted",
+    "ksana.domain.tasks.forecast._count_each: end > after -> end >= after": "of an empty span none are counted",
 }
