@@ -84,6 +84,7 @@ def test_a_signing_secret_is_base64_of_bounded_length() -> None:
 def test_a_target_may_say_when_by_seconds_or_by_a_date(said: str, seconds: int | None) -> None:
     wait = parse_retry_after(said, 10 * SECOND)
     assert wait == (None if seconds is None else seconds * SECOND)
+    assert parse_retry_after("Thu Jan  1 00:00:11 1970", 11 * SECOND - 1) == 1
 
 
 @pytest.mark.spec("C8")

@@ -64,6 +64,7 @@ def test_a_task_is_armed_from_its_making_to_its_next_slot() -> None:
     assert stretches(status="DISABLED") == []
     assert stretches(is_deleted=True) == []
     assert stretches(created_at=NOW + TEN + 1) == []
+    assert stretches(created_at=NOW + TEN) == [], "no slot lies in it"
 
 
 def test_while_it_is_disabled_nothing_is_expected() -> None:
@@ -83,6 +84,14 @@ def test_while_it_is_disabled_nothing_is_expected() -> None:
     assert stretches(born_off, on) == [Stretch(NOW - 20, NOW + TEN - 1, EVERY_TEN)]
     silent = fact("TASK_CHANGED", NOW - 50)
     assert len(stretches(MADE, silent)) == 2
+    assert len(stretches(MADE, silent, silent)) == 2, "nothing lies between them"
+    assert stretches(MADE, changed, on) == [
+        Stretch(NOW - 100, NOW - 50, EVERY_TEN),
+        Stretch(NOW - 20, NOW + TEN - 1, EVERY_TEN),
+    ]
+    assert stretches(changed) == [], "what it says of itself counts, not what is so today"
+    kept_on = fact("TASK_CHANGED", NOW - 50, status="ENABLED")
+    assert stretches(kept_on, status="DISABLED") == [Stretch(NOW - 101, NOW - 50, EVERY_TEN)]
     imported = fact("TASK_IMPORTED", NOW - 70)
     assert stretches(imported, off, on)[0] == Stretch(NOW - 70, NOW - 50, EVERY_TEN)
     assert stretches(imported, on)[0].after == NOW - 20, "it was imported disabled"
@@ -108,6 +117,9 @@ def test_a_one_time_slot_may_lie_a_little_before_it_was_set() -> None:
     changed = fact("TASK_CHANGED", NOW, schedule=data, schedule_was=WAS)
     [before, after] = stretches(MADE, changed, schedule=once, next_slot_at=None, fire_at=None)
     assert (before.until, after.after) == (NOW, NOW), "no slot is expected twice"
+    earlier = fact("TASK_CHANGED", NOW - 50, schedule=AS_DATA, schedule_was=WAS)
+    three = stretches(MADE, earlier, changed, schedule=once, next_slot_at=None, fire_at=None)
+    assert [one.after for one in three] == [NOW - 100, NOW - 50, NOW]
     other = fact("TASK_CHANGED", NOW)
     assert stretches(other, schedule=once, next_slot_at=None)[-1].after == NOW
 
@@ -127,6 +139,19 @@ def test_a_slot_that_its_jitter_put_off_beyond_a_change_is_not_expected() -> Non
         assert stretch.until == (min(open_) - 1 if open_ else at)
 
 
+def test_a_slot_that_fires_with_a_change_is_expected_and_one_right_after_it_is_not() -> None:
+    every_second = Every(SECOND, 0, False, jitter_us=1)
+    put_off = next(
+        slot
+        for slot in range(NOW, NOW + 100 * SECOND, SECOND)
+        if schedules.fire_at(every_second, "j", slot) == slot + 1
+    )
+    for at, until in ((put_off, put_off - 1), (put_off + 1, put_off + 1)):
+        off = fact("TASK_DISABLED", at)
+        [stretch] = stretches(MADE, off, schedule=every_second, status="DISABLED")
+        assert stretch.until == until
+
+
 def missed(first: Instant | None, last: Instant | None, policy: str = "SKIP") -> Fact:
     shown = {"first": first, "last": last}
     data = {name: format_instant(at) for name, at in shown.items() if at is not None}
@@ -140,6 +165,7 @@ def test_misfires_are_in_order_and_none_lies_over_another() -> None:
             missed(NOW, NOW + 20),
             missed(NOW + 10, NOW + 30),
             missed(NOW + 5, NOW + 15),
+            missed(NOW + 25, NOW + 35),
             missed(NOW, None),
             missed(None, NOW),
             fact("OTHER", first=format_instant(NOW), last=format_instant(NOW)),
@@ -148,6 +174,7 @@ def test_misfires_are_in_order_and_none_lies_over_another() -> None:
     assert found == [
         MissedSpan(NOW, NOW + 20, "MISFIRE_SKIP"),
         MissedSpan(NOW + 21, NOW + 30, "MISFIRE_SKIP"),
+        MissedSpan(NOW + 31, NOW + 35, "MISFIRE_SKIP"),
         MissedSpan(NOW + 50, NOW + 60, "MISFIRE_FIRE_NOW"),
     ]
     edge = list_missed([missed(NOW, NOW), missed(NOW + 1, NOW + 1)])
@@ -199,6 +226,11 @@ def test_pieces_tell_of_every_instant_what_holds_there(
     assert [one.after for one in pieces[1:]] == [one.until for one in pieces[:-1]]
 
 
+def test_pieces_begin_where_they_are_asked_for() -> None:
+    stretch = Stretch(8, 20, EVERY_TEN)
+    assert cut_pieces([stretch], [], 10, 15) == [Piece(9, 15, EVERY_TEN)]
+
+
 def test_a_piece_counts_its_slots() -> None:
     assert Piece(NOW - 1, NOW + TEN, EVERY_TEN).slots == 2
     assert Piece(NOW, NOW + TEN - 1, EVERY_TEN).slots == 0
@@ -223,6 +255,7 @@ def test_pieces_are_cut_where_what_is_kept_begins() -> None:
         ({"next_slot_at": None}, NOW, NOW + TEN, 0),
         ({"fire_at": None}, NOW, NOW + TEN, 0),
         ({"max_runs": 5, "runs_fired": 3}, NOW, NOW + 9 * TEN, 2),
+        ({"max_runs": 5, "runs_fired": 3}, NOW + 1, NOW + 9 * TEN, 1),
         ({"max_runs": 5, "runs_fired": 3}, NOW + TEN, NOW + 9 * TEN, 1),
         ({"max_runs": 5, "runs_fired": 3}, NOW + 3 * TEN, NOW + 9 * TEN, 0),
         ({"max_runs": 50}, NOW, NOW + 9 * TEN, 10),
