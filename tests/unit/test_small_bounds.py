@@ -15,7 +15,9 @@ from ksana.domain.nodes.records import ENDED, NodeJob
 from ksana.domain.tasks import signing
 from ksana.domain.tasks.headers import find_url_fault, split_url
 from ksana.domain.tasks.outcome import parse_retry_after
+from ksana.domain.tasks.records import target_of
 from tests.unit.governance_ground import NOW, RULES, a_job, an_object
+from tests.unit.task_ground import a_definition
 
 
 @pytest.mark.spec("X2")
@@ -87,11 +89,28 @@ def test_a_target_may_say_when_by_seconds_or_by_a_date(said: str, seconds: int |
     assert parse_retry_after("Thu Jan  1 00:00:11 1970", 11 * SECOND - 1) == 1
 
 
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("https://user:key@host:8443/a/b?key=1#end", "POST host:8443/a/b"),
+        ("https://host/a#end", "POST host/a"),
+        ("https://host", "POST host"),
+        ("https://host/" + "a" * 188, "POST host/" + "a" * 188),
+        ("https://host/" + "a" * 190, "POST host/" + "a" * 190),
+        ("https://host/" + "a" * 191, "POST host/" + "a" * 190),
+    ],
+)
+def test_a_target_is_told_without_what_may_be_secret(url: str, target: str) -> None:
+    assert target_of(a_definition(target_url=url, http_method="POST")) == target
+
+
 @pytest.mark.spec("C8")
 def test_a_date_in_two_digits_is_of_the_nearer_century() -> None:
     in_2099 = 4_070_908_800 * SECOND  # 2099-01-01
     assert parse_retry_after("Thursday, 01-Jan-99 00:00:30 GMT", in_2099) == 30 * SECOND
     assert parse_retry_after("Wednesday, 01-Jan-49 00:00:30 GMT", in_2099) is None
+    in_2100 = 4_102_444_800 * SECOND  # 2100-01-01
+    assert parse_retry_after("Thursday, 31-Dec-99 00:00:30 GMT", in_2100) is None
 
 
 @pytest.mark.parametrize(

@@ -159,4 +159,6 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.tasks.ledger._is_enabled_after: 1 -> 0": "an import says no status",
     "ksana.domain.zones.Zone.transitions_between: 1 -> 2": "no clock jumps in the last second of a stretch",
     "ksana.domain.zones.Zone.transitions_between: start <= jump.at < end -> start < jump.at < end": "no clock jumps in the first second of a stretch",
+    "ksana.domain.tasks.outcome._parse_http_date: 100 -> 101 (#3)": "a date of the century before is past either way",
+    "ksana.domain.tasks.outcome.decide_outcome: 0 -> -1": "no delay is below 0",
 }
