@@ -6,8 +6,9 @@ import pytest
 from ksana.base.instant import HOUR, MINUTE, SECOND, Instant
 from ksana.domain.explain import Fact
 from ksana.domain.schedule import Once, Schedule, make_every
+from ksana.domain.tasks.backfill import Span
 from ksana.domain.tasks.records import Definition, Options, Task
-from ksana.domain.tasks.resuming import disabled_since, preview_resume
+from ksana.domain.tasks.resuming import disabled_since, missed_while_disabled, preview_resume
 from tests.ground.task_rows import a_task
 
 pytestmark = pytest.mark.spec("B7")
@@ -35,10 +36,15 @@ def test_a_task_that_is_enabled_or_has_no_slot_left_says_so() -> None:
     enabled = a_task("j", Definition("t", "", Once(NOON + HOUR)), NOON, NOON + HOUR)
     bill = preview_resume(enabled, disabled_since(enabled, ()), NOON)
     assert (bill.disabled_at, bill.passed, bill.next_slot_at) == (None, 0, NOON + HOUR)
+    assert bill.fires == 0
     used_up = disabled(make_every(MINUTE, now=NOON), max_runs=3, fired=3)
     assert preview_resume(used_up, NOON, NOON + HOUR).next_slot_at is None
     past = preview_resume(disabled(Once(NOON + MINUTE)), NOON, NOON + HOUR)
     assert (past.passed, past.next_slot_at) == (1, None)
+
+
+def test_the_slots_of_the_time_it_was_disabled_lie_after_that_and_up_to_now() -> None:
+    assert missed_while_disabled(NOON, NOON + HOUR) == Span(NOON + 1, NOON + HOUR + 1)
 
 
 def test_it_is_disabled_since_the_last_event_that_disabled_it() -> None:

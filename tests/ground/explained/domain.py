@@ -161,4 +161,5 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.zones.Zone.transitions_between: start <= jump.at < end -> start < jump.at < end": "no clock jumps in the first second of a stretch",
     "ksana.domain.tasks.outcome._parse_http_date: 100 -> 101 (#3)": "a date of the century before is past either way",
     "ksana.domain.tasks.outcome.decide_outcome: 0 -> -1": "no delay is below 0",
+    "ksana.domain.tasks.resuming.preview_resume: fire_at <= now -> fire_at < now": "who is enabled is armed for a slot to come",
 }
