@@ -175,6 +175,7 @@ def test_of_a_basic_login_the_password_is_secret_too() -> None:
     assert {"user:password", "password", "dXNlcjpwYXNzd29yZA=="} <= values
     assert found(("Authorization", "Basic not base64!")) >= {"not base64!"}
     assert found(("Authorization", "Basic /////w==")) >= {"/////w=="}, "no text inside"
+    assert "password" not in found(("Authorization", "Basic dXNlcjpw*YXNzd29yZA=="))
 
 
 def test_a_task_names_further_headers_and_a_signing_secret() -> None:
@@ -221,6 +222,7 @@ def test_a_callback_token_and_a_secret_body_are_added() -> None:
         ("https://host:443?q", ("https", "host")),
         ("https://host:80#f", ("https", "host:80")),
         ("http://user@host/", ("http", "host")),
+        ("http://~host/", ("http", "~host")),
         ("http://{{task_name}}.x/", ("http", "{{task_name}}.x name")),
         ("ftp://host:80/", ("ftp", "host:80")),
         ("http://host/a://b", ("http", "host")),

@@ -162,4 +162,7 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.tasks.outcome._parse_http_date: 100 -> 101 (#3)": "a date of the century before is past either way",
     "ksana.domain.tasks.outcome.decide_outcome: 0 -> -1": "no delay is below 0",
     "ksana.domain.tasks.resuming.preview_resume: fire_at <= now -> fire_at < now": "who is enabled is armed for a slot to come",
+    "ksana.domain.tasks.secrets._read_basic: return '' -> return None": "whoever asks looks only whether it is true",
+    "ksana.domain.tasks.simulation._Course.__init__: 0 -> 1": "only which came first counts",
+    "ksana.domain.tasks.simulation._Course.__init__: 0 -> -1": "only which came first counts",
 }
