@@ -91,6 +91,14 @@ def test_a_run_that_waits_is_scheduled_until_its_turn() -> None:
     assert later.tallies[0].most_waiting == 1
 
 
+def test_a_run_that_found_no_capacity_is_scheduled() -> None:
+    found = run(a_task(HOUR), a_task(), lasts=2 * MINUTE, capacity=1)
+    assert [one.status for one in found.runs] == ["RUNNING", "SCHEDULED"]
+    assert (found.most_calls, found.most_ready) == (1, 1)
+    nothing = run(a_task(), lasts=MINUTE)
+    assert (nothing.most_calls, nothing.most_ready) == (0, 0)
+
+
 def test_calls_beyond_the_capacity_wait_in_order() -> None:
     slow = a_task(150 * SECOND, concurrency_policy="PARALLEL", max_concurrency=9)
     found = run(slow, a_task(), lasts=4 * MINUTE, capacity=1)
