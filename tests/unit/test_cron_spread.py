@@ -8,6 +8,7 @@ from ksana.base.errors import InvalidError
 from ksana.domain.cron import parse_cron
 from ksana.domain.cron_spread import resolve_spread
 from ksana.domain.schedule import make_cron, make_every
+from ksana.domain.tasks import spreading
 from ksana.domain.tasks.forecast import ArmedTask
 from ksana.domain.tasks.spreading import SpreadCensus
 
@@ -95,3 +96,34 @@ def test_tasks_that_fire_together_at_a_host_are_told_to_spread_but_for_the_first
     for one in found:
         assert (one.together, one.expr) == (4, "0 H 3 * * *")
         assert one.becomes == resolve_spread("0 H 3 * * *", one.task.name)
+
+
+def test_the_largest_crowd_comes_first_and_small_ones_are_left_alone() -> None:
+    nightly, noon, evening = "0 0 3 * * *", "0 0 12 * * *", "0 0 18 * * *"
+    interval = ArmedTask(1, "j1", "", make_every(60_000_000, now=0), "h", 0, None)
+    exprs = [nightly, noon, nightly, noon, noon, evening, evening, evening, evening]
+    census = SpreadCensus()
+    census.add([interval, *(armed(number, expr) for number, expr in enumerate(exprs, 2))])
+    found = [(one.together, one.task.id) for one in census.suggest()]
+    assert found == [(4, 8), (4, 9), (4, 10), (3, 5), (3, 6)]
+
+
+def test_tasks_that_fire_every_few_minutes_are_not_told_to_spread() -> None:
+    census = SpreadCensus()
+    census.add([armed(number, "0 */5 * * * *") for number in range(4)])
+    census.add([armed(number, "*/5 0 * * * *") for number in range(4)])
+    assert census.suggest() == []
+
+
+def test_a_task_that_would_stay_where_it_is_is_not_told_to_spread() -> None:
+    stays = next(n for n in range(1_000) if resolve_spread("H * * * *", f"task {n}")[:4] == "0 0 ")
+    census = SpreadCensus()
+    census.add([armed(1_001), armed(stays), armed(1_002)])
+    assert [one.task.id for one in census.suggest()] == [1_002]
+
+
+def test_so_many_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spreading, "_MOST_KEPT", 2)
+    census = SpreadCensus()
+    census.add([armed(number) for number in range(1, 6)])
+    assert [(one.task.id, one.together) for one in census.suggest()] == [(2, 5), (3, 5)]

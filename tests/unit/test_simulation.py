@@ -137,3 +137,4 @@ def test_max_runs_ends_it() -> None:
 
 def test_spans_that_touch_are_one() -> None:
     assert merge_spans([(5, 9), (1, 3), (3, 4), (8, 12)]) == ((1, 4), (5, 12))
+    assert merge_spans([(1, 9), (20, 29), (22, 25), (23, 24)]) == ((1, 9), (20, 29))

@@ -120,6 +120,25 @@ def test_a_call_under_way_when_an_outage_begins_is_lost_and_tried_again() -> Non
     assert found.most_calls == 1
 
 
+def test_of_several_attempts_the_one_under_way_is_lost() -> None:
+    retry = RetryPolicy(max_retries=3, initial_delay_us=SECOND)
+    task = a_task(30 * SECOND, 5 * MINUTE, retry=retry, fails=[(at(5), at(5.01))])
+    found = run(task, lasts=9 * MINUTE, outages=((at(5.75), at(7)),))
+    ends = [(call.end, call.ended_at) for call in found.runs[0].attempts]
+    assert ends == [("FAILED", at(5.5)), ("LOST", at(5.75)), ("SUCCESS", at(7.5))]
+
+
+def test_after_an_outage_the_capacity_is_what_it_was() -> None:
+    tasks = (a_task(30 * SECOND), a_task(30 * SECOND))
+    found = run(*tasks, lasts=2 * MINUTE, capacity=1, outages=((at(0.2), at(0.4)),))
+    assert [one.attempts[0].started_at for one in found.runs] == [at(1), at(1.5)]
+
+
+def test_a_call_that_ends_with_its_timeout_is_in_time() -> None:
+    found = run(a_task(5 * SECOND, timeout_us=5 * SECOND), lasts=2 * MINUTE)
+    assert found.runs[0].status == "SUCCESS"
+
+
 def test_a_pause_that_ends_in_an_outage_is_over_when_it_ends() -> None:
     retry = RetryPolicy(max_retries=3, initial_delay_us=20 * SECOND)
     task = a_task(SECOND, 5 * MINUTE, retry=retry, fails=[(at(5), at(5.01))])

@@ -176,4 +176,12 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.zones._hint: 1 -> 2": "the nearest comes first",
     "ksana.domain.tasks.simulation._Course._end_attempt: 0 -> 1": "no callback is waited for there",
     "ksana.domain.tasks.simulation._Course._end_attempt: 0 -> -1": "no callback is waited for there",
+    "ksana.domain.tasks.simulation._make_task: at + 1 -> at - 1": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
+    "ksana.domain.tasks.simulation._make_task: 1 -> 2": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
+    "ksana.domain.tasks.simulation._make_task: 1 -> 0": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
+    "ksana.domain.tasks.simulation._make_task: 'C' -> 'C~'": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
+    "ksana.domain.tasks.simulation._make_task: 'ENABLED' -> 'ENABLED~' (#2)": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
+    "ksana.domain.tasks.simulation._make_task: 1 -> 2 (#2)": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
+    "ksana.domain.tasks.simulation._make_task: 1 -> 0 (#2)": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
+    "ksana.domain.tasks.simulation._make_task: False -> True": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
 }
