@@ -209,5 +209,6 @@ def test_what_is_begun_later_has_an_attempt_to_spare_and_leaves_others_half() ->
     large = job(2, payload_json="x" * AHEAD_BYTES)
     assert ahead_of([*jobs[:2], large, *jobs[3:]], 1) == [0, 1]
     assert ahead_of([large, *jobs[3:]], 0) == [2]
+    assert ahead_of([job(0, payload_json="x" * (AHEAD_BYTES + 1))], 0) == []
     assert ahead_of([*jobs[:2], job(2, cost_units=499)], 0) == [0, 1]
     assert ahead_of([*jobs[:2], job(2, cost_units=498)], 0) == [0, 1, 2]

@@ -325,7 +325,7 @@ def test_a_job_is_moved_as_its_lifecycle_allows(
         changes.check_job(change)
         return
     what = "made" if old is None else "removed" if new is None else new
-    with pytest.raises(ConflictError, match=what):
+    with pytest.raises(ConflictError, match=f" to {what};"):
         changes.check_job(change)
 
 

@@ -159,6 +159,40 @@ def test_a_preview_ends_with_its_schedule() -> None:
             ],
         ),
         (
+            "0 2 * * *",
+            {"dst_gap": "shift"},
+            "2026-03-28T12:00:00Z",
+            [
+                "2026-03-29 02:00 does not exist (clocks go from +01:00 to +02:00): fires 1h later",
+                None,
+            ],
+        ),
+        (
+            "30 1,2 * * *",
+            {"dst_gap": "shift"},
+            "2026-03-28T12:00:00Z",
+            [
+                None,
+                "2026-03-29 02:30 does not exist (clocks go from +01:00 to +02:00): fires 1h later",
+            ],
+        ),
+        (
+            "0 2 * * *",
+            {"dst_overlap": "both"},
+            "2026-10-24T12:00:00Z",
+            [
+                "2026-10-25 02:00 comes twice: fires the first time",
+                "2026-10-25 02:00 comes twice: fires the second time",
+                None,
+            ],
+        ),
+        (
+            "30 1 * * *",
+            {},
+            "2026-10-24T12:00:00Z",
+            [None, "clocks go from +02:00 to +01:00 before this firing", None],
+        ),
+        (
             "0 9 * * *",
             {},
             "2026-03-28T12:00:00Z",
@@ -171,3 +205,12 @@ def test_a_preview_says_where_the_clock_shapes_a_firing(
 ) -> None:
     wanted = make_cron(expr, "Europe/Berlin", **rules)  # type: ignore[arg-type]
     assert [firing.note for firing in preview(wanted, parse_instant(after), len(notes))] == notes
+
+
+@pytest.mark.spec("B3", "C9")
+def test_a_firing_between_a_gap_and_what_it_puts_off_is_not_taken_for_it() -> None:
+    """Lord Howe's clocks go half an hour ahead: 02:15 does not exist and fires at 02:45."""
+    wanted = make_cron("15,30 2 * * *", "Australia/Lord_Howe", dst_gap="shift")
+    firings = preview(wanted, parse_instant("2026-10-03T12:00:00Z"), 2)
+    assert [firing.local[11:16] for firing in firings] == ["02:30", "02:45"]
+    assert firings[0].note == "clocks go from +10:30 to +11:00 before this firing"

@@ -184,4 +184,8 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.tasks.simulation._make_task: 1 -> 2 (#2)": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
     "ksana.domain.tasks.simulation._make_task: 1 -> 0 (#2)": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
     "ksana.domain.tasks.simulation._make_task: False -> True": "a simulated task is only fired: nobody looks at its id, dialect, status and version",
+    "ksana.domain.cron_fields._refuse_part: len(word) > 3 -> len(word) >= 3": "a word of three letters is a name, or begins with none",
+    "ksana.domain.cron_fields._refuse_part: 3 -> 2 (#2)": "a word of three letters is a name, or begins with none",
+    "ksana.domain.queue.admission.may_reserve: return False -> return None": "whoever asks looks only whether it is true",
+    "ksana.domain.queue.admission.choose_ahead: len(jobs) <= at_once -> len(jobs) < at_once": "a short cut: all that is begun at once is chosen below too",
 }
