@@ -160,3 +160,26 @@ def test_a_time_within_the_jump_is_skipped_and_one_at_its_end_is_not(
     assert table.skips_at(jump) == (None if hour is None else midnight + hour * 3_600)
     [back] = table.zone.transitions_between(BACK - 1, BACK)
     assert table.skips_at(back) is None
+
+
+def test_the_last_second_before_a_jump_is_found_from_behind_it() -> None:
+    table = get_timetable("59 59 1 * * *", "Europe/Berlin", None, None)
+    assert table.latest_at_or_before(FORWARD + 3_600) == FORWARD - 1
+
+
+def test_every_second_of_a_gap_is_shifted() -> None:
+    last = get_timetable("59 59 2 * * *", "Europe/Berlin", "shift", None)
+    assert last.latest_at_or_before(FORWARD + 7_200) == FORWARD + 3_599
+    every = get_timetable("* * 2 * * *", "Europe/Berlin", "shift", None)
+    assert every.count_between(FORWARD - 1, FORWARD + 7_200) == 3_600
+
+
+def test_within_a_day_the_first_second_follows_the_last() -> None:
+    table = get_timetable("10,59 */15 * * * *", "UTC", None, None)
+    at, found = FORWARD - 1, []
+    for _ in range(5):
+        slot = table.next_after(at)
+        assert slot is not None
+        found.append(slot - FORWARD)
+        at = slot
+    assert found == [10, 59, 910, 959, 1_810]

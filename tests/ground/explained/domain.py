@@ -188,4 +188,12 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.cron_fields._refuse_part: 3 -> 2 (#2)": "a word of three letters is a name, or begins with none",
     "ksana.domain.queue.admission.may_reserve: return False -> return None": "whoever asks looks only whether it is true",
     "ksana.domain.queue.admission.choose_ahead: len(jobs) <= at_once -> len(jobs) < at_once": "a short cut: all that is begun at once is chosen below too",
+    "ksana.domain.timetable.Timetable.next_after: found >= end -> found > end": "a second of the same minute lies before midnight, and where there is none the step goes far beyond",
+    "ksana.domain.timetable.Timetable.next_after: found >= end -> found > end (#2)": "a second of the same minute lies before midnight, and where there is none the step goes far beyond",
+    "ksana.domain.timetable.Timetable.next_after: found < end -> found <= end": "a second of the same minute lies before midnight, and where there is none the step goes far beyond",
+    "ksana.domain.timetable.Timetable._next_around_gap: self.expr.next_local(gap.low) < gap.high -> self.expr.next_local(gap.low) <= gap.high": "a time right after the gap is that instant",
+    "ksana.domain.timetable.Timetable._latest_around_gap: self.expr.next_local(gap.low) < gap.high -> self.expr.next_local(gap.low) <= gap.high": "a time right after the gap is that instant",
+    "ksana.domain.timetable.Timetable._count_gap_only: next_local(gap.low) < gap.high -> next_local(gap.low) <= gap.high": "a time right after the gap is a plain slot",
+    "ksana.domain.timetable.Timetable._next_around_gap: local - gap.offset < found -> local - gap.offset <= found": "both are one instant",
+    "ksana.domain.timetable.Timetable._latest_around_gap: local - gap.offset <= found -> local - gap.offset < found": "both are one instant",
 }
