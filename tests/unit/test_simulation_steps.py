@@ -134,6 +134,13 @@ def test_after_an_outage_the_capacity_is_what_it_was() -> None:
     assert [one.attempts[0].started_at for one in found.runs] == [at(1), at(1.5)]
 
 
+def test_a_run_that_was_lost_and_finds_no_capacity_waits_for_its_next_attempt() -> None:
+    lost = a_task(10 * MINUTE, schedule=Once(at(1)), retry=RetryPolicy(max_retries=1))
+    missed = a_task(30 * MINUTE, schedule=Once(at(3)))
+    found = run(lost, missed, lasts=6 * MINUTE, capacity=1, outages=((at(2), at(4)),))
+    assert [one.status for one in found.runs] == ["RETRYING", "RUNNING"]
+
+
 def test_a_call_that_ends_with_its_timeout_is_in_time() -> None:
     found = run(a_task(5 * SECOND, timeout_us=5 * SECOND), lasts=2 * MINUTE)
     assert found.runs[0].status == "SUCCESS"
