@@ -48,7 +48,6 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.queue.effects.group_changes: 0 -> -1": "if all kinds are alike the last is the first",
     "ksana.domain.queue.effects.group_changes: 0 -> -1 (#2)": "if all kinds are alike the last is the first",
     "ksana.domain.queue.effects.group_changes: True -> False": "both lists are made of the same changes and are as long",
-    "ksana.domain.queue.turns.Turns.give: tail is not None -> tail is None": "a short cut: below it the tail is set to what it was",
     "ksana.domain.events.EventKind.is_logged: return False -> return None": "whoever asks looks only whether it is true",
     "ksana.domain.timetable.ZoneClock._cut: until <= start or begin >= end -> until <= start and begin >= end": "a piece outside the stretch holds none of its instants",
     "ksana.domain.timetable.ZoneClock._cut: until <= start -> until < start": "a piece outside the stretch holds none of its instants",
