@@ -11,7 +11,7 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
 from ksana.client import pace
-from ksana.client.claims import LEAST_HALF, Claims, _Asked
+from ksana.client.claims import Claims, _Asked
 from ksana.client.errors import ClientError, TransportError, from_body
 from ksana.client.queue import MAX_CLAIM
 from ksana.client.shapes import Job
@@ -162,18 +162,14 @@ async def test_a_claim_asks_for_all_that_is_free_or_half_while_jobs_abound(
     claims._asked = 0
     claims._is_deep.set()
     assert claims._plan() == (225, 0, 225)
-    for slots, half in ((2 * LEAST_HALF, LEAST_HALF), (2 * LEAST_HALF - 1, 2 * LEAST_HALF - 1)):
-        claims, _, _ = make(clock, slots)
-        claims._is_deep.set()
-        assert claims._plan() == (half, 0, half)
     claims, worker, _ = make(clock, 5 * MAX_CLAIM)
     assert claims._plan() == (MAX_CLAIM, 0, MAX_CLAIM)
     worker.free = 3
     assert claims._plan() == (3, 0, MAX_CLAIM)
 
 
-@pytest.mark.parametrize(("slots", "limit"), [(1, 1), (2, 1), (3, 1), (4, 2)])
-async def test_a_worker_of_few_slots_asks_for_one_job_at_least_while_jobs_abound(
+@pytest.mark.parametrize(("slots", "limit"), [(1, 1), (2, 2), (49, 49), (50, 25), (51, 25)])
+async def test_a_worker_of_few_slots_asks_for_all_that_are_free_while_jobs_abound(
     clock: VirtualClock, slots: int, limit: int
 ) -> None:
     claims, _, _ = make(clock, slots)
@@ -231,7 +227,7 @@ async def test_a_little_room_is_no_reason_for_a_claim_while_jobs_wait_for_slots(
     assert [one["limit"] for one in server.asked] == [4]
 
 
-@pytest.mark.parametrize(("room", "asks"), [(9, False), (10, True), (11, True)])
+@pytest.mark.parametrize(("room", "asks"), [(19, False), (20, True), (21, True)])
 async def test_while_jobs_wait_for_slots_a_claim_is_worth_half_of_what_it_may_ask_for(
     clock: VirtualClock, room: int, asks: bool
 ) -> None:

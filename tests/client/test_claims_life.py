@@ -251,7 +251,7 @@ async def test_while_few_jobs_wait_one_claim_is_under_way() -> None:
     ("slots", "free", "limits"),
     [
         (50, 50, [25, 25]),
-        (49, 49, [24]),  # half of the slots is not worth a claim
+        (49, 49, [49]),  # half of the slots is not worth a claim
         (400, 300, [200, 100]),
         (400, 299, [200]),  # nor is less than half of what it may ask for
     ],
