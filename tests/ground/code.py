@@ -87,6 +87,7 @@ class Judge:
         from tests.ground import quick_store  # not before the tests' own conftest
 
         quick_store.make_quick(Path(tempfile.mkdtemp(prefix="mutants-")))
+        make_folder(session.config)
         self._items = {item.nodeid: item for item in session.items}
         known = code_map.record(FOLDER / "code-lines.json", session.items)
         self._known = {name: known[name] for name in self._items if name in known}
@@ -222,6 +223,12 @@ def choose(
             left -= seconds
             chosen.append(name)
     return chosen
+
+
+def make_folder(config: pytest.Config) -> None:
+    """Make the folder of the tests' files before any fork: a fork that makes it removes what it
+    finds there, the files of a fork beside it too."""
+    config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
 
 
 def key_of(fault: Fault) -> str:

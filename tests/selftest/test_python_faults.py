@@ -1,5 +1,9 @@
 """The tool that puts faults into functions: it makes them, and they are felt."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from ksana.domain import retry
@@ -48,6 +52,17 @@ def test_a_fork_tells_what_came_of_it_and_takes_the_fault_with_it() -> None:
 
     assert forks.in_a_fork(run, 10) == "None"
     assert delay_after(BACKOFF, 1, "k") == 10
+
+
+def test_a_fork_leaves_the_files_of_another_where_they_are(tmp_path: Path) -> None:
+    ignore: Any = print
+    folder = tmp_path / "base"
+    factory = pytest.TempPathFactory(folder, 3, "all", ignore, _ispytest=True)
+    config: Any = SimpleNamespace(_tmp_path_factory=factory)
+    code.make_folder(config)
+    (folder / "of another").touch()
+    assert forks.in_a_fork(lambda: str(factory.getbasetemp()), 10) == str(folder)
+    assert (folder / "of another").exists()
 
 
 def test_a_fault_that_never_ends_is_ended_by_either_clock() -> None:
