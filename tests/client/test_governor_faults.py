@@ -109,8 +109,8 @@ async def test_a_lease_is_not_believed_in_longer_than_its_time(server: Governanc
         await until(lambda: governor.running)
         server.proxy.blackhole()
         await asyncio.wait_for(ended.wait(), 10)
-        server.proxy.heal()
-    assert governor.stats.lost == 1
+        assert governor.stats.lost == 1
+        server.proxy.heal()  # a pull that was under way may bring it once more, too late again
 
 
 @pytest.mark.spec("G3")

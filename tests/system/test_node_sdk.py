@@ -133,9 +133,9 @@ async def test_nodes_of_a_killed_instance_go_to_another_and_all_results_come(
         assert await asyncio.to_thread(whereabouts, b) == dict.fromkeys(
             ["a0", "a1", "a2", "b0"], instance_of(b)
         )
-    # What was given up was not told; what was told ended somewhere.
+    # What was given up was not told, begun or not; what was told ended somewhere.
     lost = sum(node.stats.lost for node in crew.nodes)
-    assert lost == sum(crew.given_up.values())
+    assert lost >= sum(crew.given_up.values())
     assert all(crew.ended[job.job_id or ""] >= 1 for job in jobs)
 
 
