@@ -15,7 +15,7 @@ from tests.ground.process import Program
 from tests.ground.target import Target
 from tests.store.disk import fill, small_disk
 
-ROUNDS = 200 if os.environ.get("KSANA_FULL") else 20
+ROUNDS = 200 if os.environ.get("KSANA_FULL") else 12
 CALLERS = 6
 
 
