@@ -1,5 +1,6 @@
 """How the tests are shared out among the workers of a run, and what follows when a worker dies."""
 
+import contextlib
 from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
@@ -37,6 +38,11 @@ class ByServer(LoadScopeScheduling):  # type: ignore[misc]
         self.workqueue.update(left)
         self._hand_on()
         return crashed
+
+    def _assign_work_unit(self, node: Any) -> None:
+        # One that has died a moment ago takes nothing: its unit is handed on with its others.
+        with contextlib.suppress(OSError):
+            super()._assign_work_unit(node)
 
     def schedule(self) -> None:
         is_late = self.collection is not None

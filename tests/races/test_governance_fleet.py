@@ -129,8 +129,8 @@ async def pull_and_kill(url: str, programs: list[Program], jobs: int) -> Pullers
     await store.close()
     pullers = Pullers(programs, jobs)
     tasks = [asyncio.create_task(pullers.work(number)) for number in range(PULLERS)]
-    while len(pullers.acked) < jobs // 3:
-        await asyncio.sleep(0.01)
+    while len(pullers.acked) < jobs // 10:  # early: most of them are still to be pulled then
+        await asyncio.sleep(0.002)
         for task in tasks:
             assert not task.done() or task.exception() is None, task.exception()
     await asyncio.to_thread(programs[1].kill9)
