@@ -45,9 +45,10 @@ class ByServer(LoadScopeScheduling):  # type: ignore[misc]
             super()._assign_work_unit(node)
 
     def schedule(self) -> None:
-        is_late = self.collection is not None
-        super().schedule()
-        if is_late:
+        if self.collection is None:
+            super().schedule()
+            return
+        for _ in range(2):  # a replacement starts with two; another may not have collected yet
             self._hand_on()
 
     def _hand_on(self) -> None:
