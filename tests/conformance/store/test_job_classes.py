@@ -22,6 +22,7 @@ from ksana.engine.queue.chores import (
     find_unused_classes,
     remove_classes,
 )
+from ksana.ports.queue.tables import QueueTx
 from ksana.ports.retention import START
 from ksana.service.queue.claims import Claim
 from ksana.service.queue.service import QueueService
@@ -273,3 +274,18 @@ async def test_classes_of_an_earlier_version_stay_for_their_scheduled_jobs(
         assert (await remove_unused(store), await kinds_of(store)) == (1, {"ready", "later"})
     finally:
         await store.close()
+
+
+async def test_of_several_that_keep_a_class_in_one_commit_the_longest_counts(
+    store: SqlStore, database: Database
+) -> None:
+    await a_service(store).submit(a_job())
+    [(seq,)] = database.ask("SELECT seq FROM scheduler_job_runs")
+
+    def keep(tx: QueueTx) -> None:
+        tx.job_classes.keep([seq], 9 * HOUR, 8 * HOUR)
+        tx.job_classes.keep([seq], 3 * HOUR, 2 * HOUR)
+
+    database.ask(f"UPDATE job_classes SET used_until = {7 * HOUR}")
+    await store.transact(keep)
+    assert database.ask("SELECT used_until FROM job_classes") == [(9 * HOUR,)]

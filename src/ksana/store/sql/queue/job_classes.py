@@ -57,7 +57,9 @@ class SqlJobClasses:
     def keep(self, job_seqs: Sequence[int], until: Instant, soon_at: Instant) -> None:
         rows = self._jobs.session.all("queue.list_class_ids", seqs=list(job_seqs))
         self._raw.wrote = self.has_gathered = True
-        self._kept.update({row[0]: (until, soon_at) for row in rows})
+        for row in rows:  # the longest of all that this commit asks for
+            before = self._kept.get(row[0], (0, 0))
+            self._kept[row[0]] = max(until, before[0]), max(soon_at, before[1])
 
     def flush(self) -> None:
         """Write what was gathered."""
