@@ -86,7 +86,7 @@ class Session:
         """Tells the sessions of one opened store from those of another in this process."""
         self._connection = connection
         self._statements = statements
-        self._cursor = connection.cursor()
+        self._cursor = dialect.cursor(connection)
         # Run a statement, and before it what waits; the cursor has its answer afterwards.
         self._execute: Callable[..., Any] = self._cursor.execute
         # Run a statement without an answer: in our own process like any other.

@@ -38,6 +38,10 @@ class Dialect(Protocol):
         """Open a DB-API connection in autocommit mode; transactions are begun by statement."""
         ...
 
+    def cursor(self, connection: Any) -> Any:
+        """What runs a session's statements and has the answer of the last one."""
+        ...
+
     def limit_reads(self, connection: Any, seconds: float) -> None:
         """Have the database stop what is read on this connection from now on after so long; called
         again for each transaction. What is stopped is classified as SLOW."""

@@ -177,6 +177,9 @@ class MysqlDialect:
         connection._read_timeout = 60  # noqa: SLF001 - there is no other way to change it
         return connection
 
+    def cursor(self, connection: Any) -> Any:
+        return connection.cursor()
+
     def limit_reads(self, connection: Any, seconds: float) -> None:
         if connection.__dict__.get("_ksana_limit") != seconds:
             # MariaDB and MySQL have different words for it, and each passes over the other's.

@@ -1,14 +1,13 @@
 """PostgreSQL, through psycopg 3."""
 
-import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from ksana.store.sql.core import bulk
 from ksana.store.sql.core.dialects.base import Send, Trouble, load_driver
+from ksana.store.sql.core.dialects.postgres_pipeline import PipelineCursor
 from ksana.store.sql.core.statements import Macros
 
 _TYPES: Final = {
@@ -59,24 +58,6 @@ def _quote(text: str) -> str:
     return f'"{text}"'
 
 
-def _execute(cursor: Any, sql: str, values: Any) -> None:
-    """BEGIN and COMMIT, which have no values, are not prepared: it saves nothing, and on the wire
-    and in the server's log they are to be seen as what they are."""
-    cursor.execute(sql, values, prepare=False if values is None else None)
-
-
-@contextmanager
-def _pipeline(connection: Any) -> Iterator[None]:
-    """Statements that are sent together. After an error the server has not prepared those behind
-    it, and the driver takes them for prepared: it is told to forget all of them."""
-    try:
-        with connection.pipeline():
-            yield
-    except BaseException:
-        connection._prepared.clear()  # noqa: SLF001 - there is no other way to say so
-        raise
-
-
 @lru_cache(maxsize=256)
 def _count_all(sql: str, is_race: bool) -> str:
     """The change as a statement that fails unless it matched so many rows: by zero, or where it is
@@ -118,11 +99,6 @@ _REFUSALS: Final = tuple(
     )
 )
 """What the server says when it will not have us, and what helps."""
-
-
-# A pipeline that ends after an error warns of each statement it did not run. The error itself is
-# raised and classified.
-logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 
 class PostgresDialect:
@@ -210,7 +186,6 @@ class PostgresDialect:
             tcp_user_timeout=20_000,
             application_name="ksana",
         )
-        connection.prepared_max = 500  # of the statements we have none is prepared twice
         connection.execute(self._PLANNING)
         if not read_only:
             connection.execute(self._WRITING)
@@ -273,16 +248,11 @@ class PostgresDialect:
         wide = self._widen(cursor, sql, rows)
         return [(sql, bulk.name_row(sql, row)) for row in rows] if wide is None else [wide]
 
-    def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
-        if len(statements) == 1:
-            _execute(cursor, *statements[0])
-            return [cursor.rowcount]
-        connection = cursor.connection
-        cursors = [*(connection.cursor() for _ in statements[1:]), cursor]
-        with _pipeline(connection):
-            for one, (sql, values) in zip(cursors, statements, strict=True):
-                _execute(one, sql, values)
-        return [one.rowcount for one in cursors]
+    def cursor(self, connection: Any) -> PipelineCursor:
+        return PipelineCursor(connection)
+
+    def send(self, cursor: PipelineCursor, statements: Sequence[tuple[str, Any]]) -> list[int]:
+        return cursor.send(statements)
 
     def require(
         self, cursor: Any, sql: str, rows: Sequence[Any], *, is_race: bool = False
@@ -294,18 +264,11 @@ class PostgresDialect:
 
     def ask(
         self,
-        cursor: Any,
+        cursor: PipelineCursor,
         before: Sequence[tuple[str, Any]],
         questions: Sequence[tuple[str, Any]],
     ) -> list[list[Any]]:
-        connection = cursor.connection
-        cursors = [connection.cursor() for _ in questions]
-        with _pipeline(connection):
-            for sql, values in before:
-                _execute(cursor, sql, values)
-            for one, (sql, values) in zip(cursors, questions, strict=True):
-                _execute(one, sql, values)
-        return [one.fetchall() for one in cursors]
+        return cursor.ask([*before, *questions], len(questions))
 
     def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
         wide = self._widen(cursor, sql, rows)
@@ -335,8 +298,6 @@ class PostgresDialect:
     def _ask_types(self, cursor: Any, sql: str) -> tuple[str, ...]:
         """The types the server gives the parameters of the statement for one row; "" for one that
         cannot be written as an array."""
-        # Through the driver, not through libpq's own calls: with these, a test whose proxy runs in
-        # the same process stood still for good.
         cursor.execute(f"PREPARE {_ASKED} AS {bulk.number_names(sql)}")
         cursor.execute(_ASK_TYPES)
         asked = cursor.fetchone()[0]

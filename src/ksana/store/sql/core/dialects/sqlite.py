@@ -100,6 +100,9 @@ class SqliteDialect:
     def connect(self, read_only: bool) -> sqlite3.Connection:
         return sqlite_file.connect(self.path, self._clock, read_only)
 
+    def cursor(self, connection: Any) -> Any:
+        return connection.cursor()
+
     def limit_reads(self, connection: sqlite3.Connection, seconds: float) -> None:
         give_up_at = time.monotonic() + seconds
         connection.set_progress_handler(lambda: time.monotonic() > give_up_at, _STEPS)
