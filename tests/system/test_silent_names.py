@@ -40,7 +40,7 @@ def test_silent_names_do_not_keep_a_healthy_one_waiting(
             timers.wait_for_more(100, within_s=60)
         assert sum(name.endswith(".silent.test") for name in names.asked) > 100
         assert max(waited) < 2, waited
-        percent = 99 if count == 600 else 50  # of few calls the worst are the machine's luck
+        percent = 99 if count == 600 else 95  # of few calls the worst are the machine's luck
         late_ms, usual_ms = firings.p(percent), quiet.p(percent)
         assert late_ms <= 100 + usual_ms, (late_ms, usual_ms)
         assert memory_mib(program) < MAX_MIB

@@ -13,7 +13,7 @@ from ksana.engine.core.pump import AGAIN
 from ksana.engine.tasks.cancel_watch import LOOK_EVERY
 from ksana.engine.tasks.claimed_run import claimed_run_of, reply_of, waiting_run_of
 from ksana.engine.tasks.claimer import MAX_CLAIM
-from ksana.engine.tasks.host_limits import STALE
+from ksana.engine.tasks.host_limits import STALE, STALE_LOOK
 from ksana.engine.tasks.recorder import Recorded
 from ksana.ports.caller import Reply, Timing
 from tests.ground.task_rows import a_finish
@@ -28,15 +28,16 @@ def parts(clock: VirtualClock) -> Parts:
     return Parts(clock)
 
 
-def test_it_has_three_loops(parts: Parts) -> None:
+def test_it_has_four_loops(parts: Parts) -> None:
     delivery = parts.delivery
-    loops = delivery.recorder.pump, delivery.claimer.pump, delivery.cancel_watch.pump
+    turns = delivery.dispatcher.turns
+    loops = delivery.recorder.pump, delivery.claimer.pump, delivery.cancel_watch.pump, turns
     assert delivery.pumps == loops
-    assert [pump.name for pump in loops] == ["outcomes", "claims", "cancels"]
+    assert [pump.name for pump in loops] == ["outcomes", "claims", "cancels", "turns"]
     polls = [pump._poll_us // MILLISECOND for pump in loops]
-    assert polls == [30_000, 5_000, 30_000], "as the internals' page says"
+    assert polls == [30_000, 5_000, 30_000, 30_000], "as the internals' page says"
     delays = [(pump.min_interval_us, pump._delay_us) for pump in loops]
-    assert delays == [(4 * MILLISECOND, 0), (0, 0), (0, LOOK_EVERY)]
+    assert delays == [(4 * MILLISECOND, 0), (0, 0), (0, LOOK_EVERY), (0, STALE_LOOK)]
 
 
 # What is told to whom
@@ -301,17 +302,27 @@ async def test_calls_whose_run_was_taken_away_are_aborted(parts: Parts) -> None:
     assert await step(watch.pump) is None
 
 
-async def test_a_look_at_calls_gives_the_slots_of_stale_ones_to_others(parts: Parts) -> None:
-    watch = parts.delivery.cancel_watch
-    parts.take(a_claim(1), a_claim(2), a_claim(3, "b"))
+async def test_the_slots_of_stale_calls_are_given_to_others_in_time(parts: Parts) -> None:
+    turns = parts.delivery.dispatcher.turns
+    parts.take(a_claim(1), a_claim(2))
+    assert not is_signalled(turns), "there was a slot for each"
+    parts.take(a_claim(3, "b"))
+    assert is_signalled(turns)
     assert len(parts.caller.calls) == 2
+    assert await step(turns) == parts.clock.now() + STALE_LOOK, "none is stale: look again"
+    await parts.clock.advance(STALE)
+    assert await step(turns) is None, "nobody waits"
+    assert len(parts.caller.calls) == 3
+
+
+async def test_a_look_at_calls_asks_for_those_that_wait_in_the_store(parts: Parts) -> None:
+    parts.take(a_claim(1))
     parts.claimer.add(["c"])
     await parts.clock.advance(STALE)
     parts.store.answer("_list_void", [])
     parts.claimer.pump._wake.clear()
-    await step(watch.pump)
-    assert len(parts.caller.calls) == 3
-    assert is_signalled(parts.claimer.pump), "for those that wait in the store, too"
+    await step(parts.delivery.cancel_watch.pump)
+    assert is_signalled(parts.claimer.pump)
 
 
 # Runs on their way

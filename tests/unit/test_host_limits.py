@@ -1,18 +1,12 @@
-"""How many calls a host may have, how many runs are claimed for it ahead, and who sends next when
-call slots are short."""
-
-from typing import NamedTuple
+"""How many calls a host may have, and how many runs are claimed for it ahead."""
 
 import pytest
 
 from ksana.base.instant import MILLISECOND, SECOND, Micros
 from ksana.engine.tasks.host_limits import (
     ALONE,
-    MAX_NAMELESS,
-    NAMELESS,
     SHARED,
     STALE,
-    CallSlots,
     HostQueue,
     SlotBudget,
 )
@@ -23,20 +17,6 @@ pytestmark = pytest.mark.spec("T14")
 T = 10 * SECOND
 WINDOW = 50 * MILLISECOND
 LIMIT = 4
-
-
-class Flying(NamedTuple):
-    """A call in flight, which is a call itself."""
-
-    queue: HostQueue
-    since_mono: Micros
-    is_resolving: bool = False
-
-    @property
-    def call(self) -> "Flying":
-        return self
-
-    def abort(self) -> None: ...
 
 
 def queue_called(*calls: tuple[Micros, Micros], limit: int = LIMIT) -> HostQueue:
@@ -231,128 +211,12 @@ def test_a_host_is_slow_until_a_call_of_it_ends_sooner(lasted: Micros, is_slow: 
     assert not queue.is_slow
 
 
-# Who sends when slots are short
-
-
-def slots_with(
-    *ages: Micros, workers: int = 3, names: int = 0
-) -> tuple[CallSlots, dict[int, Flying]]:
-    """Slots whose calls have these ages at T, the oldest first; `names` more wait for names."""
-    calls = [Flying(HostQueue("n", LIMIT), T - NAMELESS, is_resolving=True)] * names
-    calls += [Flying(HostQueue("h", LIMIT), T - age) for age in ages]
-    flying = dict(enumerate(sorted(calls, key=lambda one: one.since_mono)))
-    return CallSlots(flying, workers), flying
-
-
-@pytest.mark.parametrize(
-    ("why", "fresh", "stale", "names", "has_slot"),
-    [
-        ("a worker is free", 2, 0, 0, True),
-        ("all are busy", 3, 0, 0, False),
-        ("a stale one does not count", 2, 1, 0, True),
-        ("but only one is", 3, 1, 0, False),
-        ("up to twice the workers", 0, 5, 0, True),
-        ("and not beyond", 0, 6, 0, False),
-        ("who waits for a name has no slot", 2, 0, 1, True),
-        ("nor have two", 1, 0, 2, True),
-        ("the others have", 3, 0, 5, False),
-        ("names add nothing to the bound", 0, 6, 1, False),
-        ("so many names are let be", 2, 0, MAX_NAMELESS, True),
-        ("more of them take slots", 2, 0, MAX_NAMELESS + 1, False),
-    ],
-)
-def test_a_host_that_answers_finds_a_slot(
-    why: str, fresh: int, stale: int, names: int, has_slot: bool
-) -> None:
-    slots, _ = slots_with(*[STALE] * stale, *[0] * fresh, names=names)
-    assert slots.has_slot(HostQueue("new", LIMIT), T) is has_slot, why
-
-
-def test_a_slow_host_has_a_share_of_the_workers_alone() -> None:
-    slow = HostQueue("slow", LIMIT)
-    slow.is_slow = True
-    assert slots_with(STALE, STALE)[0].has_slot(slow, T) is True
-    assert slots_with(STALE, STALE, STALE)[0].has_slot(slow, T) is False
-
-
-@pytest.mark.parametrize(
-    ("age", "is_resolving", "is_slow"),
-    [
-        (NAMELESS - 1, True, False),
-        (NAMELESS, True, True),
-        (NAMELESS, False, False),
-        (STALE - 1, False, False),
-        (STALE, False, True),
-    ],
-)
-def test_a_call_makes_its_host_slow_by_its_age(
-    age: Micros, is_resolving: bool, is_slow: bool
-) -> None:
-    flying = Flying(HostQueue("h", LIMIT), T - age, is_resolving)
-    slots = CallSlots({1: flying}, workers=1)
-    assert slots.has_slot(HostQueue("new", LIMIT), T) is is_slow
-    assert flying.queue.is_slow is is_slow
-
-
-def test_calls_are_looked_at_twenty_times_a_second_at_most() -> None:
-    hangs, lags = HostQueue("hangs", LIMIT), HostQueue("lags", LIMIT)
-    calls = {1: Flying(hangs, -SECOND), 2: Flying(lags, WINDOW + 1 - STALE)}
-    slots, new = CallSlots(calls, workers=2), HostQueue("new", LIMIT)
-    assert slots.has_slot(new, WINDOW - 1) is False
-    assert slots.has_slot(new, WINDOW) is True, "one of two is stale"
-    calls[3] = Flying(new, WINDOW)
-    assert slots.has_slot(new, 2 * WINDOW - 1) is False
-    assert slots.has_slot(new, 2 * WINDOW) is True, "two of three are"
-
-
-def queue_named(name: str, *, is_slow: bool = False) -> HostQueue:
-    queue = HostQueue(name, LIMIT)
-    queue.is_slow = is_slow
-    return queue
-
-
-def turns_of(slots: CallSlots) -> list[str]:
-    """Whose turn it is, until it is nobody's."""
-    found = []
-    while (queue := slots.next_queue(T)) is not None:
-        assert not queue.is_in_turn
-        found.append(queue.host)
-    return found
-
-
-def test_hosts_wait_in_the_order_they_came_each_once() -> None:
-    slots, _ = slots_with()
-    queues = [queue_named(name) for name in "abc"]
-    for queue in (*queues, queues[0], queues[2]):
-        slots.wait_for_turn(queue)
-        assert queue.is_in_turn
-    assert slots.waiting == 3
-    assert turns_of(slots) == ["a", "b", "c"]
-    assert slots.waiting == 0
-
-
-def test_slow_hosts_and_others_take_turns() -> None:
-    slots, _ = slots_with()
-    for name in "abc":
-        slots.wait_for_turn(queue_named(name))
-    for name in "xy":
-        slots.wait_for_turn(queue_named(name, is_slow=True))
-    assert turns_of(slots) == ["x", "a", "y", "b", "c"]
-
-
-def test_slow_hosts_wait_while_others_go_where_only_stale_calls_make_way() -> None:
-    slots, _ = slots_with(STALE, 0, 0)
-    for name, is_slow in (("x", True), ("a", False), ("b", False)):
-        slots.wait_for_turn(queue_named(name, is_slow=is_slow))
-    assert turns_of(slots) == ["a", "b"]
-    assert slots.waiting == 1
-
-
-def test_a_host_that_became_slow_while_it_waited_holds_up_those_behind_it() -> None:
-    slots, _ = slots_with(STALE, 0, 0)
-    first, last = queue_named("first"), queue_named("last")
-    slots.wait_for_turn(first)
-    slots.wait_for_turn(last)
-    last.is_slow = True
-    assert turns_of(slots) == ["first"]
-    assert slots.waiting == 1
+def test_a_host_is_prompt_by_its_last_call() -> None:
+    queue = queue_called((0, STALE - 1))
+    assert queue.is_prompt
+    queue.began(T + SECOND)
+    queue.ended(T + SECOND, T + SECOND + STALE)
+    assert (queue.is_prompt, queue.is_slow) == (False, True)
+    queue.is_prompt = True
+    queue.mark_slow()
+    assert (queue.is_prompt, queue.is_slow) == (False, True)

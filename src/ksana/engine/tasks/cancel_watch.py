@@ -39,7 +39,6 @@ class CancelWatch:
             for run_id in await self._store.read(_list_void, claims):
                 self._dispatcher.abort(run_id)
         # A call that has become stale meanwhile frees a slot for others.
-        self._dispatcher.give_turns()
         self._claimer.look_again()
         return self._clock.now() + LOOK_EVERY if self._dispatcher.in_flight else None
 

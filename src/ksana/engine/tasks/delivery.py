@@ -92,7 +92,12 @@ class Delivery:
     @property
     def pumps(self) -> tuple[Pump, ...]:
         """The loops to run."""
-        return self.recorder.pump, self.claimer.pump, self.cancel_watch.pump
+        return (
+            self.recorder.pump,
+            self.claimer.pump,
+            self.cancel_watch.pump,
+            self.dispatcher.turns,
+        )
 
     def take(
         self, claimed: list[ClaimedRun], ready_hosts: Iterable[str], watermark: int = 0

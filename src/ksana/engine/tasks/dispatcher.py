@@ -18,12 +18,14 @@ from typing import Final, Protocol
 import msgspec
 
 from ksana.base.clock import Clock
-from ksana.base.instant import Instant, Micros
+from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.tasks.records import NODE_PLACE, QUEUE_PLACE, ClaimedRun
+from ksana.engine.core.pump import Pump
 from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.host_limits import (
     ALONE,
     SHARED,
+    STALE_LOOK,
     CallSlots,
     HostQueue,
     Prefetch,
@@ -143,6 +145,10 @@ class Dispatcher:
         self._queues: dict[str, HostQueue] = {}
         self.in_flight: dict[int, CallInFlight] = {}
         self._slots = CallSlots(self.in_flight, workers)
+        self.turns = Pump(
+            "turns", clock, self._look_for_slots, poll_us=30 * SECOND, delay_us=STALE_LOOK
+        )
+        """Calls free slots also by growing old: looked for while hosts wait for their turn."""
         self.watermark = Watermark()
         self.on_first_call: Callable[[], None] = lambda: None
         """A call begins while none is in flight."""
@@ -210,7 +216,7 @@ class Dispatcher:
                     continue
                 self._send(queue, queue.waiting.popleft())
                 if queue.waiting:
-                    self._slots.wait_for_turn(queue)
+                    self._wait_for_turn(queue)
 
     def abort(self, run_id: int) -> None:
         """End a call in flight; its result will find the token void."""
@@ -258,15 +264,24 @@ class Dispatcher:
     def _fill(self, queue: HostQueue) -> None:
         """Send what waits at a host while there are slots."""
         while queue.waiting and queue.in_flight < queue.limit:
-            if len(self.in_flight) >= self._workers and not self._slots.has_slot(
+            if len(self.in_flight) >= self._slots.for_all and not self._slots.has_slot(
                 queue, self._clock.monotonic()
             ):
-                self._slots.wait_for_turn(queue)
+                self._wait_for_turn(queue)
                 return
             if queue.waiting[0].run_id > self.watermark.stored:
                 self._wait_for_watermark(queue)
                 return
             self._send(queue, queue.waiting.popleft())
+
+    def _wait_for_turn(self, queue: HostQueue) -> None:
+        """Every slot is taken."""
+        self._slots.wait_for_turn(queue)
+        self.turns.signal()
+
+    async def _look_for_slots(self) -> Instant | None:
+        self.give_turns()
+        return self._clock.now() + STALE_LOOK if self._slots.waiting else None
 
     def _wait_for_watermark(self, queue: HostQueue) -> None:
         """The next run of a host lies above the watermark."""
@@ -299,7 +314,7 @@ class Dispatcher:
             self._end(run, None if is_held_back else built, reply, now)
             if self._slots.waiting:  # the slot goes to whoever waits longest, be it the same host
                 if queue.waiting:
-                    self._slots.wait_for_turn(queue)
+                    self._wait_for_turn(queue)
                 self.give_turns()
             else:
                 self._fill(queue)
@@ -307,6 +322,8 @@ class Dispatcher:
                 self.on_free()
 
         queue.began(since_mono)
+        if queue.is_prompt:
+            self._slots.prompt_mono = since_mono
         if not self.in_flight:
             self.on_first_call()
         call = self._caller.call(built.request, done, may_send)

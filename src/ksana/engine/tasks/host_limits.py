@@ -12,6 +12,10 @@ a second makes its host slow, until a call of it ends sooner. Slow hosts share t
 for all others a stale call does not count, so they find a slot while the slow ones wait for theirs.
 In all at most twice `workers` calls have a connection or are about to. A call that waits for a name
 has none: names that nobody answers for make their hosts slow sooner, and take no slot of others.
+
+Until they are found to be slow, many of them would still take every slot: hundreds that are new, or
+that are tried again. So an eighth of the slots is kept for hosts whose last call ended soon, as
+long as there are calls to such hosts.
 """
 
 from collections import deque
@@ -53,7 +57,11 @@ NAMELESS: Final[Micros] = 150 * MILLISECOND
 MAX_NAMELESS: Final = 1024
 """Calls that may wait for names beside those that count."""
 
-_STALE_LOOK: Final[Micros] = 50 * MILLISECOND
+KEPT_FOR: Final[Micros] = 10 * SECOND
+"""So long after a call to a host that answers soon, slots are kept for such hosts."""
+
+STALE_LOOK: Final[Micros] = 50 * MILLISECOND
+"""How often calls in flight are looked through for those that have grown old."""
 
 
 class SlotBudget:
@@ -118,6 +126,7 @@ class HostQueue:
         "in_flight",
         "is_in_turn",
         "is_known",
+        "is_prompt",
         "is_slow",
         "limit",
         "rate",
@@ -135,6 +144,8 @@ class HostQueue:
         """Calls that would end a second if all its slots were in use."""
         self.is_known = False
         self.is_slow = False
+        self.is_prompt = False
+        """The last call of it ended soon."""
         self.is_in_turn = False
         self._quiet_since: Micros = 0
         self._window_busy: Micros = 0
@@ -153,10 +164,15 @@ class HostQueue:
         self.in_flight -= 1
         self._quiet_since = now_mono
         self.is_slow = lasted >= STALE
+        self.is_prompt = not self.is_slow
         if now_mono >= self._window_ends:
             self._roll(now_mono)
         self._window_count += 1
         self._window_busy += lasted
+
+    def mark_slow(self) -> None:
+        """A call of it has waited too long."""
+        self.is_slow, self.is_prompt = True, False
 
     def room(self, now_mono: Micros, prefetch: Prefetch) -> int:
         """How many more runs may be claimed for this host."""
@@ -220,11 +236,16 @@ class CallSlots:
         """`calls` are the calls in flight, in the order in which they began."""
         self._calls = calls
         self._workers = workers
-        self._turn: deque[HostQueue] = deque()
-        self._slow_turn: deque[HostQueue] = deque()
+        self._kept = workers // 8
+        self.for_all = workers - self._kept
+        """While fewer calls are in flight, everybody may send."""
+        self.prompt_mono: Micros = -KEPT_FOR
+        """When a call to a prompt host began last."""
+        self._turns: tuple[deque[HostQueue], ...] = (deque(), deque(), deque())
+        """Those who wait: prompt hosts, slow ones, all others."""
+        self._last_turn = 0
         self.waiting = 0
         """Hosts that wait for their turn."""
-        self._is_slow_first = False
         self._stale = 0
         self._nameless = 0
         self._looked_mono: Micros = 0
@@ -232,12 +253,14 @@ class CallSlots:
     def has_slot(self, queue: HostQueue, now_mono: Micros) -> bool:
         """Whether this host may send now, its own limit aside."""
         count = len(self._calls)
-        if count < self._workers:
+        is_kept = not queue.is_prompt and now_mono - self.prompt_mono < KEPT_FOR
+        kept = self._kept if is_kept else 0
+        if count < self._workers - kept:
             return True
         self._look(now_mono)
         if queue.is_slow:
             return False
-        count -= min(self._nameless, MAX_NAMELESS)
+        count += kept - min(self._nameless, MAX_NAMELESS)
         return count < 2 * self._workers and count < self._workers + self._stale
 
     def wait_for_turn(self, queue: HostQueue) -> None:
@@ -245,15 +268,14 @@ class CallSlots:
         if not queue.is_in_turn:
             queue.is_in_turn = True
             self.waiting += 1
-            (self._slow_turn if queue.is_slow else self._turn).append(queue)
+            self._turns[0 if queue.is_prompt else 1 if queue.is_slow else 2].append(queue)
 
     def next_queue(self, now_mono: Micros) -> HostQueue | None:
-        """The host whose turn it is, if there is a slot for it. Where both kinds may go they take
-        turns."""
-        self._is_slow_first = not self._is_slow_first
-        for turn in (
-            (self._slow_turn, self._turn) if self._is_slow_first else (self._turn, self._slow_turn)
-        ):
+        """The host whose turn it is, if there is a slot for it. Where several kinds may go they
+        take turns."""
+        for _ in self._turns:
+            self._last_turn = (self._last_turn + 1) % len(self._turns)
+            turn = self._turns[self._last_turn]
             if turn and self.has_slot(turn[0], now_mono):
                 queue = turn.popleft()
                 queue.is_in_turn = False
@@ -263,7 +285,7 @@ class CallSlots:
 
     def _look(self, now_mono: Micros) -> None:
         """Count the calls that are stale, and apart from them those that wait for a name."""
-        if now_mono - self._looked_mono < _STALE_LOOK:
+        if now_mono - self._looked_mono < STALE_LOOK:
             return
         self._looked_mono = now_mono
         self._stale = self._nameless = 0
@@ -272,8 +294,8 @@ class CallSlots:
             if age < NAMELESS:
                 break
             if flying.call.is_resolving:
-                flying.queue.is_slow = True
+                flying.queue.mark_slow()
                 self._nameless += 1
             elif age >= STALE:
-                flying.queue.is_slow = True
+                flying.queue.mark_slow()
                 self._stale += 1
