@@ -1,6 +1,7 @@
 """CallSlots when they are short: hosts that hang do not take them from hosts that answer, and
 nobody keeps what it has."""
 
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
@@ -65,6 +66,26 @@ async def test_hosts_that_answer_stay_on_time_while_more_hosts_hang_than_there_a
     in_time = [sent for sent in calls if sent.at % SECOND == world.clock.now() % SECOND]
     assert len(in_time) >= 58, "all but the first calls, when nothing was known of any host"
     assert world.caller.most_open <= 16, "at most twice the workers"
+
+
+@pytest.mark.fault("F16")
+@pytest.mark.spec("T14")
+async def test_one_late_answer_does_not_put_a_host_behind_those_that_hang(world: World) -> None:
+    for n in range(18):
+        world.caller.scripts[f"http://hang{n}/"] = lambda request: None
+        members = {"url": f"http://hang{n}/", "timeout_us": 5 * SECOND}
+        await world.add(task_of(every(world, 1), name=f"hang{n}", **members))  # type: ignore[arg-type]
+    answers = iter([*["at once"] * 5, "late", *["at once"] * 30])
+    world.caller.scripts["http://well/"] = lambda request: (
+        answer(200) if next(answers) == "at once" else None
+    )
+    well = {"url": "http://well/", "timeout_us": 800 * MILLISECOND}
+    await world.add(task_of(every(world, 1), name="well", **well))  # type: ignore[arg-type]
+    await world.clock.advance(20 * SECOND)
+    sent = [one.at for one in world.caller.sent if one.request.url == "http://well/"]
+    assert len(sent) == 20
+    gaps = [later - sooner for sooner, later in itertools.pairwise(sent[5:])]
+    assert max(gaps) <= SECOND + 100 * MILLISECOND, gaps
 
 
 @pytest.mark.spec("T14")

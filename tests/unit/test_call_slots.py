@@ -10,6 +10,7 @@ from ksana.engine.tasks.host_limits import (
     MAX_NAMELESS,
     NAMELESS,
     STALE,
+    TRIED_FOR,
     CallSlots,
     HostQueue,
 )
@@ -149,14 +150,34 @@ def test_slots_are_kept_while_calls_to_such_hosts_are_made() -> None:
 def test_hosts_that_answer_do_not_wait_behind_others() -> None:
     slots, _ = slots_with(*[0] * 16, workers=16)
     for queue in (queue_named("a"), queue_named("b"), queue_named("s", is_slow=True)):
-        slots.wait_for_turn(queue)
-    slots.wait_for_turn(prompt_queue())
+        slots.wait_for_turn(queue, T)
+    slots.wait_for_turn(prompt_queue(), T)
     slots._calls.pop(0)  # type: ignore[attr-defined]
     slots.prompt_mono = T
     found = slots.next_queue(T)
     assert found is not None
     assert found.host == "prompt"
     assert slots.next_queue(T) is None
+
+
+def test_a_host_that_was_prompt_is_tried_before_it_waits_with_the_slow() -> None:
+    queue = HostQueue("lagged", LIMIT)
+    queue.began(0)
+    queue.ended(0, 1)
+    queue.mark_slow()
+    slots, _ = slots_with(STALE, STALE, STALE)
+    assert slots.has_slot(queue, T) is True
+    slots.wait_for_turn(queue, T)
+    slots.wait_for_turn(queue_named("slow", is_slow=True), T)
+    assert slots._turns[2][0] is queue
+    assert slots.next_queue(T) is queue
+    queue.began(T)
+    assert slots.has_slot(queue, T) is False, "one call at a time"
+    queue.in_flight = 0
+    assert queue.is_held_back(TRIED_FOR) is False
+    assert queue.is_held_back(1 + TRIED_FOR) is True, "and for a minute"
+    queue.is_slow = False
+    assert queue.is_held_back(1 + TRIED_FOR) is False
 
 
 def test_calls_are_looked_at_twenty_times_a_second_at_most() -> None:
@@ -189,7 +210,7 @@ def test_hosts_wait_in_the_order_they_came_each_once() -> None:
     slots, _ = slots_with()
     queues = [queue_named(name) for name in "abc"]
     for queue in (*queues, queues[0], queues[2]):
-        slots.wait_for_turn(queue)
+        slots.wait_for_turn(queue, T)
         assert queue.is_in_turn
     assert slots.waiting == 3
     assert turns_of(slots) == ["a", "b", "c"]
@@ -199,16 +220,16 @@ def test_hosts_wait_in_the_order_they_came_each_once() -> None:
 def test_slow_hosts_and_others_take_turns() -> None:
     slots, _ = slots_with()
     for name in "abc":
-        slots.wait_for_turn(queue_named(name))
+        slots.wait_for_turn(queue_named(name), T)
     for name in "xy":
-        slots.wait_for_turn(queue_named(name, is_slow=True))
+        slots.wait_for_turn(queue_named(name, is_slow=True), T)
     assert turns_of(slots) == ["x", "a", "y", "b", "c"]
 
 
 def test_slow_hosts_wait_while_others_go_where_only_stale_calls_make_way() -> None:
     slots, _ = slots_with(STALE, 0, 0)
     for name, is_slow in (("x", True), ("a", False), ("b", False)):
-        slots.wait_for_turn(queue_named(name, is_slow=is_slow))
+        slots.wait_for_turn(queue_named(name, is_slow=is_slow), T)
     assert turns_of(slots) == ["a", "b"]
     assert slots.waiting == 1
 
@@ -216,8 +237,8 @@ def test_slow_hosts_wait_while_others_go_where_only_stale_calls_make_way() -> No
 def test_a_host_that_became_slow_while_it_waited_holds_up_those_behind_it() -> None:
     slots, _ = slots_with(STALE, 0, 0)
     first, last = queue_named("first"), queue_named("last")
-    slots.wait_for_turn(first)
-    slots.wait_for_turn(last)
+    slots.wait_for_turn(first, T)
+    slots.wait_for_turn(last, T)
     last.is_slow = True
     assert turns_of(slots) == ["first"]
     assert slots.waiting == 1

@@ -276,7 +276,7 @@ class Dispatcher:
 
     def _wait_for_turn(self, queue: HostQueue) -> None:
         """Every slot is taken."""
-        self._slots.wait_for_turn(queue)
+        self._slots.wait_for_turn(queue, self._clock.monotonic())
         self.turns.signal()
 
     async def _look_for_slots(self) -> Instant | None:

@@ -15,7 +15,9 @@ has none: names that nobody answers for make their hosts slow sooner, and take n
 
 Until they are found to be slow, many of them would still take every slot: hundreds that are new, or
 that are tried again. So an eighth of the slots is kept for hosts whose last call ended soon, as
-long as there are calls to such hosts.
+long as there are calls to such hosts. One that did so a minute ago and is slow now may have met a
+moment in which nothing went on, here or there: it is tried by one call before it waits with those
+that are slow.
 """
 
 from collections import deque
@@ -59,6 +61,9 @@ MAX_NAMELESS: Final = 1024
 
 KEPT_FOR: Final[Micros] = 10 * SECOND
 """So long after a call to a host that answers soon, slots are kept for such hosts."""
+
+TRIED_FOR: Final[Micros] = 60 * SECOND
+"""So long after a call that ended soon a slow host is tried by one call at a time."""
 
 STALE_LOOK: Final[Micros] = 50 * MILLISECOND
 """How often calls in flight are looked through for those that have grown old."""
@@ -117,6 +122,7 @@ class HostQueue:
     """One host: the calls in flight, the claimed runs that wait here, and how fast it answers."""
 
     __slots__ = (
+        "_prompt_until",
         "_quiet_since",
         "_window_busy",
         "_window_count",
@@ -147,6 +153,7 @@ class HostQueue:
         self.is_prompt = False
         """The last call of it ended soon."""
         self.is_in_turn = False
+        self._prompt_until: Micros = 0
         self._quiet_since: Micros = 0
         self._window_busy: Micros = 0
         self._window_count = 0
@@ -165,6 +172,8 @@ class HostQueue:
         self._quiet_since = now_mono
         self.is_slow = lasted >= STALE
         self.is_prompt = not self.is_slow
+        if self.is_prompt:
+            self._prompt_until = now_mono + TRIED_FOR
         if now_mono >= self._window_ends:
             self._roll(now_mono)
         self._window_count += 1
@@ -173,6 +182,10 @@ class HostQueue:
     def mark_slow(self) -> None:
         """A call of it has waited too long."""
         self.is_slow, self.is_prompt = True, False
+
+    def is_held_back(self, now_mono: Micros) -> bool:
+        """Whether it has to wait for its turn among the slow ones."""
+        return self.is_slow and (self.in_flight > 0 or now_mono >= self._prompt_until)
 
     def room(self, now_mono: Micros, prefetch: Prefetch) -> int:
         """How many more runs may be claimed for this host."""
@@ -258,17 +271,18 @@ class CallSlots:
         if count < self._workers - kept:
             return True
         self._look(now_mono)
-        if queue.is_slow:
+        if queue.is_held_back(now_mono):
             return False
         count += kept - min(self._nameless, MAX_NAMELESS)
         return count < 2 * self._workers and count < self._workers + self._stale
 
-    def wait_for_turn(self, queue: HostQueue) -> None:
+    def wait_for_turn(self, queue: HostQueue, now_mono: Micros) -> None:
         """Let a host wait for its turn."""
         if not queue.is_in_turn:
             queue.is_in_turn = True
             self.waiting += 1
-            self._turns[0 if queue.is_prompt else 1 if queue.is_slow else 2].append(queue)
+            is_held_back = queue.is_held_back(now_mono)
+            self._turns[0 if queue.is_prompt else 1 if is_held_back else 2].append(queue)
 
     def next_queue(self, now_mono: Micros) -> HostQueue | None:
         """The host whose turn it is, if there is a slot for it. Where several kinds may go they
