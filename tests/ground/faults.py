@@ -153,7 +153,9 @@ def make_table(provoked: Sequence[Provoked], figures: Sequence[str], now: dateti
             reason = NOT_PROVOKED.get(fault, "its tests were not in this run")
             lines.append(f"| {fault} | {words}: not run ({reason}) |" + " |" * len(GROUNDS))
     if figures:
-        lines += ["", "Sizes and figures of the run:", "", *(f"- {line}" for line in figures)]
+        lines += ["", "Sizes and figures of the run:", ""]
+        for line, times in Counter(figures).items():
+            lines.append(f"- {line}" + (f" ({times} times)" if times > 1 else ""))
     return "\n".join(lines) + "\n"
 
 
