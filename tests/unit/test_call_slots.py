@@ -169,7 +169,7 @@ def test_a_host_that_was_prompt_is_tried_before_it_waits_with_the_slow() -> None
     assert slots.has_slot(queue, T) is True
     slots.wait_for_turn(queue, T)
     slots.wait_for_turn(queue_named("slow", is_slow=True), T)
-    assert slots._turns[2][0] is queue
+    assert list(slots._turn) == [queue]
     assert slots.next_queue(T) is queue
     queue.began(T)
     assert slots.has_slot(queue, T) is False, "one call at a time"
@@ -224,6 +224,23 @@ def test_slow_hosts_and_others_take_turns() -> None:
     for name in "xy":
         slots.wait_for_turn(queue_named(name, is_slow=True), T)
     assert turns_of(slots) == ["x", "a", "y", "b", "c"]
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_look_in_vain_takes_nobodys_turn(looks: int) -> None:
+    slots, calls = slots_with(0, 0, 0)
+    for name in "ab":
+        slots.wait_for_turn(queue_named(name), T)
+    for name in "xy":
+        slots.wait_for_turn(queue_named(name, is_slow=True), T)
+    found = []
+    for _ in range(4):
+        for _ in range(looks):
+            assert slots.next_queue(T) is None
+        call = calls.pop(0)
+        found.append(slots.next_queue(T))
+        calls[0] = call
+    assert [queue.host for queue in found if queue] == ["x", "a", "y", "b"]
 
 
 def test_slow_hosts_wait_while_others_go_where_only_stale_calls_make_way() -> None:

@@ -136,6 +136,7 @@ class HostQueue:
         "is_slow",
         "limit",
         "rate",
+        "ticket",
         "waiting",
     )
 
@@ -153,6 +154,8 @@ class HostQueue:
         self.is_prompt = False
         """The last call of it ended soon."""
         self.is_in_turn = False
+        self.ticket = 0
+        """Its place among those who wait for their turn."""
         self._prompt_until: Micros = 0
         self._quiet_since: Micros = 0
         self._window_busy: Micros = 0
@@ -254,9 +257,11 @@ class CallSlots:
         """While fewer calls are in flight, everybody may send."""
         self.prompt_mono: Micros = -KEPT_FOR
         """When a call to a prompt host began last."""
-        self._turns: tuple[deque[HostQueue], ...] = (deque(), deque(), deque())
-        """Those who wait: prompt hosts, slow ones, all others."""
-        self._last_turn = 0
+        self._prompt_turn: deque[HostQueue] = deque()
+        self._turn: deque[HostQueue] = deque()
+        self._slow_turn: deque[HostQueue] = deque()
+        self._is_slow_first = True
+        self._tickets = 0
         self.waiting = 0
         """Hosts that wait for their turn."""
         self._stale = 0
@@ -281,16 +286,22 @@ class CallSlots:
         if not queue.is_in_turn:
             queue.is_in_turn = True
             self.waiting += 1
-            is_held_back = queue.is_held_back(now_mono)
-            self._turns[0 if queue.is_prompt else 1 if is_held_back else 2].append(queue)
+            self._tickets += 1
+            queue.ticket = self._tickets
+            if queue.is_held_back(now_mono):
+                self._slow_turn.append(queue)
+            else:
+                (self._prompt_turn if queue.is_prompt else self._turn).append(queue)
 
     def next_queue(self, now_mono: Micros) -> HostQueue | None:
-        """The host whose turn it is, if there is a slot for it. Where several kinds may go they
-        take turns."""
-        for _ in self._turns:
-            self._last_turn = (self._last_turn + 1) % len(self._turns)
-            turn = self._turns[self._last_turn]
-            if turn and self.has_slot(turn[0], now_mono):
+        """The host whose turn it is, if there is a slot for it: who has waited longest. Slow ones
+        and others take turns where both may go."""
+        turns = sorted(filter(None, (self._prompt_turn, self._turn)), key=_ticket_of)
+        if self._slow_turn:
+            turns.insert(0 if self._is_slow_first else len(turns), self._slow_turn)
+        for turn in turns:
+            if self.has_slot(turn[0], now_mono):
+                self._is_slow_first = turn is not self._slow_turn
                 queue = turn.popleft()
                 queue.is_in_turn = False
                 self.waiting -= 1
@@ -313,3 +324,7 @@ class CallSlots:
             elif age >= STALE:
                 flying.queue.mark_slow()
                 self._stale += 1
+
+
+def _ticket_of(turn: deque[HostQueue]) -> int:
+    return turn[0].ticket
