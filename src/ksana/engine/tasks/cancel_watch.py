@@ -38,7 +38,7 @@ class CancelWatch:
         if claims:
             for run_id in await self._store.read(_list_void, claims):
                 self._dispatcher.abort(run_id)
-        # A call that has become stale meanwhile frees a slot for others.
+        # A call that has become stale meanwhile frees a slot for a run that waits in the store.
         self._claimer.look_again()
         return self._clock.now() + LOOK_EVERY if self._dispatcher.in_flight else None
 
