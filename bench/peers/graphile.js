@@ -6,7 +6,7 @@ const { act, addBatches, addOneByOne, count, tell, tellOften, timeStarts } = req
 
 const connectionString = process.env.PEER_STORE;
 const logger = new Logger(() => () => {});
-const TUNED = { localQueue: { size: 500 }, completeJobBatchDelay: 0, failJobBatchDelay: 0, maxPoolSize: 20 };
+const TUNED = { localQueue: { size: 1000 }, completeJobBatchDelay: 0, failJobBatchDelay: 0, maxPoolSize: 20 };
 
 const work = (noop, concurrentJobs, settings) =>
   run({ preset: { worker: { connectionString, concurrentJobs, logger, ...settings } }, taskList: { noop } });

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError, StoreDownError
 from ksana.base.instant import SECOND
@@ -190,3 +192,31 @@ async def test_a_batch_is_bounded() -> None:
     await store.run_next()
     await asyncio.gather(*answers)
     assert [len(one) for one in ledger.sets] == [MAX_ITEMS, 3]
+
+
+async def test_a_batch_that_was_refused_before_it_began_takes_nothing_more() -> None:
+    """As a store does that is closed, silent, or has too much to do: what came later would wait for
+    an answer for ever."""
+    refused: list[int] = []
+    store, ledger, batcher = make(refused=refused.extend)
+    first = batcher.add(1)
+    _, answer = await asyncio.wait_for(store.waiting.get(), 5)
+    answer.set_exception(StoreDownError("more than 10 functions wait for the store already"))
+    with pytest.raises(StoreDownError):
+        await first
+    second = batcher.add(2)
+    await store.run_next()
+    assert await asyncio.wait_for(second, 5) == "made 2"
+    assert (ledger.sets, refused) == ([[2]], [1])
+
+
+async def test_of_a_batch_that_failed_only_those_at_fault_are_refused() -> None:
+    refused: list[int] = []
+    store, _, batcher = make(refused=refused.extend)
+    futures = [batcher.add(number) for number in (12, 13)]
+    for _ in range(3):
+        await store.run_next()
+    assert await futures[0] == "made 12"
+    with pytest.raises(ConflictError):
+        await futures[1]
+    assert refused == [13]

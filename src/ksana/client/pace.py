@@ -5,7 +5,7 @@ from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 
 AHEAD: Micros = 100 * MILLISECOND
 """Jobs are taken ahead for so long."""
-MOST = 400
+MOST = 1_000
 """So many at most, unless the worker says otherwise."""
 _LEAST_SPAN: Micros = 20 * MILLISECOND
 """A rate is measured over this at least."""

@@ -146,3 +146,49 @@ async def test_a_claim_that_is_short_of_units_does_not_hide_jobs_from_others(
     assert not held, "no job was held while no unit is free"
     await service.release(release)
     assert (await service.claim(CLAIM)).taken
+
+
+@pytest.mark.spec("Q2")
+async def test_a_job_is_entered_and_handed_to_a_claim_that_waits_in_one_commit(
+    store: SqlStore,
+) -> None:
+    service, _ = await run_one(store, 10)
+    waiting = await begin_to_wait(service)
+    await until(lambda: any(getattr(one, "is_idle", False) for one in service.poll.waiters))
+    [new] = new_jobs(1)
+    before = store.health()
+    job = await service.submit(new)
+    async with asyncio.timeout(5):
+        claimed = await waiting
+    after = store.health()
+    assert [one.job_id for one in claimed.taken] == [job.job_id]
+    assert (after.commits - before.commits, after.transactions - before.transactions) == (1, 1)
+    assert [event.type for event in await service.list_events(job.job_id)] == [
+        "JOB_SUBMITTED",
+        "JOB_CLAIMED",
+        "LEASE_GRANTED",
+        "JOB_RUNNING",
+    ]
+
+
+@pytest.mark.spec("Q2", "Q9")
+async def test_many_jobs_and_claims_that_wait_come_together_one_for_one(store: SqlStore) -> None:
+    """Submits and claims at random, two of each at a time at least: no job goes to two, none to
+    nobody while one waits, and what is used is what is held."""
+    service = Watched(store, SystemClock(), Limits(1_000))
+    await service.submit_batch(new_jobs(1))
+    await service.claim(CLAIM)
+    jobs, taken = new_jobs(60), []
+
+    async def work() -> None:
+        while len(taken) < len(jobs):
+            taken.extend((await service.claim(CLAIM, SECOND // 4)).taken)
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(work())
+        for start in range(0, len(jobs), 5):
+            await asyncio.gather(*(service.submit(job) for job in jobs[start : start + 5]))
+    assert sorted(job.job_id for job in taken) == sorted(job.job_id for job in jobs)
+    capacity = await store.read(lambda tx: tx.capacity.read(1_000))
+    assert (capacity.used, capacity.active) == (len(jobs) + 1, len(jobs) + 1)

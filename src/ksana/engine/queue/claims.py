@@ -24,7 +24,7 @@ class ClaimWaiter(Waiter[Arrival]):
     """A claim that tries, and waits if it gets nothing. Jobs that it takes wake it. Units wake it
     if it got none for lack of them; if there was no job, not every release of others need."""
 
-    __slots__ = ("_clock", "_has_units", "_is_short", "_looked_at", "_wants")
+    __slots__ = ("_clock", "_has_units", "_is_short", "_is_trying", "_looked_at", "_wants")
 
     def __init__(self, poll: ClaimPoll, wants: Wants, clock: Clock) -> None:
         super().__init__(poll, self._concerns)
@@ -36,12 +36,19 @@ class ClaimWaiter(Waiter[Arrival]):
         """It looks for jobs now."""
         self._looked_at = self._clock.monotonic()
         self._is_short = self._has_units = False
+        self._is_trying = True
 
     def end_try(self, is_short: bool) -> None:
         """It got none; `is_short`: for lack of units. What became free meanwhile counts."""
-        self._is_short = is_short
+        self._is_short, self._is_trying = is_short, False
         if is_short and self._has_units:
             self.came.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for nothing but a job: it does not look for one at this moment, is not
+        about to, and units were not what it lacked."""
+        return not (self._is_trying or self._is_short or self.came.is_set())
 
     def _concerns(self, arrival: Arrival) -> bool:
         if isinstance(arrival, JobClass):

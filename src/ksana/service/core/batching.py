@@ -103,6 +103,11 @@ class _Batch(Generic[Item, Made]):
                 future.set_result(instead)
         self.first_until = min(self._untils.values(), default=None)
 
+    def close(self) -> None:
+        """Take nothing more: what was refused before it began would never be answered."""
+        with self.lock:
+            self.is_open = False
+
     def enter(self, tx: Tx, drops_gone: bool = False) -> list[Made]:
         """The transaction. What is in the batch when it first runs is what it enters, however often
         it must run."""
@@ -115,12 +120,17 @@ class _Batch(Generic[Item, Made]):
         return self._enter(tx, self.items) if self.items else []
 
 
+def _tell_nobody(_: Sequence[Any]) -> None:
+    """Nobody need know what could not be entered but its callers."""
+
+
 class Batcher(Generic[Item, Made]):
     """Takes items one by one and enters them together. `enter` writes a set and answers what was
     made, in order; `entered` is called with those that are durable. With `at_once`, so many batches
     are under way at most, and the last one grows while it waits for its turn. With `drops_gone`,
     items whose caller has gone before the batch is begun are not entered. With `clock`, items may
-    say until when they wait for their turn; who gives up is answered `late`."""
+    say until when they wait for their turn; who gives up is answered `late`. `refused` is called
+    with items that could not be entered."""
 
     def __init__(
         self,
@@ -131,7 +141,9 @@ class Batcher(Generic[Item, Made]):
         drops_gone: bool = False,
         clock: Clock | None = None,
         late: Made | None = None,
+        refused: Callable[[Sequence[Item]], None] = _tell_nobody,
     ) -> None:
+        self._refused = refused
         self._clock = clock
         self._late = late
         self._drops_gone = drops_gone
@@ -203,7 +215,9 @@ class Batcher(Generic[Item, Made]):
     async def _write_apart(self, batch: _Batch[Item, Made], error: Exception) -> None:
         """Enter the items of a batch that failed one by one: not all can be at fault, and this
         shows whose it is."""
+        batch.close()
         if isinstance(error, StoreDownError) or len(batch.items) == 1:
+            self._refused(batch.items)
             _refuse(batch.futures, error)
             return
         for item, future in zip(batch.items, batch.futures, strict=True):
@@ -212,6 +226,7 @@ class Batcher(Generic[Item, Made]):
             try:
                 made = await self._store.transact(self._enter, [item])
             except Exception as of_one:
+                self._refused([item])
                 _refuse([future], of_one)
             else:
                 if not future.done():

@@ -1,6 +1,6 @@
 """The queue as callers use it: check, one transaction, wake who waits. Knows no HTTP and no SQL."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ from ksana.domain.queue.effects import wake_after
 from ksana.domain.queue.escrow import IDLE
 from ksana.domain.queue.jobs import Job, Lease, LeasedJob, NewJob
 from ksana.engine.core.long_poll import LongPoll
-from ksana.engine.queue.claims import ClaimPoll, ClaimWaiter, notify_of
+from ksana.engine.queue.claims import ClaimPoll, notify_of
 from ksana.engine.queue.leasing import Leasing
 from ksana.ports.events import Event
 from ksana.ports.pages import PageRows
@@ -32,9 +32,10 @@ from ksana.service.queue import leases as lease_transactions
 from ksana.service.queue import releases as release_transactions
 from ksana.service.queue.claims import NOTHING, Claim, Claimed, claim_together
 from ksana.service.queue.class_cache import JobClassCache, TrustedClasses
-from ksana.service.queue.jobs import Report, Submitted, not_found
+from ksana.service.queue.jobs import Report, not_found
 from ksana.service.queue.leases import Heartbeat, LeaseAnswer, LeaseDenied, LeaseRequest
 from ksana.service.queue.releases import Released, ReleasedSet, weigh
+from ksana.service.queue.waiting import SubmitEntry, SubmitResult, WaitingClaim, pick_waiting
 
 MAX_BATCH: Final = 1000
 MAX_ITEMS: Final = 500
@@ -64,7 +65,9 @@ class QueueService:
         self.leasing = Leasing(store, clock, limits.total, self.poll, self._notify_handed_over)
         self.classes = JobClassCache()
         self._trusted = TrustedClasses(clock)
-        self._intake: Batcher[NewJob, Submitted] = Batcher(store, self._enter, self._entered)
+        self._intake: Batcher[SubmitEntry, SubmitResult] = Batcher(
+            store, self._enter, self._entered, refused=_let_go
+        )
         self._claims: Batcher[Claim, Claimed] = Batcher(
             store,
             self._claim_together,
@@ -107,7 +110,8 @@ class QueueService:
         before."""
         if job.job_class.cost_units > self.limits.total:
             self._check_costs([job])
-        made = await self._intake.add(job)
+        entry = SubmitEntry(job, pick_waiting(self.poll, job))
+        made = (await self._intake.add(entry)).submitted
         if isinstance(made, KsanaError):
             raise made
         return made
@@ -139,15 +143,34 @@ class QueueService:
         self.notify_submitted([job], [made])
         return made
 
-    def _enter(self, tx: QueueTx, jobs: Sequence[NewJob]) -> list[Submitted]:
-        return job_transactions.submit_together(
+    def _enter(self, tx: QueueTx, entries: Sequence[SubmitEntry]) -> list[SubmitResult]:
+        """Enter jobs, and serve the claims that were picked for them."""
+        jobs = [entry.new for entry in entries]
+        made = job_transactions.submit_together(
             tx, jobs, self.new_classes(jobs), self.limits.classes
         )
+        claims = [_claim_of(entry) for entry in entries]
+        picked = [claim for claim in claims if claim is not None]
+        claimed = iter(self._claim_together(tx, picked) if picked else ())
+        return [
+            SubmitResult(one) if claim is None else SubmitResult(one, next(claimed))
+            for one, claim in zip(made, claims, strict=True)
+        ]
 
-    def _entered(self, jobs: Sequence[NewJob], made: Sequence[Submitted]) -> None:
-        new = [(job, one) for job, one in zip(jobs, made, strict=True) if isinstance(one, Job)]
+    def _entered(self, entries: Sequence[SubmitEntry], made: Sequence[SubmitResult]) -> None:
+        taken: set[str] = set()
+        for entry, one in zip(entries, made, strict=True):
+            if entry.waiting is not None:
+                entry.waiting.hand(one.claimed)
+                taken.update([job.job_id for job in one.claimed.taken])
+        self._notify_claimed((), [one.claimed for one in made])
+        new = [
+            (entry.new, one.submitted)
+            for entry, one in zip(entries, made, strict=True)
+            if isinstance(one.submitted, Job)
+        ]
         if new:
-            self.notify_submitted([job for job, _ in new], [one for _, one in new])
+            self.notify_submitted([job for job, _ in new], [one for _, one in new], taken)
 
     def _check_costs(self, jobs: Sequence[NewJob]) -> None:
         total = self.limits.total
@@ -164,14 +187,18 @@ class QueueService:
         """Their classes that are not known to be in the store."""
         return self._trusted.choose_new(jobs)
 
-    def notify_submitted(self, jobs: Sequence[NewJob], made: Sequence[Job] = ()) -> None:
-        """These are committed: wake who waits for them."""
+    def notify_submitted(
+        self, jobs: Sequence[NewJob], made: Sequence[Job] = (), taken: Container[str] = ()
+    ) -> None:
+        """These are committed: wake who waits for them, but for those that were taken."""
         classes = {job.job_class.id: job.job_class for job in jobs}
         self._trusted.note_committed(list(classes))
         waiting = [job.due_at for job in made if job.position == SCHEDULED]
         if waiting:
             self.leasing.note_due(min(waiting))
-        self.poll.notify(classes.values())
+        left = {job.job_class.id for job in jobs if job.job_id not in taken}
+        if left:
+            self.poll.notify([classes[class_id] for class_id in left])
 
     async def claim(
         self, claim: Claim, wait_us: Micros = 0, is_gone: Callable[[], bool] = bool
@@ -182,7 +209,7 @@ class QueueService:
             return await self._claims.add(claim, claim.limit)
         until = self._clock.now() + wait_us
         claim = msgspec.structs.replace(claim, can_wait=True)
-        waiter = ClaimWaiter(self.poll, claim.wants, self._clock)
+        waiter = WaitingClaim(self.poll, claim, self._clock, is_gone)
         with waiter:
             while True:
                 waiter.begin_try()
@@ -194,6 +221,9 @@ class QueueService:
                 if claimed.may_have_more:
                     again_at = min(until, self._clock.now() + IDLE)
                 is_woken = await self.poll.wait(waiter, again_at)
+                handed = await waiter.take_handed()
+                if handed is not None and handed.taken:
+                    return handed
                 if is_gone() or not (is_woken or self._clock.now() < until):
                     return claimed
 
@@ -335,6 +365,19 @@ def read_events(tx: QueueTx, job_id: str) -> list[Event]:
 
 def _submit_one(tx: QueueTx, job: NewJob, classes: Sequence[JobClass], most_classes: int) -> Job:
     return job_transactions.submit_jobs(tx, [job], classes, False, most_classes)[0]
+
+
+def _claim_of(entry: SubmitEntry) -> Claim | None:
+    """The claim that is served with a job; None where its caller has left."""
+    waiting = entry.waiting
+    return waiting.claim if waiting is not None and waiting.is_here else None
+
+
+def _let_go(entries: Sequence[SubmitEntry]) -> None:
+    """These were not entered: the claims that were picked for them wait on."""
+    for entry in entries:
+        if entry.waiting is not None:
+            entry.waiting.hand(NOTHING)
 
 
 def _wake_nobody(*_: object) -> None:
