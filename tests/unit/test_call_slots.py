@@ -251,11 +251,34 @@ def test_slow_hosts_wait_while_others_go_where_only_stale_calls_make_way() -> No
     assert slots.waiting == 1
 
 
-def test_a_host_that_became_slow_while_it_waited_holds_up_those_behind_it() -> None:
+def test_a_host_that_became_slow_while_it_waited_lets_those_behind_it_go() -> None:
     slots, _ = slots_with(STALE, 0, 0)
-    first, last = queue_named("first"), queue_named("last")
-    slots.wait_for_turn(first, T)
-    slots.wait_for_turn(last, T)
-    last.is_slow = True
-    assert turns_of(slots) == ["first"]
+    hosts = [queue_named(name) for name in ("first", "second", "last")]
+    for host in hosts:
+        slots.wait_for_turn(host, T)
+    hosts[0].is_slow = hosts[2].is_slow = True
+    assert turns_of(slots) == ["second"]
+    assert slots.waiting == 2
+
+
+def test_a_prompt_host_that_became_slow_takes_none_of_the_slots_kept_for_prompt_ones() -> None:
+    slots, _ = slots_with(*[0] * 7, workers=8)
+    slots.prompt_mono = T
+    hosts = [queue_named(name) for name in ("late", "prompt")]
+    for host in hosts:
+        host.is_prompt = True
+        slots.wait_for_turn(host, T)
+    hosts[0].mark_slow()
+    hosts[0]._prompt_until = T + SECOND  # its first late answer is forgiven: it is not held back
+    assert turns_of(slots) == ["prompt"]
     assert slots.waiting == 1
+
+
+def test_what_became_slow_goes_again_when_there_is_a_slot_for_all() -> None:
+    slots, calls = slots_with(STALE, 0, 0)
+    slots.wait_for_turn(host := queue_named("first"), T)
+    host.is_slow = True
+    assert slots.next_queue(T) is None
+    calls.pop(0)
+    assert slots.next_queue(T) is host
+    assert slots.waiting == 0

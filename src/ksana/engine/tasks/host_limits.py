@@ -296,6 +296,12 @@ class CallSlots:
     def next_queue(self, now_mono: Micros) -> HostQueue | None:
         """The host whose turn it is, if there is a slot for it: who has waited longest. Slow ones
         and others take turns where both may go."""
+        for turn in (self._prompt_turn, self._turn):
+            # One that became slow while it waited must not hold up those behind it.
+            while turn and turn[0].is_held_back(now_mono):
+                self._slow_turn.append(turn.popleft())
+        while self._prompt_turn and not self._prompt_turn[0].is_prompt:
+            self._turn.appendleft(self._prompt_turn.popleft())
         turns = sorted(filter(None, (self._prompt_turn, self._turn)), key=_ticket_of)
         if self._slow_turn:
             turns.insert(0 if self._is_slow_first else len(turns), self._slow_turn)
