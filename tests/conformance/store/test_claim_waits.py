@@ -2,6 +2,7 @@
 them."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from ksana.engine.queue.claims import FREE_UNITS, LOOK_AGAIN, ClaimWaiter
 from ksana.ports.queue.tables import QueueTx
 from ksana.service.queue.claims import Claim, Claimed, claim_jobs
 from ksana.service.queue.service import QueueService
-from ksana.store.sql import SqlStore
+from ksana.store.sql import SqlStore, open_store
 from tests.conformance.store.test_round_trips import CLASS, new_jobs
 
 CLAIM = Claim("w", Wants(CLASS.addon_id), 1, True, 30.0)
@@ -35,9 +36,11 @@ class Watched(QueueService):
 
     tried = 0
 
-    def _claim_together(self, tx: QueueTx, claims: Sequence[Claim]) -> list[Claimed]:
+    def _claim_together(
+        self, tx: QueueTx, claims: Sequence[Claim], *, may_gather: bool = True
+    ) -> list[Claimed]:
         self.tried += len(claims)
-        return super()._claim_together(tx, claims)
+        return super()._claim_together(tx, claims, may_gather=may_gather)
 
 
 async def run_one(store: SqlStore, total: int) -> tuple[Watched, Release]:
@@ -192,3 +195,38 @@ async def test_many_jobs_and_claims_that_wait_come_together_one_for_one(store: S
     assert sorted(job.job_id for job in taken) == sorted(job.job_id for job in jobs)
     capacity = await store.read(lambda tx: tx.capacity.read(1_000))
     assert (capacity.used, capacity.active) == (len(jobs) + 1, len(jobs) + 1)
+
+
+@pytest.mark.spec("Q2", "Q9")
+@pytest.mark.parametrize("limits", [Limits(10), Limits(10, shares=((CLASS.addon_id, 5),))])
+async def test_a_submit_does_not_wait_for_a_capacity_that_another_instance_holds(
+    store: SqlStore, store_url: str, limits: Limits
+) -> None:
+    if store.sole:
+        pytest.skip("this store admits one server only")
+    service = Watched(store, StillClock(), limits)
+    await service.submit_batch(new_jobs(1))
+    assert (await service.claim(Claim("w", Wants()))).taken  # the class is known, no units are ours
+    waiting = await begin_to_wait(service)
+    await until(lambda: any(getattr(one, "is_idle", False) for one in service.poll.waiters))
+    frozen = await open_store(store_url, SystemClock())
+    is_held, go_on = threading.Event(), threading.Event()
+
+    def hold(tx: QueueTx) -> None:
+        tx.capacity.lock(limits.total)
+        is_held.set()
+        go_on.wait(20)
+
+    holding = asyncio.create_task(frozen.transact(hold))
+    try:
+        assert await asyncio.to_thread(is_held.wait, 10)
+        async with asyncio.timeout(4):  # less than a statement waits for a lock
+            job = await service.submit(new_jobs(1)[0])
+        assert (await service.get_job(job.job_id)).state == "QUEUED"
+        assert not waiting.done()
+    finally:
+        go_on.set()
+        await holding
+        await frozen.close()
+    async with asyncio.timeout(15):
+        assert [one.job_id for one in (await waiting).taken] == [job.job_id]

@@ -85,18 +85,29 @@ def claim_jobs(tx: QueueTx, claim: Claim, cache: JobClassCache, limits: Limits) 
 
 
 def claim_together(
-    tx: QueueTx, claims: Sequence[Claim], cache: JobClassCache, limits: Limits
+    tx: QueueTx,
+    claims: Sequence[Claim],
+    cache: JobClassCache,
+    limits: Limits,
+    *,
+    may_gather: bool = True,
 ) -> list[Claimed]:
     """The same for claims that wait together; those who want the same are served as one, in their
-    order."""
+    order. Without `may_gather` no lock is waited for that another instance may hold: what units
+    this one has set aside must do."""
     claimed: list[Claimed] = [NOTHING] * len(claims)
     groups: dict[tuple[Wants, bool], list[int]] = {}
     for place, claim in enumerate(claims):
         groups.setdefault((claim.wants, claim.has_lease), []).append(place)
     for (wants, has_lease), places in groups.items():
         alike = [claims[place] for place in places]
-        take = _lease if has_lease else _claim
-        for place, one in zip(places, take(tx, wants, alike, cache, limits), strict=True):
+        if not has_lease:
+            found = _claim(tx, wants, alike, cache, limits)
+        elif may_gather or not tx.capacity.is_shared:
+            found = _lease(tx, wants, alike, cache, limits)
+        else:
+            found = _lease_from_own(tx, wants, alike, cache, limits)
+        for place, one in zip(places, found, strict=True):
             claimed[place] = one
     return claimed
 
@@ -228,6 +239,19 @@ def _lease(
     if not is_short:
         empty = LATER if _fill_an_answer(taken) else NOTHING
     return [one if one.taken else empty for one in handed_out]
+
+
+def _lease_from_own(
+    tx: QueueTx, wants: Wants, claims: Sequence[Claim], cache: JobClassCache, limits: Limits
+) -> list[Claimed]:
+    """The same within the units that are set aside for this instance, or nothing. What an addon has
+    of its share is known only to whoever holds the capacity."""
+    if limits.shares:
+        return [NOTHING] * len(claims)
+    limit = sum([claim.limit for claim in claims])
+    opened = _open(tx, wants, limit, cache, limits)
+    taken = _grant_alone(tx, wants, claims, opened, cache)
+    return _start(tx, claims, taken) if taken else [NOTHING] * len(claims)
 
 
 def _has_all(taken: Sequence[ReadyJob], ready: Sequence[ReadyJob], at_once: int) -> bool:

@@ -151,7 +151,8 @@ class QueueService:
         )
         claims = [_claim_of(entry) for entry in entries]
         picked = [claim for claim in claims if claim is not None]
-        claimed = iter(self._claim_together(tx, picked) if picked else ())
+        # A submit must not wait for the capacity while an instance that is frozen holds it.
+        claimed = iter(self._claim_together(tx, picked, may_gather=False) if picked else ())
         return [
             SubmitResult(one) if claim is None else SubmitResult(one, next(claimed))
             for one, claim in zip(made, claims, strict=True)
@@ -227,8 +228,10 @@ class QueueService:
                 if is_gone() or not (is_woken or self._clock.now() < until):
                     return claimed
 
-    def _claim_together(self, tx: QueueTx, claims: Sequence[Claim]) -> list[Claimed]:
-        return claim_together(tx, claims, self.classes, self.limits)
+    def _claim_together(
+        self, tx: QueueTx, claims: Sequence[Claim], *, may_gather: bool = True
+    ) -> list[Claimed]:
+        return claim_together(tx, claims, self.classes, self.limits, may_gather=may_gather)
 
     def _notify_claimed(self, _: Sequence[Claim], claimed: Sequence[Claimed]) -> None:
         ends = [one.until for one in claimed if one.taken]
