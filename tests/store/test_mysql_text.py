@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from ksana.store.sql.core.dialects import mysql_text
+from ksana.store.sql.core import bulk
+from ksana.store.sql.core.dialects import MysqlDialect, mysql_text
+from ksana.store.sql.core.statements import Statement, load_statements
 
 UPDATE = (
     "UPDATE t SET a = %(a)s, b = b + %(b)s WHERE id = %(id)s AND state = 'X' AND token = %(token)s"
@@ -101,3 +103,49 @@ def test_megabytes_of_quotes_cost_little() -> None:
     [text] = mysql_text.write_literals(Connection(), ["\\'" * 2_000_000])
     assert len(text) == 8_000_002
     assert time.process_time() - began < 0.5
+
+
+INSERTS = [
+    one
+    for one in load_statements(MysqlDialect.macros).values()
+    if one.sql.lstrip().upper().startswith("INSERT") and "SELECT" not in one.sql.upper()
+]
+
+
+@pytest.mark.parametrize("statement", INSERTS, ids=lambda one: one.name)
+def test_every_insert_of_ours_takes_many_rows(statement: Statement) -> None:
+    """One that does not is sent row by row, and a row costs three times as much."""
+    row = tuple(range(len(bulk.list_names(statement.sql))))
+    text = mysql_text.write_insert(Connection(), statement.sql, [row, row])
+    assert text is not None
+    assert text.upper().count("VALUES (") >= 1 and "%(" not in text
+
+
+def test_there_are_inserts() -> None:
+    assert {"runs.insert_run", "tasks.insert_task", "queue.insert_job"} <= {
+        one.name for one in INSERTS
+    }
+
+
+def test_rows_are_inserted_with_the_literals_that_all_share() -> None:
+    sql = (
+        "INSERT INTO t (a, b, c, d) VALUES (%(a)s, 1, LOWER(%(c)s), '%%') "
+        "ON DUPLICATE KEY UPDATE a = VALUES(a)"
+    )
+    assert mysql_text.write_insert(Connection(), sql, [("x", "Y"), ("it's", None)]) == (
+        "INSERT INTO t (a, b, c, d) VALUES ('x', 1, LOWER('Y'), '%'),"
+        "('it\\'s', 1, LOWER(NULL), '%') "
+        "ON DUPLICATE KEY UPDATE a = VALUES(a)"
+    )
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO t (a) SELECT a FROM u WHERE b = %(b)s",
+        "INSERT INTO t (a) VALUES (%(a)s) ON DUPLICATE KEY UPDATE b = %(b)s",
+        "UPDATE t SET a = (VALUES (%(a)s))",
+    ],
+)
+def test_what_is_no_insert_of_one_row_is_left_alone(sql: str) -> None:
+    assert mysql_text.write_insert(Connection(), sql, [(1, 2), (3, 4)]) is None

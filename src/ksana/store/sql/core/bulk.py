@@ -181,11 +181,12 @@ def widen_arrays(sql: str, types: tuple[str, ...]) -> str | None:
     if updated := _UPDATE.fullmatch(sql.strip()):
         changes, guard = (_NAMED.sub(r"v.p_\1", part) for part in updated.group(2, 3))
         return f"UPDATE {updated[1]} SET {changes} FROM {rows} WHERE {_hide_constants(guard)}"
-    found = _VALUES.search(sql)
-    if found is None or _NAMED.search(sql[: found.start()] + sql[found.end() :]):
+    parts = split_insert(sql)
+    if parts is None:
         return None
-    values = _NAMED.sub(r"v.p_\1", found[1][1:-1])
-    return f"{sql[: found.start()]}SELECT {values} FROM {rows} {sql[found.end() :]}"
+    before, group, after = parts
+    values = _NAMED.sub(r"v.p_\1", group[1:-1])
+    return f"{before}SELECT {values} FROM {rows} {after}"
 
 
 def _hide_constants(guard: str) -> str:
@@ -220,6 +221,17 @@ def place_names(text: str) -> tuple[tuple[str, ...], str]:
 def fill_names(text: str, texts: Mapping[str, str]) -> str:
     """The text with these in the place of its parameters."""
     return _NAMED_OR_PERCENT.sub(lambda match: texts[match[1]] if match[1] else "%", text)
+
+
+@lru_cache(maxsize=256)
+def split_insert(sql: str) -> tuple[str, str, str] | None:
+    """What stands before VALUES in an INSERT of one row, the values in their brackets, and what
+    stands behind them; None if there are parameters elsewhere."""
+    found = _VALUES.search(sql)
+    if found is None or not sql.lstrip()[:6].upper().startswith("INSERT"):
+        return None
+    before, after = sql[: found.start()], sql[found.end() :]
+    return None if _NAMED.search(before + after) else (before, found[1], after)
 
 
 def split_update(sql: str) -> tuple[str, str, list[str]] | None:

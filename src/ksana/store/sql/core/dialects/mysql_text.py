@@ -86,19 +86,17 @@ def _pick(connection: Any, place: str, values: Sequence[Any]) -> str:
 
 
 def write_insert(connection: Any, sql: str, rows: Sequence[Row]) -> str | None:
-    """One INSERT of all rows; None if the statement is no INSERT of plain values."""
-    from pymysql.cursors import RE_INSERT_VALUES
-
-    insert = RE_INSERT_VALUES.match(sql)
-    if insert is None:
+    """One INSERT of all rows; None if the statement is no INSERT of one row."""
+    parts = bulk.split_insert(sql)
+    if parts is None:
         return None
-    before, values, after = insert[1] % (), insert[2].rstrip(), insert[3] or ""
+    before, values, after = parts
     names, form = bulk.place_names(values)
     places = bulk.list_names(sql)
     columns = [write_literals(connection, column) for column in zip(*rows, strict=True)]
     in_order = [columns[places.index(name)] for name in names]
     texts = ",".join([form % one for one in zip(*in_order, strict=True)])
-    return f"{before}{texts}{after}"
+    return f"{before % ()}VALUES {texts}{after % ()}"
 
 
 def write_literals(connection: Any, values: Sequence[Any]) -> list[str]:
