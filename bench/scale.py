@@ -1,15 +1,16 @@
 """The same work by other products and by ours, on every store, with one and with three instances.
 
     KSANA_BENCH_PEERS=/var/tmp/peers python -m bench.scale [--rounds 3] [--jobs 20000]
-        [--only drain,once,single,add,latency,killed,burst,recurring] [--systems graphile,sqlite,…]
+        [--only drain,once,single,full,add,latency,killed,burst,recurring]
+        [--systems graphile,sqlite,…]
 
 Every system is measured in each round, in turn, and the median of the rounds counts. All have the
 whole machine, the same work in flight and their best settings; databases lie on the disk and sync
 each commit (BullMQ's Redis keeps nothing: its fastest). Jobs do nothing; ours go through the SDK
 with its own requests. A drain counts from the first job to the last, over all workers; its jobs may
 be tried twice, as those of most peers by default. `once` is the same for ours with jobs that may be
-tried once, which is our default: workers take no such job ahead. Timers POST to as many addresses
-as there are timers.
+tried once, which is our default: workers take no such job ahead. `full` has more claimers than
+units, one job per fetch. Timers POST to as many addresses as there are timers.
 """
 
 import argparse
@@ -44,7 +45,10 @@ SINGLE_SHARE = 10
 TIMERS, RECURRING, STEP, CALLS = 10_000, 14_000, 1_000, 64
 BATCH = 500
 KILLED_WITHIN_SEC = 90
-MEASURES = ("drain", "once", "single", "add", "latency", "killed", "burst", "recurring")
+CLAIMERS, FULL = 64, 50
+"""Claimers and units where the capacity is full: some are always refused."""
+FULL_SHARE = 2
+MEASURES = ("drain", "once", "single", "full", "add", "latency", "killed", "burst", "recurring")
 TIMER_SYSTEMS = ("croner", "apscheduler")
 OURS = ("sqlite", "postgres", "mariadb")
 
@@ -89,13 +93,20 @@ class Figures(NamedTuple):
     values: dict[str, tuple[float, str]]
 
 
-WORDS = {"drain": "drain", "once": "drain of jobs tried once", "single": "one job per fetch"}
+WORDS = {
+    "drain": "drain",
+    "once": "drain of jobs tried once",
+    "single": "one job per fetch",
+    "full": f"{CLAIMERS} claimers, capacity {FULL}",
+}
 
 
 def drain(system: System, options: argparse.Namespace, measure: str, jobs: int) -> Figures:
     """Fill the queue, then let the workers empty it."""
     in_flight = options.single_in_flight if measure == "single" else options.in_flight
-    action = "single" if measure == "single" else "drain"
+    if measure == "full":
+        in_flight = -(-CLAIMERS // system.workers)
+    action = "single" if measure in {"single", "full"} else "drain"
     filling = {"jobs": jobs, "batch": BATCH, **({"attempts": 1} if measure == "once" else {})}
     with system.ground() as ground:
         filled = ask(system.command(), "fill", filling, environment(ground, 0))
@@ -299,6 +310,11 @@ def run_one(
         return drain(system, options, measure, options.jobs)
     if measure == "single":
         return drain(system, options, measure, max(1, options.jobs // SINGLE_SHARE))
+    if measure == "full":
+        kind, count = _kind(key)
+        env = {"KSANA_CAPACITY_TOTAL": str(FULL)}
+        full = system._replace(ground=lambda: servers.ksana(kind, count, env))
+        return drain(full, options, measure, max(1, options.jobs // FULL_SHARE))
     return {"add": add, "latency": latency, "killed": killed}[measure](system, options)
 
 
@@ -306,7 +322,7 @@ def applies(measure: str, key: str) -> bool:
     """Whether the product does such a thing."""
     if measure in {"burst", "recurring"}:
         return key in TIMER_SYSTEMS or key.partition("-")[0] in OURS
-    if measure == "once":
+    if measure in {"once", "full"}:
         return key.partition("-")[0] in OURS
     if measure == "single":
         return key not in {*TIMER_SYSTEMS, "pgqueuer", "bullmq"}
