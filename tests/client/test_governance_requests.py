@@ -134,7 +134,12 @@ async def test_a_pull_says_what_it_wants_and_is_never_repeated(
     }
     assert wire.last == ("POST", "/scheduler/jobs/pull", {**common, **body})
     deadline = how.get("wait_sec", 0.0) + 5.0
-    assert wire.how[-1] == {"deadline_sec": deadline, "is_repeatable": False, "tries": 1}
+    assert wire.how[-1] == {
+        "deadline_sec": deadline,
+        "is_repeatable": False,
+        "tries": 1,
+        "is_poll": "wait_sec" in how,
+    }
     assert await client.pull("w") == []
 
 

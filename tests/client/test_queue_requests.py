@@ -166,7 +166,12 @@ async def test_a_claim_says_what_it_wants(
     expected = {"addon_id": "a", "worker_id": "w", "limit": 1, **body}
     assert wire.last == ("POST", f"{BASE}/jobs/claim", expected)
     deadline = how.get("wait_sec", 0.0) + WAIT_MARGIN_SEC
-    assert wire.how[-1] == {"deadline_sec": deadline, "is_repeatable": False, "tries": 1}
+    assert wire.how[-1] == {
+        "deadline_sec": deadline,
+        "is_repeatable": False,
+        "tries": 1,
+        "is_poll": "wait_sec" in how,
+    }
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ class Tries:
         self.pauses.append(pause)
         self.now += pause
 
-    async def _ask_once(self, request: bytes, left_sec: float) -> HttpReply:
+    async def _ask_once(self, request: bytes, left_sec: float, is_poll: bool) -> HttpReply:
         self.left.append(left_sec)
         answer = self.answers.pop(0)
         if isinstance(answer, ClientError):
@@ -347,6 +347,36 @@ async def test_what_cannot_be_reached_is_known_not_to_have_acted(
             await one._connect(1.0)
         assert not failed.value.is_outcome_unknown
         assert failed.value.is_permanent is is_permanent
+
+
+@pytest.mark.parametrize(("most", "polls"), [(1, 1), (3, 3), (4, 3), (32, 24)])
+async def test_calls_that_wait_at_the_server_leave_connections_to_others(
+    most: int, polls: int
+) -> None:
+    one = Transport("http://h", max_connections=most)
+    ends = asyncio.Event()
+    under_way: list[bytes] = []
+
+    class Slow(FakeConnection):
+        async def ask(self, request: bytes, within_sec: float) -> HttpReply:
+            under_way.append(request)
+            if request == b"claim":
+                await ends.wait()
+            return await super().ask(request, within_sec)
+
+    one._idle = [Slow(asyncio.get_running_loop().time()) for _ in range(most)]  # type: ignore[misc]
+    claims = [
+        asyncio.create_task(one._ask_once(b"claim", 30.0, is_poll=True)) for _ in range(2 * most)
+    ]
+    await asyncio.sleep(0)
+    assert under_way == [b"claim"] * polls
+    if polls < most:
+        assert (await one._ask_once(b"release", 5.0)).status == 200
+    with pytest.raises(DeadlineError) as late:
+        await one._ask_once(b"claim", 0.01, is_poll=True)
+    assert not late.value.is_outcome_unknown
+    ends.set()
+    assert {reply.status for reply in await asyncio.gather(*claims)} == {200}
 
 
 async def test_a_call_waits_for_a_free_connection_as_long_as_it_may() -> None:

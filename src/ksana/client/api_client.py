@@ -94,6 +94,7 @@ class ApiClient:
             deadline_sec=deadline_sec,
             is_repeatable=False,
             tries=tries,
+            is_poll=wait_sec > 0,
         )
         if reply.status == 204 or not reply.body:
             return None

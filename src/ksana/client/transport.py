@@ -87,6 +87,9 @@ class Transport:
         self.backoff = backoff or CallBackoff()
         self._idle: list[Connection] = []
         self._slots: asyncio.Semaphore | None = None
+        self._polls: asyncio.Semaphore | None = None
+        """Slots of calls that wait at the server. They leave some to the others: a release that
+        waits for a claim to end may come too late."""
         self._is_closed = False
 
     async def call(
@@ -99,9 +102,11 @@ class Transport:
         is_repeatable: bool = True,
         tries: int | None = None,
         headers: Mapping[str, str] | None = None,
+        is_poll: bool = False,
     ) -> tuple[HttpReply, int]:
         """Make the call, repeated where that is safe, and give a 2xx answer and how many tries had
-        an unknown outcome. Raise an ApiError or a TransportError."""
+        an unknown outcome. Raise an ApiError or a TransportError. `is_poll`: it may wait at the
+        server for something to come."""
         request = self._request(method, path, body, headers)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + deadline_sec
@@ -109,7 +114,7 @@ class Transport:
         while True:
             failure: ClientError
             try:
-                reply = await self._ask_once(request, ends_at - loop.time())
+                reply = await self._ask_once(request, ends_at - loop.time(), is_poll)
                 if 200 <= reply.status < 300:
                     return reply, unknown
                 failure = from_answer(reply.status, reply.body, _seconds(reply.retry_after))
@@ -144,27 +149,30 @@ class Transport:
             self._idle.pop().close()
         await asyncio.sleep(0)  # lets the closed transports report to the event loop
 
-    async def _ask_once(self, request: bytes, left_sec: float) -> HttpReply:
+    async def _ask_once(self, request: bytes, left_sec: float, is_poll: bool = False) -> HttpReply:
         if self._is_closed:
             closed = TransportError("the client is closed", is_outcome_unknown=False)
             closed.is_permanent = True
             raise closed
         if left_sec <= 0:
             raise DeadlineError("the time for the call is over", is_outcome_unknown=False)
-        if self._slots is None:
-            self._slots = asyncio.Semaphore(self._max_connections)
+        if self._slots is None or self._polls is None:
+            most = self._max_connections
+            self._slots, self._polls = asyncio.Semaphore(most), asyncio.Semaphore(most - most // 4)
+        ends_at = asyncio.get_running_loop().time() + left_sec
+        if not is_poll:
+            return await self._ask_within(self._slots, request, ends_at)
+        await _acquire(self._polls, ends_at)
+        try:
+            return await self._ask_within(self._slots, request, ends_at)
+        finally:
+            self._polls.release()
+
+    async def _ask_within(
+        self, slots: asyncio.Semaphore, request: bytes, ends_at: float
+    ) -> HttpReply:
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + left_sec
-        if self._slots.locked():
-            try:
-                async with asyncio.timeout(left_sec):
-                    await self._slots.acquire()
-            except TimeoutError:
-                raise DeadlineError(
-                    f"no free connection within {left_sec:g} s", is_outcome_unknown=False
-                ) from None
-        else:
-            await self._slots.acquire()
+        await _acquire(slots, ends_at)
         try:
             connection = self._find_idle(loop.time()) or await self._connect(
                 min(self._connect_sec, ends_at - loop.time())
@@ -176,7 +184,7 @@ class Transport:
                 connection.close()
             return reply
         finally:
-            self._slots.release()
+            slots.release()
 
     def _find_idle(self, now: float) -> Connection | None:
         while self._idle:
@@ -224,6 +232,20 @@ class Transport:
         kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._head}{more}{kind}"
         return head.encode("latin-1") + body
+
+
+async def _acquire(slots: asyncio.Semaphore, ends_at: float) -> None:
+    if not slots.locked():
+        await slots.acquire()
+        return
+    left_sec = ends_at - asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout(left_sec):
+            await slots.acquire()
+    except TimeoutError:
+        raise DeadlineError(
+            f"no free connection within {left_sec:g} s", is_outcome_unknown=False
+        ) from None
 
 
 def _common_head(host: str, api_key: str | None, headers: Mapping[str, str]) -> str:
