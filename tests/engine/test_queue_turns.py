@@ -46,7 +46,7 @@ async def test_a_claim_that_is_cancelled_in_line_takes_no_job_and_no_turn_with_i
 ) -> None:
     served: list[str] = []
 
-    def hand_out(_: Any, claims: list[Claim], *__: Any) -> list[Claimed]:
+    def hand_out(_: Any, claims: list[Claim], *__: Any, **___: Any) -> list[Claimed]:
         served.extend(claim.worker_id for claim in claims)
         taken: Any = ["a job"]
         return [Claimed(taken=taken) for _ in claims]
@@ -80,7 +80,7 @@ async def test_a_claim_that_waits_for_the_set_before_it_is_answered_when_its_tim
 ) -> None:
     served: list[str] = []
 
-    def hand_out(_: Any, claims: list[Claim], *__: Any) -> list[Claimed]:
+    def hand_out(_: Any, claims: list[Claim], *__: Any, **___: Any) -> list[Claimed]:
         served.extend(claim.worker_id for claim in claims)
         taken: Any = ["a job"]
         return [Claimed(taken=taken) for _ in claims]

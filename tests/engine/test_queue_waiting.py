@@ -135,7 +135,7 @@ async def test_who_may_have_more_in_a_moment_comes_again_by_itself(
     store: Any = SharedStore(LATER, LATER, SHORT)
     store.clock = queue.clock
 
-    def hand_out(_: Any, claims: list[Claim], *__: Any) -> list[Claimed]:
+    def hand_out(_: Any, claims: list[Claim], *__: Any, **___: Any) -> list[Claimed]:
         store.claims += claims
         return [store.answers.pop(0) for _ in claims]
 
@@ -156,7 +156,7 @@ async def test_who_comes_again_does_not_wait_longer_than_it_said(
     store.clock = queue.clock
     monkeypatch.setattr(
         "ksana.service.queue.service.claim_together",
-        lambda _, claims, *__: [LATER] * len(claims),
+        lambda _, claims, *__, **___: [LATER] * len(claims),
     )
     service = QueueService(store, queue.clock, queue.queue.limits)
     waiting = asyncio.create_task(service.claim(Claim("w", ANY), IDLE + IDLE // 2))
@@ -175,7 +175,9 @@ async def test_what_came_on_another_instance_wakes_who_waits_here(
     taken: Any = ["a job"]
     monkeypatch.setattr(
         "ksana.service.queue.service.claim_together",
-        lambda _, claims, *__: [Claimed(taken=taken) if store.arrivals else NOTHING] * len(claims),
+        lambda _, claims, *__, **___: (
+            [Claimed(taken=taken) if store.arrivals else NOTHING] * len(claims)
+        ),
     )
     service = QueueService(store, queue.clock, queue.queue.limits)
     watching = asyncio.create_task(service.poll.watch())
@@ -196,7 +198,7 @@ async def test_a_claim_is_patient_only_if_it_waits(
     store: Any = SharedStore()
     store.clock = queue.clock
 
-    def hand_out(_: Any, claims: list[Claim], *__: Any) -> list[Claimed]:
+    def hand_out(_: Any, claims: list[Claim], *__: Any, **___: Any) -> list[Claimed]:
         store.claims += claims
         return [NOTHING] * len(claims)
 
@@ -215,7 +217,7 @@ async def test_units_wake_who_found_no_job_only_if_it_has_not_looked_for_a_while
     store.clock = queue.clock
     monkeypatch.setattr(
         "ksana.service.queue.service.claim_together",
-        lambda _, claims, *__: [NOTHING] * len(claims),
+        lambda _, claims, *__, **___: [NOTHING] * len(claims),
     )
     service = QueueService(store, queue.clock, queue.queue.limits)
     waiting = asyncio.create_task(service.claim(Claim("w", ANY, has_lease=True), MINUTE))
