@@ -220,6 +220,8 @@ async def test_tries_are_bounded_by_the_call_or_by_the_client(
         (10.0, None, 1.0),  # ours
         (0.8, None, 0.6),  # ours, cut short
         (1.0, None, 0.75),
+        (1.01, None, 0.7575),  # it would end too late for another try
+        (1.03, None, 1.0),
         (10.0, 4.0, 4.0),
         (4.0, 4.0, None),  # the server said when: not sooner
         (4.01, 4.0, None),

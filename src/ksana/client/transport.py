@@ -137,10 +137,10 @@ class Transport:
         our own is cut short where the deadline comes first, so that a server which is back by then
         is found; one that the server asked for is not."""
         asked_sec = failure.retry_after_sec if isinstance(failure, ApiError) else None
-        pause = self.backoff.pause(failures, asked_sec)
-        if pause >= left_sec and (asked_sec or 0.0) < left_sec:
+        pause, longest = self.backoff.pause(failures, asked_sec), left_sec - LAST_TRY_SEC
+        if pause > longest and (asked_sec or 0.0) <= longest:
             pause = max(asked_sec or 0.0, left_sec * 0.75)
-        return pause if left_sec - pause >= LAST_TRY_SEC else None
+        return pause if pause <= longest else None
 
     async def close(self) -> None:
         """Close what is idle; a call under way ends with its connection."""

@@ -45,7 +45,6 @@ EXPLAINED: dict[str, str] = {
     "ksana.client.queue.QueueClient.submit: 0 -> -1": "of one id the last is the first",
     "ksana.client.tester.WorkerTester.run_one: 1 -> 2": "one handler runs at a time",
     "ksana.client.tester.WorkerTester.run_one: True -> False": "only the status is told",
-    "ksana.client.transport.Transport._pause_within: (asked_sec or 0.0) < left_sec -> (asked_sec or 0.0) <= left_sec": "no time is left for another try either way",
     "ksana.client.transport.Transport.close: 0 -> -1": "a sleep of less than nothing is one of nothing",
     "ksana.client.pace.Pace.__init__: 0 -> 1 (#2)": "a clock that runs is past either",
     "ksana.client.pace.Pace.__init__: 0 -> -1 (#2)": "a clock that runs is past either",
