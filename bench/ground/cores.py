@@ -26,5 +26,7 @@ def on(cores: frozenset[int]) -> Iterator[None]:
 @contextlib.contextmanager
 def target() -> Iterator[str]:
     """A local nginx on the last core; the address to POST to."""
-    with on(ALL), serve_nginx() as url:  # it moves this process about: `on` brings it back
+    before = frozenset(os.sched_getaffinity(0))
+    # It moves this process to another core than its own: we stay where we were.
+    with on(ALL), serve_nginx() as url, on(before):
         yield url
