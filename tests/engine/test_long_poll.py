@@ -91,7 +91,7 @@ async def test_what_is_not_known_wakes_everybody_and_who_has_left_is_not_woken(
     one.came.clear()
     watched.poll.notify_all()
     assert not one.came.is_set()
-    assert watched.poll.waiters == set()
+    assert not watched.poll.waiters
 
 
 async def test_a_wait_ends_with_what_comes_or_with_its_time(watched: Watched) -> None:
@@ -273,20 +273,23 @@ async def test_a_new_try_forgets_what_the_one_before_lacked(
 
 
 @pytest.mark.parametrize(
-    ("wake", "woken"),
+    ("wake", "granted", "woken"),
     [
-        (Wake(has_ready=True), {"short", "idle"}),
-        (Wake(has_ready=True, has_capacity=True), {"short", "idle"}),
-        (Wake(has_capacity=True), {"short"}),
-        (Wake(next_due=10 * MILLISECOND), set()),
+        (Wake(has_ready=True), 0, {"short", "idle"}),
+        (Wake(has_ready=True, freed_units=5), 5, {"short", "idle"}),
+        (Wake(freed_units=5), 0, {"short"}),
+        (Wake(freed_units=5), 4, {"short"}),
+        (Wake(freed_units=5), 5, set()),
+        (Wake(freed_units=5), 6, set()),
+        (Wake(next_due=10 * MILLISECOND), 0, set()),
     ],
 )
 async def test_changes_of_jobs_wake_whom_they_concern(
-    claims: ClaimPoll, started: VirtualClock, wake: Wake, woken: set[str]
+    claims: ClaimPoll, started: VirtualClock, wake: Wake, granted: int, woken: set[str]
 ) -> None:
     waiters = {name: ClaimWaiter(claims, Wants(), started) for name in ("short", "idle")}
     with waiters["short"], waiters["idle"]:
         waiters["short"].end_try(True)
         waiters["idle"].end_try(False)
-        notify_of(claims, wake)
+        notify_of(claims, wake, granted)
         assert {name for name, waiter in waiters.items() if waiter.came.is_set()} == woken

@@ -4,7 +4,7 @@ rows as last committed, locks, guarded writes, nothing of a transaction that cra
 
 A claim looks without a lock, and is committed a step later or never. One that must hold the pool
 locks it, then the allotments, and is committed a step later or never. Who ends a lease does so in
-one step, on any instance.
+one step, on any instance, or grants its units again in the same transaction.
 """
 
 from collections.abc import Sequence
@@ -32,6 +32,8 @@ class Alone(msgspec.Struct):
     total: int
     costs: list[int]
     drawn: Sequence[Draw]
+    ended: int | None = None
+    """A lease that the same transaction ends. It is locked until then."""
 
 
 class AtHome(msgspec.Struct):
@@ -75,8 +77,10 @@ class Rows:
             leases = 0
         return True
 
-    def free(self, shard: int, units: int, now: Instant) -> None:
-        """`add_to_allotment`."""
+    def free(self, shard: int, units: int, now: Instant, leases: int = 1) -> None:
+        """`add_to_allotment`: units and leases that were freed, less those granted again."""
+        if not (units or leases):
+            return
         self.eras += 1
         row = self.allotments.get(shard) or Allotment(
             shard, CONNECTIONS[shard], 0, 0, now, self.eras
@@ -84,7 +88,7 @@ class Rows:
         if self.fault == "frees nothing":
             units = 0
         self.allotments[shard] = msgspec.structs.replace(
-            row, units=row.units + units, leases=row.leases - 1, seen_at=now
+            row, units=row.units + units, leases=row.leases - leases, seen_at=now
         )
         if self.fault == "frees twice":
             self.pool = msgspec.structs.replace(self.pool, used=self.pool.used - units)
@@ -164,7 +168,7 @@ class EscrowMachine(RuleBasedStateMachine):
                 standing, instance, self.now, is_patient=is_patient
             ):
                 if granted:
-                    drawn = escrow.draw(standing.of_instance(instance), shard, sum(granted))
+                    drawn = escrow.draw(standing, instance, shard, sum(granted))
                     self.alone[shard] = Alone(total, granted, drawn)
                 return
         if self.holder is None:
@@ -172,6 +176,31 @@ class EscrowMachine(RuleBasedStateMachine):
             pool = msgspec.structs.replace(self.rows.pool, total=total)
             capacity = escrow.gather(pool, held.values())
             self.holder = AtHome(shard, total, costs, held, capacity)
+
+    def _list_unlocked(self) -> list[int]:
+        """Leases that no transaction is about to end."""
+        ended = {claim.ended for claim in self.alone.values()}
+        return sorted(lease for lease in self.rows.leases if lease not in ended)
+
+    @precondition(lambda self: self._list_unlocked())
+    @rule(data=st.data(), shard=SHARDS, costs=COSTS)
+    def exchange(self, data: st.DataObject, shard: int, costs: list[int]) -> None:
+        """End a lease and grant what fits into its units and those that are set aside."""
+        self.exchange_lease(data.draw(st.sampled_from(self._list_unlocked())), shard, costs)
+
+    def exchange_lease(self, lease: int, shard: int, costs: list[int]) -> None:
+        """The same, of one lease."""
+        if not self._is_free(shard):
+            return
+        instance = CONNECTIONS[shard]
+        total = self.totals[instance]
+        looked = self.rows.look(total)
+        standing = Standing(looked.pool, looked.allotments, self.rows.leases[lease])
+        own = escrow.own_capacity(standing, instance, self.now)
+        granted = [] if own is None else self._admit(own, costs)[1]
+        assert not (granted and looked.pool.reserved(self.now)), "units are kept for somebody"
+        drawn = escrow.draw(standing, instance, shard, sum(granted))
+        self.alone[shard] = Alone(total, granted, drawn, lease)
 
     @precondition(lambda self: self.alone)
     @rule(data=st.data())
@@ -181,16 +210,40 @@ class EscrowMachine(RuleBasedStateMachine):
 
     def commit_alone_of(self, shard: int) -> None:
         """The same, of one connection."""
-        if any(self._is_locked(one.shard) for one in self.alone[shard].drawn):
+        claim = self.alone[shard]
+        freed, leases, count = self._net_of(claim)
+        is_written = bool(freed or leases)
+        if is_written and self._is_locked(shard):
             return
-        claim = self.alone.pop(shard)
-        before = sum(self.rows.leases.values())
-        if not self.rows.draw(claim.drawn, len(claim.costs), self.now):
+        if any(self._is_locked(one.shard) for one in claim.drawn):
             return
+        del self.alone[shard]
+        if not self.rows.draw(claim.drawn, count, self.now):
+            return
+        if claim.ended is not None:
+            if is_written and self.holder is not None and shard not in self.rows.allotments:
+                self.unheld.add(shard)
+            self.rows.leases.pop(claim.ended)
+            self.rows.free(shard, freed, self.now, leases)
         self._start(claim.costs)
-        assert sum(self.rows.leases.values()) <= max(claim.total, before)
-        if not any(one.shard in self.unheld for one in claim.drawn):
+        if claim.costs:
+            assert sum(self.rows.leases.values()) <= claim.total
+        if claim.ended is None and not any(one.shard in self.unheld for one in claim.drawn):
             assert not self.rows.pool.reserved(self.now), "units are kept for somebody"
+
+    def _net_of(self, claim: Alone) -> tuple[int, int, int]:
+        """(units, leases) that the commit frees beyond those granted again, and the leases that are
+        counted where units are drawn."""
+        count = len(claim.costs)
+        if claim.ended is None:
+            return 0, 0, count
+        freed = self.rows.leases[claim.ended]
+        again = sum(claim.costs) - sum(one.units for one in claim.drawn)
+        if Rows.fault == "grants again and frees too":
+            again = 0
+        if Rows.fault == "counts its leases twice":
+            return freed - again, 1, count
+        return (freed - again, 1 - count, 0) if again else (freed, 1, count)
 
     @precondition(lambda self: self.holder)
     @rule(keeps=st.booleans())
@@ -214,11 +267,11 @@ class EscrowMachine(RuleBasedStateMachine):
         if granted:
             assert sum(self.rows.leases.values()) <= claim.total
 
-    @precondition(lambda self: self.rows.leases)
+    @precondition(lambda self: self._list_unlocked())
     @rule(data=st.data(), shard=SHARDS)
     def end(self, data: st.DataObject, shard: int) -> None:
         """A lease is released, or ran out, on any instance."""
-        self.end_lease(data.draw(st.sampled_from(sorted(self.rows.leases))), shard)
+        self.end_lease(data.draw(st.sampled_from(self._list_unlocked())), shard)
 
     def end_lease(self, lease: int, shard: int) -> None:
         """The same, of one lease."""

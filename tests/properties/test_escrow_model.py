@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -58,6 +59,8 @@ def test_the_same_ten_times_as_long() -> None:
         "deals uncounted",
         "leaves what it brought home",
         "holds the pool alone",
+        "grants again and frees too",
+        "counts its leases twice",
     ],
 )
 def test_a_fault_in_the_store_is_found(fault: str) -> None:
@@ -121,27 +124,34 @@ def test_what_was_brought_home_and_given_back_meanwhile_is_not_drawn(fault: str)
         machine.every_unit_is_in_one_place()
 
 
+def _own(standing: Standing, instance: int, more: int = 0) -> Capacity:
+    units = sum(one.units for one in standing.of_instance(instance))
+    return Capacity(standing.freed + units + more, 0, 0, 0, None, 0, 0)
+
+
 def _own_whatever_is_out(standing: Standing, instance: int, now: int) -> Capacity | None:
     if standing.pool.reserved(now):
         return None
-    return Capacity(sum(one.units for one in standing.of_instance(instance)), 0, 0, 0, None, 0, 0)
+    return _own(standing, instance)
 
 
 def _own_whoever_waits(standing: Standing, instance: int, now: int) -> Capacity | None:
     if standing.pool.used > standing.pool.total:
         return None
-    return Capacity(sum(one.units for one in standing.of_instance(instance)), 0, 0, 0, None, 0, 0)
+    return _own(standing, instance)
 
 
 def _own_of_everybody(standing: Standing, instance: int, now: int) -> Capacity | None:
     free = standing.pool.total - standing.pool.used
-    own = sum(one.units for one in standing.of_instance(instance))
-    return Capacity(own + max(0, free), 0, 0, 0, None, 0, 0)
+    return _own(standing, instance, max(0, free))
 
 
-def _draw_too_little(allotments: Any, first: int, units: int) -> list[Any]:
-    drawn = DRAW(allotments, first, units)
-    return drawn[:1]
+def _draw_too_little(*asked: Any) -> list[Any]:
+    return DRAW(*asked)[:1]
+
+
+def _draw_past_what_is_freed(standing: Standing, *asked: Any) -> list[Any]:
+    return DRAW(msgspec.structs.replace(standing, freed=standing.freed + 1), *asked)
 
 
 def _deal_too_much(capacity: Capacity, *rest: Any) -> dict[int, int]:
@@ -158,6 +168,7 @@ DRAW, DEAL = escrow.draw, escrow.deal
         ("own_capacity", _own_whoever_waits),
         ("own_capacity", _own_of_everybody),
         ("draw", _draw_too_little),
+        ("draw", _draw_past_what_is_freed),
         ("deal", _deal_too_much),
         ("gather", lambda pool, _: pool),
     ],

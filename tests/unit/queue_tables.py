@@ -32,6 +32,7 @@ class CapacityRows:
         self.allotments: dict[int, Allotment] = {}
         self.leased: list[JobChange] = []
         self._held: list[Allotment] = []
+        self.freed = 0
 
     def set_aside(self, instance: int, units: int, seen_at: int = NOW) -> None:
         """Units that were set aside for an instance before."""
@@ -54,7 +55,7 @@ class CapacityRows:
 
     def look(self, total: int) -> Standing:
         self._log.append("look")
-        return Standing(self._of(total, self.pool), list(self.allotments.values()))
+        return Standing(self._of(total, self.pool), list(self.allotments.values()), self.freed)
 
     def list_held(self) -> list[Allotment]:
         return self._held
@@ -68,8 +69,14 @@ class CapacityRows:
             instance = before[shard].instance if shard in before else self.instance
             self.allotments[shard] = Allotment(shard, instance, units, 0, self.now, era=8)
 
-    def draw(self, drawn: Sequence[Draw], leases: int) -> None:
+    def free(self, units: int) -> None:
+        """Units of a lease that this transaction has ended."""
+        self.freed += units
+
+    def draw(self, drawn: Sequence[Draw], units: int, leases: int) -> None:
         self._log.append("draw")
+        self.freed -= units - sum(one.units for one in drawn)
+        assert self.freed >= 0
         for one in drawn:
             row = self.allotments[one.shard]
             assert row.era == one.era and row.units >= one.units

@@ -32,8 +32,10 @@ def allotment(
     return Allotment(shard, instance, units, leases, seen_at, era=shard + 50)
 
 
-def standing(*allotments: Allotment, used: int = 0, total: int = 100, kept: int = 0) -> Standing:
-    return Standing(pool(total, used, kept=kept), allotments)
+def standing(
+    *allotments: Allotment, used: int = 0, total: int = 100, kept: int = 0, freed: int = 0
+) -> Standing:
+    return Standing(pool(total, used, kept=kept), allotments, freed)
 
 
 def test_what_is_brought_home_is_used_no_more_and_its_leases_are_counted() -> None:
@@ -57,7 +59,7 @@ def test_an_instance_grants_what_is_set_aside_for_it() -> None:
 def test_an_instance_grants_nothing_alone_while_units_are_kept_or_too_many_are_out(
     used: int, kept: int, may: bool
 ) -> None:
-    found = own_capacity(standing(allotment(1), used=used, kept=kept), 1, NOW)
+    found = own_capacity(standing(allotment(1), used=used, kept=kept, freed=3), 1, NOW)
     assert (found is not None) is may
 
 
@@ -84,14 +86,31 @@ def test_units_are_brought_home_when_some_are_to_spare(
 
 
 def test_units_are_drawn_from_the_own_row_first_then_from_the_largest() -> None:
-    shares = [allotment(1, units=3), allotment(2, units=9), allotment(3, units=5)]
-    assert draw(shares, 1, 2) == [Draw(1, 51, 2)]
-    assert draw(shares, 1, 4) == [Draw(1, 51, 3), Draw(2, 52, 1)]
-    assert draw(shares, 9, 17) == [Draw(2, 52, 9), Draw(3, 53, 5), Draw(1, 51, 3)]
-    assert draw([allotment(1, units=0), allotment(2, units=2)], 1, 2) == [Draw(2, 52, 2)]
-    assert draw(shares, 1, 0) == []
+    others = allotment(4, instance=2, units=50)
+    shares = standing(
+        allotment(1, units=3), allotment(2, units=9), allotment(3, units=5), others, used=100
+    )
+    assert draw(shares, 1, 1, 2) == [Draw(1, 51, 2)]
+    assert draw(shares, 1, 1, 4) == [Draw(1, 51, 3), Draw(2, 52, 1)]
+    assert draw(shares, 1, 9, 17) == [Draw(2, 52, 9), Draw(3, 53, 5), Draw(1, 51, 3)]
+    empty = standing(allotment(1, units=0), allotment(2, units=2))
+    assert draw(empty, 1, 1, 2) == [Draw(2, 52, 2)]
+    assert draw(shares, 1, 1, 0) == []
     with pytest.raises(AssertionError, match="more is drawn"):
-        draw(shares, 1, 18)
+        draw(shares, 1, 1, 18)
+
+
+@pytest.mark.parametrize(
+    ("units", "drawn"), [(0, []), (6, []), (7, []), (8, [Draw(1, 51, 1)]), (10, [Draw(1, 51, 3)])]
+)
+def test_what_the_transaction_has_freed_is_granted_before_what_is_set_aside(
+    units: int, drawn: list[Draw]
+) -> None:
+    shares = standing(allotment(1, units=3), freed=7, used=100)
+    assert own_capacity(shares, 1, NOW) == Capacity(10, 0, 0, 0, None, 0, 0)
+    assert draw(shares, 1, 1, units) == drawn
+    with pytest.raises(AssertionError, match="more is drawn"):
+        draw(shares, 1, 1, 11)
 
 
 def test_what_is_free_is_dealt_in_equal_parts_and_the_rest_stays_with_who_deals() -> None:

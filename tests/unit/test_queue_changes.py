@@ -197,9 +197,9 @@ def test_changes_wake_whom_they_concern() -> None:
     one = held(max_attempts=2)
     again = end_attempt(one, EndDecision("QUEUED", 5), Release("l1", "FAILED"), "d", NOW, turns())
     wake = wake_after([again])
-    assert (wake.has_ready, wake.has_capacity, wake.next_due) == (False, True, NOW + 5)
+    assert (wake.has_ready, wake.freed_units, wake.next_due) == (False, again.cost_units, NOW + 5)
     wake = wake_after([expire_lease(one, NOW, turns())])
-    assert (wake.has_ready, wake.has_capacity, wake.next_due) == (True, True, None)
+    assert (wake.has_ready, wake.freed_units, wake.next_due) == (True, again.cost_units, None)
 
 
 @pytest.mark.spec("Q11")

@@ -87,8 +87,9 @@ def test_those_who_wait_are_woken_by_what_concerns_them() -> None:
     later = change("requeue", "RUNNING", "QUEUED", position=changes.SCHEDULED, due_at=9)
     sooner = change("requeue", "RUNNING", "QUEUED", position=changes.SCHEDULED, due_at=8)
     assert effects.wake_after([START]) == Wake()
-    assert effects.wake_after([EXPIRE]) == Wake(has_ready=True, has_capacity=True)
-    assert effects.wake_after([FINISH]) == Wake(has_capacity=True)
+    assert effects.wake_after([EXPIRE]) == Wake(has_ready=True, freed_units=EXPIRE.cost_units)
+    assert effects.wake_after([FINISH]) == Wake(freed_units=FINISH.cost_units)
+    assert effects.wake_after([FINISH, START, FINISH]).freed_units == 2 * FINISH.cost_units
     assert effects.wake_after([later]) == Wake(next_due=9)
     assert effects.wake_after([later, sooner]) == Wake(next_due=8)
     assert effects.wake_after([sooner, later]) == Wake(next_due=8)

@@ -9,7 +9,7 @@ import msgspec
 
 from ksana.client import shapes, wire
 from ksana.client.api_client import ApiClient
-from ksana.client.errors import ApiConflictError, ApiError, DuplicateRequestError
+from ksana.client.errors import ApiConflictError, ApiError, ClientError, DuplicateRequestError
 
 MAX_SUBMIT_BATCH = 1_000
 MAX_CLAIM = 500
@@ -108,12 +108,7 @@ class QueueClient(ApiClient):
         if lease:
             of_lease = {"brief": limit > 1 or None, "ttl_sec": ttl_sec, "ahead": ahead or None}
             body |= {"lease": True, **wire.without_none(of_lease)}
-        if accept_job_types is not None:
-            body["accept_job_types"] = list(accept_job_types)
-        if max_cost_units is not None:
-            body["max_cost_units"] = max_cost_units
-        if capabilities:
-            body["constraints_capabilities"] = dict(capabilities)
+        body |= wire.claim_filters(accept_job_types, max_cost_units, capabilities)
         found = await self._take("/jobs/claim", body, wire.ClaimAnswer, wait_sec, tries)
         if found is None:
             return []
@@ -280,6 +275,42 @@ class QueueClient(ApiClient):
         """Release up to 500 leases and learn only what was refused: cheaper where the jobs are not
         looked at again."""
         return await self._batch_briefly("/lease/release-batch", items, brief=True)
+
+    async def release_and_claim(
+        self,
+        items: Sequence[shapes.ReleaseItem],
+        addon_id: str,
+        worker_id: str,
+        *,
+        limit: int = 1,
+        ahead: int = 0,
+        ttl_sec: int | None = None,
+        accept_job_types: Sequence[str] | None = None,
+        max_cost_units: int | None = None,
+        capabilities: Mapping[str, bool] | None = None,
+    ) -> shapes.Exchange:
+        """Release up to 500 leases and claim what to go on with, RUNNING under leases, in one call
+        and one commit. It does not wait: without jobs, go on with `claim`. If the answer is lost
+        the releases are sent again by themselves, and what was claimed shows in `list_jobs`. A
+        server that does not know of it releases, and hands out nothing."""
+        wire.check_size(items, MAX_LEASE_BATCH)
+        members = {"addon_id": addon_id, "worker_id": worker_id, "limit": limit, "brief": True}
+        more = wire.without_none({"lease": True, "ttl_sec": ttl_sec, "ahead": ahead or None})
+        filters = wire.claim_filters(accept_job_types, max_cost_units, capabilities)
+        body = {"items": items, "brief": True, "next": {**members, **more, **filters}}
+        try:
+            answer = await self._take(
+                "/lease/release-batch", body, wire.ExchangeAnswer, 0.0, tries=None
+            )
+        except ClientError as error:
+            if not wire.is_outcome_unknown(error):
+                raise
+            refused = await self.release_batch_briefly(items)
+            return shapes.Exchange(refused=refused, is_claim_lost=True)
+        assert answer is not None
+        wire.check_count(answer.results, items)
+        jobs = answer.next.jobs if answer.next is not None else None
+        return shapes.Exchange(refused=wire.refusals_in(answer.results), jobs=jobs or [])
 
     # --- stats ---
 

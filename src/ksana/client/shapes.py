@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from ksana.client.errors import ApiError
+
 PRIORITIES = ("LOW", "NORMAL", "HIGH", "URGENT")
 TERMINAL_STATES = frozenset({"DONE", "FAILED", "CANCELED", "TIMEOUT"})
 """States a job does not leave."""
@@ -119,6 +121,16 @@ class Release(Answer, frozen=True, kw_only=True, gc=False):
     lease: Lease
     job: Job
     result: JobResult | None = None
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to releases that claim."""
+
+    refused: list[ApiError | None]
+    """Why a release was refused, or None, in the order of the items."""
+    jobs: list[Job] = []
+    is_claim_lost: bool = False
+    """The answer was lost. The releases are done; jobs may have been handed out unseen."""
 
 
 class Event(Answer, frozen=True, kw_only=True, gc=False):

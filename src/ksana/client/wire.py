@@ -1,7 +1,7 @@
 """JSON of the Queue surface: encoding, decoding, the bodies around the shapes, and the refusal
 hidden in a batch item."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -54,6 +54,11 @@ class BriefAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
     results: list[ItemAnswer]
 
 
+class ExchangeAnswer(shapes.Answer, frozen=True, kw_only=True, gc=False):
+    results: list[msgspec.Raw]
+    next: ClaimAnswer | None = None
+
+
 encode = msgspec.json.Encoder().encode
 _clock = SystemClock()
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
@@ -88,6 +93,28 @@ def refusal_in(item: dict[str, Any]) -> ApiError | None:
         if isinstance(members, dict) and isinstance(members.get("code"), str):
             return from_body(None, members)
     return None
+
+
+def refusals_in(results: Sequence[msgspec.Raw]) -> list[ApiError | None]:
+    """What was refused of a batch, in order."""
+    items = [decode(raw, ItemAnswer) for raw in results]
+    if all(item.code is None and not isinstance(item.error, dict) for item in items):
+        return [None] * len(items)
+    return [refusal_in(decode(raw, dict[str, Any])) for raw in results]
+
+
+def claim_filters(
+    accept_job_types: Sequence[str] | None,
+    max_cost_units: int | None,
+    capabilities: Mapping[str, bool] | None,
+) -> dict[str, Any]:
+    """Which jobs a claim takes."""
+    members = {
+        "accept_job_types": None if accept_job_types is None else list(accept_job_types),
+        "max_cost_units": max_cost_units,
+        "constraints_capabilities": dict(capabilities) if capabilities else None,
+    }
+    return without_none(members)
 
 
 def check_size(items: Sequence[Any], most: int) -> None:

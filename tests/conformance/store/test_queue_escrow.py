@@ -179,7 +179,7 @@ async def test_units_are_drawn_only_as_they_were_seen(
         one = tx.capacity.look(TOTAL).allotments[0]
         if len(runs) == 1:
             wrong = Draw(one.shard + shard, one.era + era, one.units + units)
-            tx.capacity.draw([wrong], 1)
+            tx.capacity.draw([wrong], wrong.units, 1)
 
     before = await stands(store)
     await store.transact(draw)

@@ -16,6 +16,7 @@ from ksana.api.queue.views import (
     JobView,
     LeaseView,
     PointView,
+    ReleaseAnswer,
     ResultView,
 )
 from ksana.service.queue.stats import PriorityDepth
@@ -151,6 +152,15 @@ class ReleaseResults(msgspec.Struct, frozen=True):
     """An answer for each item, in order."""
 
     results: list[ReleaseResult]
+    next: ClaimAnswer | UnsetType | None = UNSET
+    """What was claimed with them, if that was asked for; null: nothing."""
+
+
+class ReleaseOutcome(ReleaseAnswer, frozen=True, kw_only=True):
+    """A release, answered."""
+
+    next: ClaimAnswer | UnsetType | None = UNSET
+    """What was claimed with it, if that was asked for; null: nothing."""
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from msgspec.structs import astuple
 
 from ksana.api.core.idempotency import answer_once, read_key
 from ksana.api.core.routing import Answer, Call, Content
+from ksana.api.queue.claims import read_claim, show_claimed
 from ksana.api.queue.reading import read_instant, read_proof
 from ksana.api.queue.shapes import (
     CancelBody,
@@ -19,9 +20,6 @@ from ksana.api.queue.shapes import (
 )
 from ksana.api.queue.views import (
     JobAnswer,
-    show_claim,
-    show_claimed_job,
-    show_held_lease,
     show_job,
     show_lease,
     show_result,
@@ -30,10 +28,9 @@ from ksana.api.queue.views import (
 from ksana.base.errors import ConflictError, InvalidError
 from ksana.base.instant import SECOND
 from ksana.domain.handover import MAX_CONSTRAINTS, MAX_PAYLOAD
-from ksana.domain.queue.classes import Wants, class_of, needs_of
+from ksana.domain.queue.classes import class_of, needs_of
 from ksana.domain.queue.jobs import Job, NewJob
 from ksana.ports.queue.tables import JobFilter
-from ksana.service.queue.claims import Claim
 from ksana.service.queue.explain import QueueExplainer
 from ksana.service.queue.jobs import Report
 from ksana.service.queue.service import QueueService
@@ -71,45 +68,10 @@ class JobEndpoints:
 
     async def claim(self, call: Call, body: ClaimBody) -> Answer:
         """Hand out the next jobs."""
-        capabilities = tuple(
-            sorted(
-                (name, bool(value)) for name, value in (body.constraints_capabilities or {}).items()
-            )
-        )
-        if body.ahead and not (body.lease and body.ahead <= body.limit):
-            raise InvalidError(
-                f"'ahead': {body.ahead} of {body.limit} jobs cannot be begun later; "
-                "allowed: 0 to 'limit', with 'lease': true",
-                field="ahead",
-            )
-        wants = Wants(
-            addon_id=body.addon_id,
-            job_types=frozenset(body.accept_job_types or ()),
-            max_cost_units=body.max_cost_units,
-            capabilities=capabilities,
-        )
-        claim = Claim(
-            worker_id=body.worker_id,
-            wants=wants,
-            limit=body.limit,
-            has_lease=body.lease,
-            ttl_sec=float(body.ttl_sec),
-            ahead=body.ahead,
-        )
-        claimed = await self._service.claim(claim, round(body.wait_sec * SECOND), call.is_gone)
-        if not claimed.taken:
-            return Answer(204)
-        if body.brief:
-            return Answer(200, show_claim(claimed))
-        jobs = [show_claimed_job(job) for job in claimed.jobs]
-        answer: dict[str, Any] = {"job": jobs[0]}
-        if body.limit > 1:
-            answer["jobs"] = jobs
-        if body.lease:
-            leases = [show_held_lease(lease) for lease in claimed.leases]
-            answer["lease"] = leases[0]
-            answer["leases"] = leases
-        return Answer(200, answer)
+        wait_us = round(body.wait_sec * SECOND)
+        claimed = await self._service.claim(read_claim(body), wait_us, call.is_gone)
+        answer = show_claimed(body, claimed)
+        return Answer(204) if answer is None else Answer(200, answer)
 
     async def get(self, call: Call) -> Any:
         """One job and how it ended."""

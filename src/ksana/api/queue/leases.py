@@ -1,16 +1,21 @@
 """Endpoints of leases: parse, one call of the service, render."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ksana.api.core.routing import Call
+from ksana.api.queue.claims import read_next, show_claimed
 from ksana.api.queue.reading import read_id, read_proof
 from ksana.api.queue.shapes import (
+    ClaimBody,
     HeartbeatBatch,
     HeartbeatBody,
     HoldersQuery,
     LeaseBody,
+    ReleaseAlone,
     ReleaseBatch,
     ReleaseBody,
 )
@@ -25,11 +30,12 @@ from ksana.api.queue.views import (
     show_lease,
     show_release,
 )
-from ksana.base.errors import KsanaError
+from ksana.base.errors import InvalidError, KsanaError
 from ksana.base.instant import SECOND
 from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.jobs import MAX_ERROR
 from ksana.service.queue.leases import Heartbeat, LeaseDenied
+from ksana.service.queue.releases import Released
 from ksana.service.queue.service import QueueService
 
 
@@ -87,29 +93,40 @@ class LeaseEndpoints:
             ]
         }
 
-    async def release(self, call: Call, body: ReleaseBody) -> ReleaseAnswer:
-        """End an attempt."""
-        return show_release(await self._service.release(_release(call.params["lease_id"], body)))
+    async def release(self, call: Call, body: ReleaseAlone) -> ReleaseAnswer | dict[str, Any]:
+        """End an attempt, and claim what to go on with if that is asked for."""
+        item = _release(call.params["lease_id"], body)
+        if body.next is None:
+            return show_release(await self._service.release(item))
+        claim = read_next(body.next)
+        leased, claimed = await self._service.release_and_claim(item, claim, call.is_gone)
+        released = msgspec.structs.asdict(show_release(leased))
+        return {**released, "next": show_claimed(body.next, claimed)}
 
     async def release_batch(self, call: Call, body: ReleaseBatch) -> Any:
         """End many attempts, each answered on its own."""
         items = [_release(read_id("lease_id", item.lease_id), item) for item in body.items]
+        if body.next is not None:
+            return await self._release_and_claim(call, body, body.next, items)
         if not items:
             return {"results": []}
         if body.brief:
-            released = await self._service.release_batch_compactly(items)
-            return {
-                "results": [
-                    _refused(one, call) if isinstance(one, KsanaError) else show_compactly(one)
-                    for one in released
-                ]
-            }
+            return _show_released(await self._service.release_batch_compactly(items), call)
         return {
             "results": [
                 _refused(one, call) if isinstance(one, KsanaError) else show_release(one)
                 for one in await self._service.release_batch(items)
             ]
         }
+
+    async def _release_and_claim(
+        self, call: Call, body: ReleaseBatch, wanted: ClaimBody, items: Sequence[Release]
+    ) -> Any:
+        claim = read_next(wanted)
+        if not (body.brief and items):
+            raise InvalidError("'next' needs 'brief': true, and an item to release", field="next")
+        released, claimed = await self._service.release_batch_and_claim(items, claim, call.is_gone)
+        return _show_released(released, call) | {"next": show_claimed(wanted, claimed)}
 
     async def get_lease(self, call: Call) -> Any:
         """One lease."""
@@ -141,6 +158,15 @@ def _release(lease_id: str, body: ReleaseBody) -> Release:
         metrics_json=_text(body.metrics),
         may_retry=body.retry,
     )
+
+
+def _show_released(released: Sequence[Released | KsanaError], call: Call) -> dict[str, Any]:
+    return {
+        "results": [
+            _refused(one, call) if isinstance(one, KsanaError) else show_compactly(one)
+            for one in released
+        ]
+    }
 
 
 def _text(raw: Raw | UnsetType) -> str | None:

@@ -16,6 +16,7 @@ from ksana.api.queue.answers import (
     LeaseAnswer,
     LeaseDecision,
     QueueFigures,
+    ReleaseOutcome,
     ReleaseResults,
     SeriesAnswer,
 )
@@ -29,15 +30,15 @@ from ksana.api.queue.shapes import (
     HoldersQuery,
     LeaseBody,
     ListQuery,
+    ReleaseAlone,
     ReleaseBatch,
-    ReleaseBody,
     SeriesQuery,
     StatusBody,
     SubmitBatch,
     SubmitJob,
 )
 from ksana.api.queue.stats import StatsEndpoints
-from ksana.api.queue.views import HeartbeatAnswer, JobAnswer, ReleaseAnswer
+from ksana.api.queue.views import HeartbeatAnswer, JobAnswer
 from ksana.service.queue.explain import QueueExplainer
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import QueueStats
@@ -193,8 +194,8 @@ def _routes(queue: Queue) -> list[AnyRoute]:
             "/lease/{lease_id:uuid}/release",
             leases.release,
             "Release a lease with the job's result.",
-            body=ReleaseBody,
-            answers={200: ReleaseAnswer},
+            body=ReleaseAlone,
+            answers={200: ReleaseOutcome},
         ),
         route(
             "GET",

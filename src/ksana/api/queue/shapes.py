@@ -158,6 +158,13 @@ class ReleaseBody(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """False: another attempt would not help, whatever attempts are left."""
 
 
+class ReleaseAlone(ReleaseBody, frozen=True, kw_only=True, gc=False):
+    """One release, and what the worker goes on with."""
+
+    next: ClaimBody | None = None
+    """Claim this in the same commit. It does not wait."""
+
+
 class ReleaseItem(ReleaseBody, frozen=True, kw_only=True, gc=False):
     """One of many."""
 
@@ -170,6 +177,8 @@ class ReleaseBatch(msgspec.Struct, frozen=True, kw_only=True):
     items: Annotated[list[ReleaseItem], Meta(max_length=500)]
     brief: bool = False
     """Answer only what became of each, not the whole lease and job."""
+    next: ClaimBody | None = None
+    """Claim this in the same commit, unless all of the leases are lost. It does not wait."""
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

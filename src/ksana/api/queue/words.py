@@ -93,6 +93,9 @@ WORDS: Final[Words] = {
     "ahead": Word(
         "How many of `limit` are begun later; only jobs with an attempt to spare. Needs `lease`.", 0
     ),
+    "next": Word("Claim this in the same commit; it does not wait.", SHAPE),
+    "ReleaseOutcome.next": Word("What was claimed with it; null: nothing.", SHAPE),
+    "ReleaseResults.next": Word("What was claimed with them; null: nothing.", SHAPE),
     "retry": Word("False: FAILED for good, whatever attempts are left.", True),
     "code": Word("Why not, for programs.", "CAPACITY_EXCEEDED"),
     "detail": Word("The same as `message`.", "this lease has run out"),

@@ -24,6 +24,10 @@ PATIENCE: Final[Micros] = 30 * SECOND
 """A ready job that has waited longer and still does not fit keeps its units too, when claims ask
 for leases at once."""
 
+STARVED: Final[Micros] = SECOND
+"""The same where claims have got nothing for so long, because whenever they looked others had all
+units and passed them on among themselves."""
+
 AHEAD_BYTES: Final = 1 << 20
 """Payloads of the jobs that one set of claims hands out to be begun later, together."""
 
@@ -198,9 +202,11 @@ def admit_ready(
     now: Instant,
     limits: Limits,
     used_of_addon: Callable[[str], int],
+    patience: Micros = PATIENCE,
 ) -> Admission:
-    """Admit ready jobs in their order, as many as fit. One that has waited long and does not keeps
-    its units, so that nothing behind it of its own priority is admitted first."""
+    """Admit ready jobs in their order, as many as fit. One that has waited longer than `patience`
+    and does not keeps its units, so that nothing behind it of its own priority is admitted
+    first."""
     if not limits.shares:
         # Where the capacity alone decides and all fit, all are admitted.
         units = sum([job.cost_units for job in jobs])
@@ -222,7 +228,7 @@ def admit_ready(
             admitted.append(job)
             continue
         has_refused = True
-        has_waited = now - job.due_at > PATIENCE
+        has_waited = now - job.due_at > patience
         is_full = denial.code == "CAPACITY_EXCEEDED"
         if has_waited and is_full and may_reserve(capacity, request, now, None):
             capacity = capacity.with_reserve(request, now + RETRY_MOST + RESERVE_GRACE)

@@ -95,23 +95,23 @@ class Wake(msgspec.Struct, frozen=True):
     """Whom changes concern that waits for something."""
 
     has_ready: bool = False
-    has_capacity: bool = False
+    freed_units: int = 0
     next_due: Instant | None = None
     """When the first job that was put off is due."""
 
 
 def wake_after(changes: Iterable[JobChange]) -> Wake:
     """Tell what these changes are to wake."""
-    has_ready = has_capacity = False
+    has_ready, freed_units = False, 0
     next_due: Instant | None = None
     for change in changes:
         if change.lease_end is not None:
-            has_capacity = True
+            freed_units += change.cost_units
         if change.position == READY:
             has_ready = True
         elif change.position == SCHEDULED:
             next_due = change.due_at if next_due is None else min(next_due, change.due_at)
-    return Wake(has_ready, has_capacity, next_due)
+    return Wake(has_ready, freed_units, next_due)
 
 
 def claimed_job(job: ReadyJob, change: JobChange, now: Instant) -> Job:

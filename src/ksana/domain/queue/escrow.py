@@ -5,6 +5,9 @@ Pure: rows and `now` in, a decision out.
           ▲                                │    ▲                                     │
           └───────────gather───────────────┘    └──────────free (whoever ends it)─────┘
 
+What a transaction frees it may grant again itself: such a unit goes from one lease to the next and
+is set aside for nobody in between.
+
 A unit is at home in the pool, in one allotment, or in one active lease. The pool counts as used
 what is not at home: `used = units of active leases + units of allotments`, and lets nothing out
 beyond the total. Everything else follows: an instance that draws from its own allotment moves a
@@ -57,6 +60,8 @@ class Standing(msgspec.Struct, frozen=True):
 
     pool: Capacity
     allotments: Sequence[Allotment]
+    freed: int = 0
+    """Units of leases that this transaction has ended, and not granted again."""
 
     def of_instance(self, instance: int) -> list[Allotment]:
         """What is set aside for an instance."""
@@ -77,7 +82,7 @@ def own_capacity(standing: Standing, instance: int, now: Instant) -> Capacity | 
     pool = standing.pool
     if pool.reserved(now) or pool.used > pool.total:
         return None
-    units = sum([one.units for one in standing.of_instance(instance)])
+    units = standing.freed + sum([one.units for one in standing.of_instance(instance)])
     return Capacity(units, 0, 0, 0, None, 0, 0)
 
 
@@ -91,10 +96,13 @@ def should_gather(standing: Standing, instance: int, now: Instant, *, is_patient
     return any(one.seen_at <= now - IDLE for one in others) if is_patient else bool(others)
 
 
-def draw(allotments: Iterable[Allotment], first: int, units: int) -> list[Draw]:
-    """From which of its allotments an instance takes so many units: `first` before the others, then
-    the largest, so that few rows are written."""
+def draw(standing: Standing, instance: int, first: int, units: int) -> list[Draw]:
+    """From which of its allotments an instance takes so many units, beyond those that this
+    transaction has freed: `first` before the others, then the largest, so that few rows are
+    written."""
+    units -= min(units, standing.freed)
     drawn: list[Draw] = []
+    allotments = standing.of_instance(instance)
     for one in sorted(allotments, key=lambda one: (one.shard != first, -one.units)):
         taken = min(one.units, units)
         if taken > 0:

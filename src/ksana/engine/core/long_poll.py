@@ -37,12 +37,12 @@ class Waiter(Generic[Thing]):
         self.came = asyncio.Event()
 
     def __enter__(self) -> "Waiter[Thing]":
-        self._poll.waiters.add(self)
+        self._poll.waiters[self] = None
         self._poll.somebody_waits.set()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._poll.waiters.discard(self)
+        self._poll.waiters.pop(self, None)
 
 
 class LongPoll(Generic[Thing]):
@@ -59,7 +59,8 @@ class LongPoll(Generic[Thing]):
         self._clock = clock
         self._read_mark = read_mark
         self._is_shared = is_shared
-        self.waiters: set[Waiter[Thing]] = set()
+        self.waiters: dict[Waiter[Thing], None] = {}
+        """In the order in which they came."""
         self.somebody_waits = asyncio.Event()
         self._is_closed = False
 
@@ -76,6 +77,10 @@ class LongPoll(Generic[Thing]):
     def notify(self, things: Iterable[Thing]) -> None:
         """These came: wake whom one of them concerns."""
         self.tell()
+        self.notify_here(things)
+
+    def notify_here(self, things: Iterable[Thing]) -> None:
+        """The same for what does not concern other instances."""
         if not self.waiters:
             return
         came = list(things)

@@ -12,8 +12,11 @@ from ksana.engine.core.long_poll import LongPoll, Waiter
 FREE_UNITS: Final = "units"
 """Stands for units that became free."""
 
+USED_UNITS: Final = "used units"
+"""Stands for units that became free and were leased again at once."""
+
 LOOK_AGAIN: Final[Micros] = SECOND
-"""A claim that has not looked for so long is woken by free units, whatever it found then: a job
+"""A claim that has not looked for so long is woken when a lease ends, whatever it found then: a job
 that another held for a moment, and did not take, is told to nobody."""
 
 Arrival = JobClass | str
@@ -50,16 +53,26 @@ class ClaimWaiter(Waiter[Arrival]):
         about to, and units were not what it lacked."""
         return not (self._is_trying or self._is_short or self.came.is_set())
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it waits for units, and is not about to look."""
+        return self._is_short and not (self._is_trying or self.came.is_set())
+
     def _concerns(self, arrival: Arrival) -> bool:
         if isinstance(arrival, JobClass):
             return accepts(arrival, self._wants)
+        is_long = self._clock.monotonic() - self._looked_at >= LOOK_AGAIN
+        if arrival == USED_UNITS:
+            return is_long
         self._has_units = True
-        return self._is_short or self._clock.monotonic() - self._looked_at >= LOOK_AGAIN
+        return self._is_short or is_long
 
 
-def notify_of(poll: ClaimPoll, wake: Wake) -> None:
-    """Wake whom changes of jobs concern."""
+def notify_of(poll: ClaimPoll, wake: Wake, granted: int = 0) -> None:
+    """Wake whom changes of jobs concern; so many units were leased again in the same commit."""
     if wake.has_ready:  # of which class is not known here
         poll.notify_all()
-    elif wake.has_capacity:
+    elif wake.freed_units > granted:
         poll.notify((FREE_UNITS,))
+    elif wake.freed_units:
+        poll.notify_here((USED_UNITS,))

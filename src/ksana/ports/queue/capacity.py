@@ -29,7 +29,8 @@ class CapacityTable(Protocol):
         ...
 
     def look(self, total: int) -> Standing:
-        """The pool and what is set aside, as last committed, less what this transaction drew."""
+        """The pool and what is set aside, as last committed, less what this transaction drew, and
+        what it freed."""
         ...
 
     def list_held(self) -> list[Allotment]:
@@ -45,10 +46,10 @@ class CapacityTable(Protocol):
         before is at home."""
         ...
 
-    def draw(self, drawn: Sequence[Draw], leases: int) -> None:
-        """Take units that were set aside for so many leases. Needs no lock: it is written last.
-        Guard: they are still there and were not brought home since, or the transaction is run
-        again."""
+    def draw(self, drawn: Sequence[Draw], units: int, leases: int) -> None:
+        """Take units for so many leases: those that are drawn were set aside, the others this
+        transaction has freed. Needs no lock: it is written last. Guard: what was set aside is still
+        there and was not brought home since, or the transaction is run again."""
         ...
 
     def free(self, units: int, leases: int) -> None:

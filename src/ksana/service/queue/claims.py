@@ -9,9 +9,11 @@ from typing import Final
 import msgspec
 
 from ksana.base.ids import new_ordered_uuids, new_tokens
-from ksana.base.instant import SECOND, Instant
+from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.queue import changes, effects
 from ksana.domain.queue.admission import (
+    PATIENCE,
+    STARVED,
     Admission,
     Capacity,
     Limits,
@@ -122,7 +124,8 @@ def _claim(
         return [NOTHING] * len(claims)
     until = tx.now + limits.claim_ttl_us
     handed_out: list[Claimed] = []
-    for claim, share in zip(claims, _share_out(claims, jobs), strict=True):
+    shares = [jobs] if len(claims) == 1 else _share_out(claims, jobs)
+    for claim, share in zip(claims, shares, strict=True):
         if not share:
             handed_out.append(LATER if _fill_an_answer(jobs) else NOTHING)
             continue
@@ -163,13 +166,21 @@ class _Opened(msgspec.Struct, frozen=True):
     standing: Standing | None = None
     is_full: bool = False
     """No unit is free; whether there are jobs was not looked for."""
+    patience: Micros = PATIENCE
+    """A job that has waited longer keeps units if it does not fit."""
 
 
 def _open(
-    tx: QueueTx, wants: Wants, limit: int, cache: JobClassCache, limits: Limits | None
+    tx: QueueTx,
+    wants: Wants,
+    limit: int,
+    cache: JobClassCache,
+    limits: Limits | None,
+    patience: Micros = PATIENCE,
 ) -> _Opened:
     """Find the next jobs and, with limits, the capacity: asked for at once where jobs are to be
-    expected or nobody waits for us meanwhile, else only if there is something to be had."""
+    expected or nobody waits for us meanwhile, else only if there is something to be had, or claims
+    like this have lost their patience."""
     total = None if limits is None else limits.total
     # What an addon holds of its share is known only to whoever holds the capacity.
     is_held = limits is not None and (bool(limits.shares) or not tx.capacity.is_shared)
@@ -197,12 +208,14 @@ def _open(
     if total is None:
         return _Opened(outlook.classes, _take(tx, class_ids, limit, cache))
     # Everybody who leases waits for the capacity's lock: do not take it to learn that there is
-    # nothing to do.
-    if outlook.used >= total or not tx.job_order.has_ready(class_ids):
-        return _Opened(outlook.classes, [], is_full=outlook.used >= total)
+    # nothing to do. But where units go from lease to lease it is full whenever somebody looks.
+    is_full = outlook.used >= total and patience == PATIENCE
+    if is_full or not tx.job_order.has_ready(class_ids):
+        return _Opened(outlook.classes, [], is_full=is_full)
     capacity = tx.capacity.lock(total) if is_held else None
     standing = None if is_held else tx.capacity.look(total)
-    return _Opened(outlook.classes, _take(tx, class_ids, limit, cache), capacity, standing)
+    ready = _take(tx, class_ids, limit, cache)
+    return _Opened(outlook.classes, ready, capacity, standing, patience=patience)
 
 
 def _take(
@@ -226,13 +239,15 @@ def _lease(
     """Claim and lease in one, as capacity allows. Jobs that do not fit stay QUEUED."""
     limit = sum([claim.limit for claim in claims])
     at_once = sum([claim.limit - claim.ahead for claim in claims])
-    opened = _open(tx, wants, limit, cache, limits)
+    patience = STARVED if cache.is_starved(wants, tx.now) else PATIENCE
+    opened = _open(tx, wants, limit, cache, limits, patience)
     taken = _grant_alone(tx, wants, claims, opened, cache)
     empty = SHORT if taken is None else LATER
     if taken is None:
         taken = _grant_at_home(tx, wants, at_once, opened, cache, limits)
-    is_short = opened.is_full or not _has_all(taken, opened.ready, at_once)
-    cache.note_found(wants, bool(taken), is_short)
+    is_left = not {job.seq for job in opened.ready} <= {job.seq for job in taken}
+    is_short = opened.is_full or (len(taken) < at_once and is_left)
+    cache.note_found(wants, bool(taken), is_short, tx.now)
     if not taken:
         return [empty if is_short else NOTHING] * len(claims)
     handed_out = _start(tx, claims, taken)
@@ -251,12 +266,10 @@ def _lease_from_own(
     limit = sum([claim.limit for claim in claims])
     opened = _open(tx, wants, limit, cache, limits)
     taken = _grant_alone(tx, wants, claims, opened, cache)
-    return _start(tx, claims, taken) if taken else [NOTHING] * len(claims)
-
-
-def _has_all(taken: Sequence[ReadyJob], ready: Sequence[ReadyJob], at_once: int) -> bool:
-    """Whether what was taken is all that can be begun at once, or all that there was."""
-    return len(taken) >= at_once or {job.seq for job in ready} <= {job.seq for job in taken}
+    if not taken:
+        return [NOTHING] * len(claims)
+    cache.note_found(wants, has_found=True)
+    return _start(tx, claims, taken)
 
 
 def _grant_alone(
@@ -283,7 +296,8 @@ def _grant_alone(
         return None
     if jobs:
         units = sum([job.cost_units for job in jobs])
-        tx.capacity.draw(draw(standing.of_instance(instance), tx.capacity.shard, units), len(jobs))
+        drawn = draw(standing, instance, tx.capacity.shard, units)
+        tx.capacity.draw(drawn, units, len(jobs))
     return jobs
 
 
@@ -325,7 +339,8 @@ def _admit(
     has_refused = has_reserved = False
     ready = choose_ahead(opened.ready, at_once, capacity)
     for is_last in (False, True):
-        admission = admit_ready(capacity, ready, tx.now, limits, partial(_sum_of_addon, tx, taken))
+        used_of_addon = partial(_sum_of_addon, tx, taken)
+        admission = admit_ready(capacity, ready, tx.now, limits, used_of_addon, opened.patience)
         capacity = admission.capacity
         has_refused = has_refused or admission.has_refused
         has_reserved = has_reserved or admission.has_reserved
@@ -380,8 +395,6 @@ def _start(tx: QueueTx, claims: Sequence[Claim], taken: Sequence[ReadyJob]) -> l
             claim.ttl_sec,
             until,
         )
-        handed_out.append(
-            Claimed(taken=share, changes=started, at=tx.now, until=until, has_leases=True)
-        )
+        handed_out.append(Claimed(share, started, tx.now, until, has_leases=True))
     write_held(tx, [change for one in handed_out for change in one.changes])
     return handed_out

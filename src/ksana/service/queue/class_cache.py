@@ -8,6 +8,7 @@ import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, Instant, Micros
+from ksana.domain.queue.admission import STARVED
 from ksana.domain.queue.classes import KEPT, KEPT_AFTER, TRUSTED, JobClass, Wants, accepts
 from ksana.domain.queue.jobs import NewJob
 from ksana.ports.queue.tables import QueueTx
@@ -34,9 +35,10 @@ MOST_TRUSTED: Final = 20_000
 
 class _Filter:
     """The classes that a filter accepts, of which reading of the classes, when it was last asked
-    with, whether it found jobs then, and whether it got none of some for lack of units."""
+    with, whether it found jobs then, and whether it got none of some for lack of units, and since
+    when."""
 
-    __slots__ = ("class_ids", "classes", "has_found", "is_short", "seen_at")
+    __slots__ = ("class_ids", "classes", "has_found", "is_short", "seen_at", "short_since")
 
     def __init__(self, class_ids: tuple[int, ...], classes: tuple[JobClass, ...]) -> None:
         self.class_ids = class_ids
@@ -44,6 +46,7 @@ class _Filter:
         self.seen_at: Instant = 0
         self.has_found = False
         self.is_short = False
+        self.short_since: Instant = 0
 
 
 class KnownClasses(msgspec.Struct, frozen=True, eq=False):
@@ -102,11 +105,28 @@ class JobClassCache:
             return None
         return found.class_ids
 
-    def note_found(self, wants: Wants, has_found: bool, is_short: bool = False) -> None:
+    def note_found(
+        self, wants: Wants, has_found: bool, is_short: bool = False, now: Instant = 0
+    ) -> None:
         """Whether there were jobs this time, and whether units were short."""
         found = self._filters.get(wants)
         if found is not None:
+            is_new = has_found or not (is_short and found.is_short and not found.has_found)
             found.has_found, found.is_short = has_found, is_short
+            if is_new:
+                found.short_since = now
+
+    def is_starved(self, wants: Wants, now: Instant) -> bool:
+        """Whether such claims lacked units for so long that one of them looks past a full capacity:
+        the first of its jobs then keeps units. Asked once for each set of them: the next is in a
+        while."""
+        found = self._filters.get(wants)
+        if found is None or found.has_found or not found.is_short:
+            return False
+        if 0 <= now - found.short_since < STARVED:
+            return False
+        found.short_since = now
+        return True
 
 
 def _read(tx: QueueTx, known: KnownClasses, mark: int) -> KnownClasses:

@@ -285,3 +285,13 @@ def lease_lost(lease_state: str) -> ConflictError:
     """The error for a lease that has ended."""
     state = "EXPIRED" if lease_state == "ACTIVE" else lease_state
     return ConflictError(f"this lease is {state}", code="LEASE_LOST", current={"state": state})
+
+
+def without_payloads(answers: Sequence[LeaseAnswer]) -> Sequence[LeaseAnswer]:
+    """What was too large to be read in a set reads null."""
+    return [
+        one
+        if isinstance(one, KsanaError) or one.job.payload_json
+        else LeasedJob(one.lease, msgspec.structs.replace(one.job, payload_json="null"))
+        for one in answers
+    ]

@@ -29,22 +29,26 @@ from ksana.service.core.batching import Batcher
 from ksana.service.core.idempotency import IdempotentRequest, once_only
 from ksana.service.queue import jobs as job_transactions
 from ksana.service.queue import leases as lease_transactions
-from ksana.service.queue import releases as release_transactions
 from ksana.service.queue.claims import NOTHING, Claim, Claimed, claim_together
 from ksana.service.queue.class_cache import JobClassCache, TrustedClasses
+from ksana.service.queue.exchange import Exchanged, ReleaseBatches
 from ksana.service.queue.jobs import Report, not_found
 from ksana.service.queue.leases import Heartbeat, LeaseAnswer, LeaseDenied, LeaseRequest
-from ksana.service.queue.releases import Released, ReleasedSet, weigh
-from ksana.service.queue.waiting import SubmitEntry, SubmitResult, WaitingClaim, pick_waiting
+from ksana.service.queue.releases import Released
+from ksana.service.queue.waiting import (
+    SubmitEntry,
+    SubmitResult,
+    WaitingClaim,
+    let_go,
+    pick_waiting,
+)
 
 MAX_BATCH: Final = 1000
 MAX_ITEMS: Final = 500
 MAX_EVENTS: Final = 10_000
 CLAIMS_AT_ONCE: Final = 1
-RELEASES_AT_ONCE: Final = 2
-"""Sets of claims and of releases under way at the same time. Whatever comes meanwhile waits and is
-the next set: ten claims that each wait for the others' units cost ten times as much as one for
-all."""
+"""Sets of claims under way at the same time. Whatever comes meanwhile waits and is the next set:
+ten claims that each wait for the others' units cost ten times as much as one for all."""
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -66,7 +70,7 @@ class QueueService:
         self.classes = JobClassCache()
         self._trusted = TrustedClasses(clock)
         self._intake: Batcher[SubmitEntry, SubmitResult] = Batcher(
-            store, self._enter, self._entered, refused=_let_go
+            store, self._enter, self._entered, refused=let_go
         )
         self._claims: Batcher[Claim, Claimed] = Batcher(
             store,
@@ -77,18 +81,7 @@ class QueueService:
             clock=clock,
             late=NOTHING,
         )
-        self._releases: Batcher[Sequence[Release], ReleasedSet[Released]] = Batcher(
-            store,
-            release_transactions.release_together,
-            self._notify_released,
-            RELEASES_AT_ONCE,
-        )
-        self._whole_releases: Batcher[Sequence[Release], ReleasedSet[LeasedJob]] = Batcher(
-            store,
-            release_transactions.release_wholes,
-            self._notify_released,
-            RELEASES_AT_ONCE,
-        )
+        self._releases = ReleaseBatches(store, self.poll, self._serve, self._notify_released)
         self._heartbeats: Batcher[Sequence[Heartbeat], Sequence[LeaseAnswer]] = Batcher(
             store, lease_transactions.extend_together, _wake_nobody
         )
@@ -149,10 +142,9 @@ class QueueService:
         made = job_transactions.submit_together(
             tx, jobs, self.new_classes(jobs), self.limits.classes
         )
-        claims = [_claim_of(entry) for entry in entries]
+        claims = [entry.claim for entry in entries]
         picked = [claim for claim in claims if claim is not None]
-        # A submit must not wait for the capacity while an instance that is frozen holds it.
-        claimed = iter(self._claim_together(tx, picked, may_gather=False) if picked else ())
+        claimed = iter(self._serve(tx, picked) if picked else ())
         return [
             SubmitResult(one) if claim is None else SubmitResult(one, next(claimed))
             for one, claim in zip(made, claims, strict=True)
@@ -293,16 +285,33 @@ class QueueService:
 
     async def heartbeat_batch(self, beats: Sequence[Heartbeat]) -> Sequence[LeaseAnswer]:
         """Heartbeats, each answered on its own, without large payloads."""
-        return _without_payloads(await self._heartbeats.add(beats, len(beats)))
+        return lease_transactions.without_payloads(await self._heartbeats.add(beats, len(beats)))
 
     async def release(self, item: Release) -> LeasedJob:
         """End an attempt. Raise LEASE_LOST when the lease is not, or no longer, the worker's."""
-        released = await self._whole_releases.add([item], weigh([item]))
-        return await self._with_payload(released.answers[0])
+        made = await self._releases.release_whole([item])
+        return await self._with_payload(made.released.answers[0])
 
     async def release_batch(self, items: Sequence[Release]) -> Sequence[LeaseAnswer]:
         """End attempts, each answered on its own, without large payloads."""
-        return _without_payloads((await self._whole_releases.add(items, weigh(items))).answers)
+        made = await self._releases.release_whole(items)
+        return lease_transactions.without_payloads(made.released.answers)
+
+    async def release_and_claim(
+        self, item: Release, claim: Claim, is_gone: Callable[[], bool] = bool
+    ) -> tuple[LeasedJob, Claimed]:
+        """End an attempt and claim what to go on with, in one commit. Raise LEASE_LOST, and claim
+        nothing, when the lease is not, or no longer, the worker's."""
+        made = await self._releases.release_whole([item], claim, is_gone)
+        return await self._with_payload(made.released.answers[0]), made.own
+
+    async def release_batch_and_claim(
+        self, items: Sequence[Release], claim: Claim, is_gone: Callable[[], bool] = bool
+    ) -> tuple[Sequence[Released | KsanaError], Claimed]:
+        """The same for many, each answered with what became of its job. If all of them are lost,
+        nothing is claimed."""
+        made = await self._releases.release_compactly(items, claim, is_gone)
+        return made.released.answers, made.own
 
     async def _with_payload(self, answer: LeaseAnswer) -> LeasedJob:
         """The answer with the payload that was too large to be read in a set. Raise what it is."""
@@ -319,16 +328,18 @@ class QueueService:
     ) -> Sequence[Released | KsanaError]:
         """The same for callers that only want to know what became of each job: cheaper, for no job
         is read or shown whole."""
-        return (await self._releases.add(items, weigh(items))).answers
+        return (await self._releases.release_compactly(items)).released.answers
 
-    def _notify_released(
-        self, _: Sequence[Sequence[Release]], released: Sequence[ReleasedSet[Any]]
-    ) -> None:
-        self._notify_changed([change for one in released for change in one.changes])
+    def _serve(self, tx: QueueTx, claims: Sequence[Claim]) -> list[Claimed]:
+        """Serve claims beside other work, which must not wait for the capacity while an instance
+        that is frozen holds it."""
+        return self._claim_together(tx, claims, may_gather=False)
 
-    def _notify_changed(self, changes: Sequence[JobChange]) -> None:
+    def _notify_released(self, made: Sequence[Exchanged[Any]]) -> None:
+        self._notify_claimed((), [claimed for one in made for claimed in one.claimed])
+        changes = [change for one in made for change in one.released.changes]
         wake = wake_after(changes)
-        notify_of(self.poll, wake)
+        notify_of(self.poll, wake, sum([one.granted for one in made]))
         self._notify_handed_over(changes)
         if wake.next_due is not None:
             self.leasing.note_due(wake.next_due)
@@ -370,28 +381,5 @@ def _submit_one(tx: QueueTx, job: NewJob, classes: Sequence[JobClass], most_clas
     return job_transactions.submit_jobs(tx, [job], classes, False, most_classes)[0]
 
 
-def _claim_of(entry: SubmitEntry) -> Claim | None:
-    """The claim that is served with a job; None where its caller has left."""
-    waiting = entry.waiting
-    return waiting.claim if waiting is not None and waiting.is_here else None
-
-
-def _let_go(entries: Sequence[SubmitEntry]) -> None:
-    """These were not entered: the claims that were picked for them wait on."""
-    for entry in entries:
-        if entry.waiting is not None:
-            entry.waiting.hand(NOTHING)
-
-
 def _wake_nobody(*_: object) -> None:
     """Nobody waits for a sign of life."""
-
-
-def _without_payloads(answers: Sequence[LeaseAnswer]) -> Sequence[LeaseAnswer]:
-    """What was too large to be read in a set reads null."""
-    return [
-        one
-        if isinstance(one, KsanaError) or one.job.payload_json
-        else LeasedJob(one.lease, msgspec.structs.replace(one.job, payload_json="null"))
-        for one in answers
-    ]

@@ -1,28 +1,29 @@
-"""Claims that wait for jobs, and how a new job goes to one of them in the commit that enters it.
+"""Claims that wait, and how they are served in the commit that brings what they wait for.
 
-A submit picks a claim that waits and would take the job, and both are one transaction. The claim
-gets what it would have got a commit later: the first jobs in order, within the capacity. If that is
-nothing it looks once more and waits on.
+A submit picks a claim that waits and would take the job, a release picks claims that wait for
+units, and both are one transaction. The claim gets what it would have got a commit later: the first
+jobs in order, within the capacity. If that is nothing it looks once more and waits on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
 from ksana.base.clock import Clock
+from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.jobs import NewJob
 from ksana.engine.queue.claims import ClaimPoll, ClaimWaiter
 from ksana.service.queue.claims import NOTHING, Claim, Claimed
 from ksana.service.queue.jobs import Submitted
 
 MOST_LOOKED_AT: Final = 64
-"""Claims that a submit looks at for one that would take its job. If none of these does, the others
-are woken when the job is entered, as all were."""
+"""Claims that a submit or a release looks at. The others are woken when it is committed, as all
+were."""
 
 
 class WaitingClaim(ClaimWaiter):
-    """A claim that tries, and waits if it gets nothing. While it waits a submit may pick it; then
-    it waits for what that brings."""
+    """A claim that tries, and waits if it gets nothing. While it waits a submit or a release may
+    pick it; then it waits for what that brings."""
 
     __slots__ = ("_handed", "_is_gone", "_is_picked", "claim", "is_here")
 
@@ -44,9 +45,14 @@ class WaitingClaim(ClaimWaiter):
     def pick(self, new: NewJob) -> bool:
         """Take part in the commit that enters a job; False: it would not take the job, or does not
         wait."""
-        if self._is_picked or not self.is_idle or not self._concerns(new.job_class):
-            return False
-        if self._is_gone():
+        return self.is_idle and self._concerns(new.job_class) and self._pick()
+
+    def pick_short(self) -> bool:
+        """Take part in the commit that ends leases; False: it does not wait for units."""
+        return self.is_short and self._pick()
+
+    def _pick(self) -> bool:
+        if self._is_picked or self._is_gone():
             return False
         self._is_picked = True
         self.begin_try()
@@ -58,7 +64,7 @@ class WaitingClaim(ClaimWaiter):
         self.came.set()
 
     async def take_handed(self) -> Claimed | None:
-        """What a submit that picked the claim brought; None: none did."""
+        """What a commit that picked the claim brought; None: none did."""
         while self._is_picked:  # its time may be over, but a job that is handed out must be taken
             self.came.clear()
             await self.came.wait()
@@ -71,6 +77,12 @@ class SubmitEntry(NamedTuple):
 
     new: NewJob
     waiting: WaitingClaim | None
+
+    @property
+    def claim(self) -> Claim | None:
+        """The claim, unless its caller has left."""
+        waiting = self.waiting
+        return waiting.claim if waiting is not None and waiting.is_here else None
 
 
 class SubmitResult(NamedTuple):
@@ -88,3 +100,24 @@ def pick_waiting(poll: ClaimPoll, new: NewJob) -> WaitingClaim | None:
         if isinstance(waiter, WaitingClaim) and waiter.pick(new):
             return waiter
     return None
+
+
+def pick_short(poll: ClaimPoll, count: int, besides: Wants | None) -> list[WaitingClaim]:
+    """Up to so many claims that wait for units, in the order in which they came. A caller that goes
+    on with a claim of its own comes before those who want the same, and after all others."""
+    picked: list[WaitingClaim] = []
+    for waiter in islice(poll.waiters, MOST_LOOKED_AT):
+        if len(picked) == count:
+            break
+        if not isinstance(waiter, WaitingClaim) or waiter.claim.wants == besides:
+            continue
+        if waiter.pick_short():
+            picked.append(waiter)
+    return picked
+
+
+def let_go(entries: Sequence[SubmitEntry]) -> None:
+    """These were not entered: the claims that were picked for them wait on."""
+    for entry in entries:
+        if entry.waiting is not None:
+            entry.waiting.hand(NOTHING)

@@ -31,17 +31,24 @@ class SqlCapacity:
         self.instance = _PROCESS ^ session.origin
         self.shard = _PROCESS ^ id(session)
         self.has_gathered = False
-        self._freed = (0, 0)
+        self.freed = (0, 0)
+        """(units, leases) that were freed and are not written yet, less those granted again."""
+        self._taken_over = (0, 0)
+        """How much of that the capacity has in it that was locked last."""
         self._drawn: dict[tuple[int, int], tuple[int, int]] = {}
         """(units, leases) by shard and era."""
         self._held: list[Allotment] | None = None
         """The allotments, while this transaction holds the pool and with it all of them."""
 
     def lock(self, total: int) -> Capacity:
-        if not self.is_shared:
-            self.flush()
-            return _capacity_of(total, self._session.one("queue.lock_capacity"))
-        return self.lock_whole(total)
+        if self.is_shared:
+            return self.lock_whole(total)
+        capacity = _capacity_of(total, self._session.one("queue.lock_capacity"))
+        units, leases = self._taken_over = self.freed
+        if not leases:
+            return capacity
+        used, active = capacity.used - units, capacity.active - leases
+        return msgspec.structs.replace(capacity, used=used, active=active)
 
     def lock_whole(self, total: int) -> Capacity:
         if self.has_gathered:
@@ -71,7 +78,8 @@ class SqlCapacity:
                 msgspec.structs.replace(one, units=one.units - drawn.get(one.shard, 0))
                 for one in allotments
             ]
-        return Standing(_capacity_of(total, pool[0] if pool else None), allotments)
+        pool_of = _capacity_of(total, pool[0] if pool else None)
+        return Standing(pool_of, allotments, self.freed[0])
 
     def read(self, total: int) -> Capacity:
         return _capacity_of(total, self._session.one("queue.get_capacity"))
@@ -81,6 +89,9 @@ class SqlCapacity:
 
     def write(self, capacity: Capacity, dealt: Mapping[int, int] | None = None) -> None:
         dealt, era = dealt or {}, new_token()
+        units, leases = self._taken_over
+        self.freed = self.freed[0] - units, self.freed[1] - leases
+        self._taken_over = (0, 0)
         self._session.run_later(
             "queue.set_capacity",
             used=capacity.used + sum(dealt.values()),
@@ -113,8 +124,12 @@ class SqlCapacity:
         self._session.run_rows_later("queue.set_allotment", _ALLOTMENT, changed)
         self._session.run_rows_later("queue.delete_allotment", ("shard",), gone)
 
-    def draw(self, drawn: Sequence[Draw], leases: int) -> None:
+    def draw(self, drawn: Sequence[Draw], units: int, leases: int) -> None:
         self._session.wrote = self.has_gathered = True
+        again = units - sum([one.units for one in drawn])
+        if again:
+            self.freed = self.freed[0] - again, self.freed[1] - leases
+            leases = 0
         for one in drawn:
             before = self._drawn.get((one.shard, one.era), (0, 0))
             self._drawn[one.shard, one.era] = before[0] + one.units, before[1] + leases
@@ -122,7 +137,7 @@ class SqlCapacity:
 
     def free(self, units: int, leases: int) -> None:
         self._session.wrote = self.has_gathered = True
-        self._freed = self._freed[0] + units, self._freed[1] + leases
+        self.freed = self.freed[0] + units, self.freed[1] + leases
 
     def flush(self) -> None:
         """Write what was gathered: at the end, because from here on others wait for us. Allotments
@@ -131,8 +146,8 @@ class SqlCapacity:
         if drawn:
             rows = [(*taken, self._now, *key) for key, taken in sorted(drawn.items())]
             self._session.contend_rows("queue.draw_allotment", _DRAW, rows)
-        (units, leases), self._freed = self._freed, (0, 0)
-        if not leases:
+        (units, leases), self.freed, self._taken_over = self.freed, (0, 0), (0, 0)
+        if not (units or leases):
             return
         if self.is_shared and self._held is None:
             row = (self.shard, self.instance, units, -leases, self._now, self._now)
@@ -143,7 +158,7 @@ class SqlCapacity:
     def forget(self) -> None:
         """Drop what was gathered."""
         self.has_gathered = False
-        self._freed = (0, 0)
+        self.freed = self._taken_over = (0, 0)
         self._drawn = {}
         self._held = None
 

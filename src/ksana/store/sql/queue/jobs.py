@@ -182,7 +182,7 @@ class SqlJobOrder:
         return self._number("queue.key_turn", urgency=urgency, fairness_key=fairness_key)
 
     def outlook(self) -> ClaimOutlook:
-        return _outlook_of(self._jobs.session.one("queue.claim_outlook", now_at=self._now))
+        return self._outlook_of(self._jobs.session.one("queue.claim_outlook", now_at=self._now))
 
     def open_claim(
         self, class_id: int | None, limit: int, total: int | None, is_held: bool
@@ -192,7 +192,7 @@ class SqlJobOrder:
             capacity = None if total is None else self._capacity.lock(total)
             classes = None if class_id is None else (class_id,)
             row = session.one("queue.claim_outlook", now_at=self._now)
-            return ClaimOpening(_outlook_of(row), self.take_ready(classes, limit), capacity)
+            return ClaimOpening(self._outlook_of(row), self.take_ready(classes, limit), capacity)
         held = None
         if is_held and total is not None:
             held = self._capacity.lock(total)
@@ -209,13 +209,17 @@ class SqlJobOrder:
             ],
         )
         return ClaimOpening(
-            _outlook_of(outlook[0]),
+            self._outlook_of(outlook[0]),
             self._with_payloads(taken),
             held,
             self._capacity.standing_of(total, *standing)
             if total is not None and standing
             else None,
         )
+
+    def _outlook_of(self, row: Row | None) -> ClaimOutlook:
+        assert row is not None
+        return ClaimOutlook(bool(row[0]), int(row[1]) - self._capacity.freed[0], int(row[2]))
 
     def list_due(self, limit: int) -> list[DueJob]:
         rows = self._jobs.session.all("queue.list_due", now_at=self._now, limit=limit)
@@ -334,11 +338,6 @@ class SqlJobOrder:
     def _number(self, name: str, **params: Any) -> int | None:
         row = self._jobs.session.one(name, **params)
         return None if row is None or row[0] is None else int(row[0])
-
-
-def _outlook_of(row: Row | None) -> ClaimOutlook:
-    assert row is not None
-    return ClaimOutlook(bool(row[0]), int(row[1]), int(row[2]))
 
 
 _PROCESS: Final = new_token() >> 8 << 4

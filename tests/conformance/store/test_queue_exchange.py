@@ -1,0 +1,215 @@
+"""Leases that end and claims that are served in the same transaction, on every store: a unit goes
+from one lease to the next, and the counts of the capacity follow."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+
+from ksana.base.clock import SystemClock
+from ksana.base.instant import SECOND
+from ksana.domain.queue.admission import STARVED, Limits
+from ksana.domain.queue.attempt_ends import Release
+from ksana.domain.queue.classes import Wants
+from ksana.domain.queue.jobs import LeasedJob
+from ksana.engine.queue.leasing import recount
+from ksana.service.queue.claims import Claim, Claimed, claim_together
+from ksana.service.queue.class_cache import JobClassCache
+from ksana.service.queue.exchange import Exchanged, ReleaseEntry, release_and_claim
+from ksana.service.queue.releases import Released, release_together
+from ksana.service.queue.service import QueueService
+from ksana.store.sql import SqlStore
+from tests.conformance.store.test_queue_escrow import give_back, grab, other, rest_of, stands
+from tests.conformance.store.test_queue_store import LIMITS, new_job, submit
+from tests.conformance.store.test_round_trips import trips_of
+
+__all__ = ["other"]
+
+TOTAL = LIMITS.total
+
+pytestmark = pytest.mark.spec("Q9", "Q11", "Q16")
+
+
+async def exchange(
+    store: SqlStore,
+    ended: Claimed,
+    limit: int,
+    cache: JobClassCache | None = None,
+    limits: Limits = LIMITS,
+) -> Exchanged[Released]:
+    """End leases and claim as their holder does."""
+    items = [Release(one.lease_id, "SUCCEEDED") for one in ended.leases]
+    own = Claim("w", Wants(), limit, has_lease=True)
+    serve = partial(claim_together, cache=cache or JobClassCache(), limits=limits, may_gather=False)
+    [made] = await store.transact(
+        release_and_claim, [ReleaseEntry(items, own=own)], release_together, serve
+    )
+    assert {getattr(one, "state", one) for one in made.released.answers} == {"DONE"}
+    return made
+
+
+async def held_units(store: SqlStore) -> tuple[int, int]:
+    """(units, leases) in use; the counter agrees with the leases, and so does a recount."""
+
+    def look(tx: Any) -> tuple[int, int]:
+        read, (leases, units) = tx.capacity.read(TOTAL), tx.capacity.sum_active()
+        assert (read.used, read.active) == (units, leases)
+        return units, leases
+
+    found = await store.read(look)
+    if not store.sole:
+        await stands(store)
+    assert await store.transact(recount, TOTAL) == (0, 0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("costs", "after", "limit", "units"),
+    [
+        ([TOTAL], [TOTAL], 1, TOTAL),
+        ([50, 50], [100], 2, 100),
+        ([100], [50, 50], 2, 100),
+        ([100], [30, 20, 10], 2, 50),
+        ([40, 60], [10] * 20, 20, 100),
+        ([100], [], 5, 0),
+    ],
+)
+async def test_units_go_from_leases_that_end_to_those_that_begin(
+    store: SqlStore, costs: list[int], after: list[int], limit: int, units: int
+) -> None:
+    await submit(store, *(new_job(cost=cost) for cost in costs), is_batch=True)
+    held = await grab(store, len(costs))
+    assert await held_units(store) == (sum(costs), len(costs))
+    if after:
+        await submit(store, *(new_job(cost=cost) for cost in after), is_batch=True)
+    made = await exchange(store, held, limit)
+    assert sum(job.cost_units for job in made.own.taken) == units
+    assert await held_units(store) == (units, len(made.own.taken))
+    if made.own.taken:
+        await give_back(store, made.own)
+    assert await held_units(store) == (0, 0)
+
+
+async def test_a_part_of_the_leases_ends_and_what_is_set_aside_is_used_with_it(
+    store: SqlStore,
+) -> None:
+    await submit(store, *(new_job(cost=10) for _ in range(20)), is_batch=True)
+    held = await grab(store, 6)
+    first = Claimed(held.taken[:2], held.changes[:2], held.at, held.until, has_leases=True)
+    made = await exchange(store, first, 5)
+    assert len(made.own.taken) == 5, "two units of ten freed, three more of what is free"
+    assert await held_units(store) == (90, 9)
+    await give_back(store, rest_of(held, 2))
+    await give_back(store, made.own)
+    assert await held_units(store) == (0, 0)
+
+
+async def test_it_costs_few_round_trips(store: SqlStore) -> None:
+    if not store.dialect.is_network:
+        pytest.skip("an embedded store has no round trips")
+    cache = JobClassCache()
+    await submit(store, *(new_job() for _ in range(60)), is_batch=True)
+    held = await grab(store, 1, cache=cache)
+    trips: list[int] = []
+    for _ in range(12):  # over all writers: each asks for the clock and for types now and then
+        spent, made = await trips_of(store, lambda held=held: exchange(store, held, 1, cache))
+        trips.append(spent)
+        held = made.own
+        assert len(held.taken) == 1
+    assert min(trips) == 3
+
+
+async def test_a_release_that_claims_waits_for_nobody_who_holds_the_pool(
+    store: SqlStore, other: SqlStore
+) -> None:
+    await submit(store, *(new_job(cost=TOTAL) for _ in range(3)), is_batch=True)
+    held = await grab(store, 1)
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold(tx: Any) -> None:
+        tx._session.one("queue.lock_capacity")
+        is_held.set()
+        assert may_end.wait(20)
+
+    holding = asyncio.create_task(other.transact(hold))
+    await asyncio.to_thread(is_held.wait, 20)
+    async with asyncio.timeout(4):  # who needed the pool would wait for five seconds
+        made = await exchange(store, held, 1)
+    may_end.set()
+    await holding
+    assert len(made.own.taken) == 1
+    assert await stands(store) == (TOTAL, 0, TOTAL)
+
+
+async def test_while_units_are_kept_for_a_job_a_release_grants_nothing_past_it(
+    store: SqlStore, other: SqlStore
+) -> None:
+    await submit(store, *(new_job(cost=50) for _ in range(2)), is_batch=True)
+    held = await grab(store, 2)
+    await submit(store, *(new_job(cost=50) for _ in range(2)), is_batch=True)
+
+    def keep(tx: Any) -> None:
+        capacity = tx.capacity.lock(TOTAL)
+        kept = msgspec.structs.replace(
+            capacity, reserved_units=80, reserved_for="a job", reserved_until=tx.now + 60 * SECOND
+        )
+        tx.capacity.write(kept)
+
+    await other.transact(keep)
+    one = Claimed(held.taken[:1], held.changes[:1], held.at, held.until, has_leases=True)
+    made = await exchange(store, one, 1)
+    assert not made.own.taken
+    assert (await stands(store))[2] == 50
+
+
+async def test_with_shares_of_addons_a_release_leaves_the_claim_to_a_commit_of_its_own(
+    store: SqlStore, other: SqlStore
+) -> None:
+    limits = Limits(TOTAL, shares=(("a", 50),))
+    await submit(store, *(new_job(cost=50) for _ in range(2)), is_batch=True)
+    held = await grab(store, 1, limits)
+    assert not (await exchange(store, held, 1, limits=limits)).own.taken
+    assert len((await grab(store, 1, limits)).taken) == 1
+
+
+async def keep_busy(service: QueueService, first: Claimed, until: asyncio.Event) -> int:
+    """One worker that goes on with its own kind of jobs as long as it gets some."""
+    count, held = 0, first
+    while held.taken and not until.is_set():
+        taken = LeasedJob(held.leases[0], held.jobs[0])
+        own = Claim("busy", Wants(job_types=frozenset({"mine"})), has_lease=True)
+        _, held = await service.release_and_claim(Release(taken.lease.lease_id, "SUCCEEDED"), own)
+        count += 1
+    return count
+
+
+async def test_a_claim_of_another_instance_is_not_starved_by_units_that_go_from_lease_to_lease(
+    store: SqlStore, other: SqlStore
+) -> None:
+    jobs: Sequence[Any] = [new_job(kind="mine", cost=TOTAL) for _ in range(900)]
+    await submit(store, *jobs, is_batch=True)
+    here, there = (QueueService(one, SystemClock(), LIMITS) for one in (store, other))
+    mine = Claim("busy", Wants(job_types=frozenset({"mine"})), has_lease=True)
+    first, over = await here.claim(mine), asyncio.Event()
+    assert len(first.taken) == 1
+    await submit(other, new_job(kind="theirs", cost=TOTAL), is_batch=True)
+    theirs = Claim("patient", Wants(job_types=frozenset({"theirs"})), has_lease=True)
+    assert not (await there.claim(theirs)).taken
+
+    async def wait_for_it() -> Claimed:
+        while True:  # as a worker of the other instance does, whose long poll ended
+            got = await there.claim(theirs, STARVED // 4)
+            if got.taken:
+                over.set()
+                return got
+
+    async with asyncio.timeout(20):
+        busy = asyncio.create_task(keep_busy(here, first, over))
+        got = await wait_for_it()
+        count = await busy
+    assert [job.job_type for job in got.jobs] == ["theirs"]
+    assert 1 <= count < 900, "there was work left"
