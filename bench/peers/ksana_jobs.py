@@ -13,7 +13,7 @@ from counting import (  # type: ignore[import-not-found, unused-ignore]
     tell,
 )
 
-from ksana.client import JobContext, NewJob, QueueClient, Worker
+from ksana.client import Job, JobContext, NewJob, QueueClient, ReleaseItem, Worker
 
 URL = os.environ["PEER_STORE"]
 ADDON = "bench"
@@ -53,17 +53,37 @@ async def drain(in_flight: int) -> None:
 
 
 async def single(in_flight: int) -> None:
-    """One job a claim, `in_flight` claimers."""
+    """One job a claim, `in_flight` claimers. Who releases a job claims the next with it, as workers
+    of BullMQ do."""
     counter = Counter()
 
     async def take(client: QueueClient, name: str) -> None:
+        jobs: list[Job] = []
         while True:
-            for job in await client.claim(ADDON, name, lease=True, ttl_sec=30, wait_sec=5):
-                assert job.lease_id is not None
-                await client.release(job.lease_id, job_id=job.job_id, worker_id=name)
+            if not jobs:
+                jobs = await client.claim(ADDON, name, lease=True, ttl_sec=30, wait_sec=5)
+            released = [
+                ReleaseItem(
+                    lease_id=job.lease_id or "",
+                    job_id=job.job_id,
+                    worker_id=name,
+                    lease_token=job.lease_token,
+                    status="SUCCEEDED",
+                )
+                for job in jobs
+            ]
+            if released:
+                made = await client.release_and_claim(released, ADDON, name, ttl_sec=30)
+                assert made.refused == [None]
+                jobs = made.jobs
                 counter.count()
 
-    async with QueueClient(URL) as client, asyncio.TaskGroup() as group:
+    # A claim that waits has a connection of its own, and so has each release beside it.
+    connections = max(32, 2 * in_flight)
+    async with (
+        QueueClient(URL, max_connections=connections) as client,
+        asyncio.TaskGroup() as group,
+    ):
         group.create_task(counter.tell_often())
         for number in range(in_flight):
             group.create_task(take(client, f"claimer-{os.getpid()}-{number}"))
