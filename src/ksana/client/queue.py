@@ -302,15 +302,16 @@ class QueueClient(ApiClient):
             answer = await self._take(
                 "/lease/release-batch", body, wire.ExchangeAnswer, 0.0, tries=None
             )
+            results = [] if answer is None else answer.results
+            wire.check_count(results, items)
+            refused = wire.refusals_in(results)
         except ClientError as error:
             if not wire.is_outcome_unknown(error):
                 raise
             refused = await self.release_batch_briefly(items)
             return shapes.Exchange(refused=refused, is_claim_lost=True)
-        assert answer is not None
-        wire.check_count(answer.results, items)
-        jobs = answer.next.jobs if answer.next is not None else None
-        return shapes.Exchange(refused=wire.refusals_in(answer.results), jobs=jobs or [])
+        found = None if answer is None else answer.next
+        return shapes.Exchange(refused=refused, jobs=(found and found.jobs) or [])
 
     # --- stats ---
 
