@@ -11,6 +11,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from tests.client.fake_rules import NOW, FakeRules, Refused
+from tests.ground.background import TURNS
 
 
 class Fault:
@@ -59,12 +60,15 @@ class FakeQueue(FakeRules):
         """Go away with all connections; state stays."""
         if self._server is not None:
             self._server.close()
+            for _ in range(TURNS):  # a connection that was just accepted is known some turns later
+                await asyncio.sleep(0)
             for writer in list(self._writers):
                 writer.transport.abort()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._server.wait_closed()
+            await asyncio.sleep(0)  # what was aborted ends in the next turn
             self._server = None
 
     def fail(self, path: str, kind: str | int, times: int = 1) -> Fault:

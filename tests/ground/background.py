@@ -37,11 +37,19 @@ class BackgroundLoop:
 
 
 async def _cancel_all() -> None:
-    """Also what is only just being accepted, and give closed connections the turns that they need:
-    one left open would be told by the garbage collector in the middle of another test."""
+    """Also what is only just being accepted, and end connections, those too that were closed with
+    bytes that nobody reads: one left open would be told by the garbage collector in the middle of
+    another test."""
     for _ in range(TURNS):
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0)
+        await end_connections()
+
+
+async def end_connections() -> None:
+    """End every connection of the running loop, and give it the turn that this needs."""
+    for transport in list(getattr(asyncio.get_running_loop(), "_transports", {}).values()):
+        transport.abort()
+    await asyncio.sleep(0)
