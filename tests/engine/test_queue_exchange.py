@@ -10,7 +10,8 @@ from ksana.base.instant import MINUTE, SECOND
 from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.jobs import Job, LeasedJob
 from ksana.service.queue.claims import NOTHING, Claim, Claimed
-from ksana.service.queue.waiting import MOST_LOOKED_AT
+from ksana.service.queue.exchange import ReleaseEntry
+from ksana.service.queue.waiting import MOST_LOOKED_AT, pick_short
 from tests.engine.queue_world import TOTAL, QueueWorld, by, release
 
 pytestmark = pytest.mark.spec("Q9", "Q11")
@@ -250,3 +251,20 @@ async def test_a_claim_with_a_release_wakes_nobody_for_units_that_are_gone(
         held = LeasedJob(claimed.leases[0], claimed.jobs[0])
     for one in waiting:
         one.cancel()
+
+
+async def test_a_release_serves_no_more_than_a_set_has_room_for(queue: QueueWorld) -> None:
+    """Each of a thousand claims may want 500 jobs: all of them would be read to begin a few."""
+    held = [await queue.running(cost=50) for _ in range(2)]
+    await queue.submit(cost=50)
+    claims = [Claim(f"w{number}", Wants(), 300, **LEASED) for number in range(3)]
+    waiting = [asyncio.create_task(queue.queue.claim(claim, MINUTE)) for claim in claims]
+    await queue.clock.settle()
+    picked = pick_short(queue.queue.poll, 3, None)
+    assert [one.claim.worker_id for one in picked] == ["w0"]
+    entry = ReleaseEntry([release(one) for one in held], picked, claims[2])
+    assert entry.weight == 2 + 300 + 300
+    for one in picked:
+        one.hand(NOTHING)
+    for task in waiting:
+        task.cancel()

@@ -45,6 +45,12 @@ class ReleaseEntry(NamedTuple):
     is_gone: Callable[[], bool] = bool
     """Whether the caller has left: then nothing is claimed for it."""
 
+    @property
+    def weight(self) -> int:
+        """How much of a set it takes up: what it releases, and what it may claim."""
+        wanted = sum([one.claim.limit for one in self.waiting])
+        return weigh(self.items) + wanted + (0 if self.own is None else self.own.limit)
+
     def list_claims(self, answers: Sequence[object]) -> list[Claim | None]:
         """The claims, in order; None for one that is not to be served: its caller has left, or has
         lost every lease that it wanted to release."""
@@ -129,7 +135,8 @@ class ReleaseBatches:
         is_gone: Callable[[], bool] = bool,
     ) -> Exchanged[Released]:
         """End attempts, answered with what became of each."""
-        return await self._compact.add(self._enter(items, own, is_gone), _weigh(items, own))
+        entry = self._enter(items, own, is_gone)
+        return await self._compact.add(entry, entry.weight)
 
     async def release_whole(
         self,
@@ -138,7 +145,8 @@ class ReleaseBatches:
         is_gone: Callable[[], bool] = bool,
     ) -> Exchanged[LeasedJob]:
         """The same, answered with leases and jobs."""
-        return await self._whole.add(self._enter(items, own, is_gone), _weigh(items, own))
+        entry = self._enter(items, own, is_gone)
+        return await self._whole.add(entry, entry.weight)
 
     def _enter(
         self, items: Sequence[Release], own: Claim | None, is_gone: Callable[[], bool]
@@ -151,10 +159,6 @@ class ReleaseBatches:
             for waiting, claimed in zip(entry.waiting, one.claimed, strict=False):
                 waiting.hand(claimed)
         self._notify(made)
-
-
-def _weigh(items: Sequence[Release], own: Claim | None) -> int:
-    return weigh(items) + (0 if own is None else own.limit)
 
 
 def _let_go(entries: Sequence[ReleaseEntry]) -> None:

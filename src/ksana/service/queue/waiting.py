@@ -13,6 +13,7 @@ from ksana.base.clock import Clock
 from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.jobs import NewJob
 from ksana.engine.queue.claims import ClaimPoll, ClaimWaiter
+from ksana.service.core.batching import MAX_WEIGHT
 from ksana.service.queue.claims import NOTHING, Claim, Claimed
 from ksana.service.queue.jobs import Submitted
 
@@ -103,15 +104,18 @@ def pick_waiting(poll: ClaimPoll, new: NewJob) -> WaitingClaim | None:
 
 
 def pick_short(poll: ClaimPoll, count: int, besides: Wants | None) -> list[WaitingClaim]:
-    """Up to so many claims that wait for units, in the order in which they came. A caller that goes
-    on with a claim of its own comes before those who want the same, and after all others."""
+    """Up to so many claims that wait for units, in the order in which they came, and no more than
+    a set has room for. A caller that goes on with a claim of its own comes before those who want
+    the same, and after all others."""
     picked: list[WaitingClaim] = []
+    room = MAX_WEIGHT // 2
     for waiter in islice(poll.waiters, MOST_LOOKED_AT):
         if len(picked) == count:
             break
         if not isinstance(waiter, WaitingClaim) or waiter.claim.wants == besides:
             continue
-        if waiter.pick_short():
+        if waiter.claim.limit <= room and waiter.pick_short():
+            room -= waiter.claim.limit
             picked.append(waiter)
     return picked
 
