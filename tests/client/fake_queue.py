@@ -11,7 +11,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from tests.client.fake_rules import NOW, FakeRules, Refused
-from tests.ground.background import TURNS
+from tests.ground.background import stop_listening
 
 
 class Fault:
@@ -59,9 +59,7 @@ class FakeQueue(FakeRules):
     async def stop(self) -> None:
         """Go away with all connections; state stays."""
         if self._server is not None:
-            self._server.close()
-            for _ in range(TURNS):  # a connection that was just accepted is known some turns later
-                await asyncio.sleep(0)
+            await stop_listening(self._server)
             for writer in list(self._writers):
                 writer.transport.abort()
             for task in list(self._tasks):

@@ -48,6 +48,17 @@ async def _cancel_all() -> None:
         await end_connections()
 
 
+async def stop_listening(listener: asyncio.Server) -> None:
+    """Close a listener. A connection that was accepted a moment ago is attached to it some turns
+    later; if it is closed by then, asyncio leaves that connection open."""
+    loop = asyncio.get_running_loop()
+    for listening in listener.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    listener.close()
+
+
 async def end_connections() -> None:
     """End every connection of the running loop, and give it the turn that this needs."""
     for transport in list(getattr(asyncio.get_running_loop(), "_transports", {}).values()):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
-from tests.ground.background import BackgroundLoop
+from tests.ground.background import BackgroundLoop, stop_listening
 from tests.ground.child import ChildError
 
 CHUNK = 65_536
@@ -172,7 +172,7 @@ class FaultProxy:
 
     async def _unlisten(self) -> None:
         if self._listener is not None:
-            self._listener.close()
+            await stop_listening(self._listener)
             self._listener = None
 
     async def _open(self, is_open: bool) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
-from tests.ground.background import BackgroundLoop
+from tests.ground.background import BackgroundLoop, stop_listening
 from tests.ground.child import ChildError
 from tests.ground.proxy import reset
 
@@ -270,11 +270,7 @@ class Target:
         return await asyncio.start_server(self._serve, self._bind, port, ssl=tls, backlog=2048)
 
     async def _unlisten(self) -> None:
-        self._listener.close()
-        for _ in range(
-            10
-        ):  # a connection that was just accepted is known, and can be ended, only some turns later
-            await asyncio.sleep(0)
+        await stop_listening(self._listener)
         # Also those whose last bytes nobody reads: closed, they would wait for that for ever.
         for transport in list(self._transports):
             transport.abort()

@@ -20,6 +20,7 @@ from ksana.outbound.curl.caller import CurlCaller
 from ksana.outbound.egress import EgressPolicy
 from ksana.outbound.resolver import look_up_addresses
 from ksana.ports.caller import Reply, Request
+from tests.ground.background import stop_listening
 
 AnyCaller = CurlCaller | HttpCaller
 CLIENTS: dict[str, type[AnyCaller]] = {"plain": HttpCaller, "curl": CurlCaller}
@@ -70,7 +71,7 @@ class RogueServer:
         try:
             yield self
         finally:
-            server.close()
+            await stop_listening(server)
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ksana.outbound.by_scheme import HttpCaller
+from tests.ground.background import stop_listening
 from tests.outbound.conftest import GONE
 
 MS = 1000
@@ -34,7 +35,7 @@ async def listening(talk: Talk, host: str = "127.0.0.1", port: int = 0) -> Async
         where = f"[{host}]" if ":" in host else host
         yield f"http://{where}:{server.sockets[0].getsockname()[1]}"
     finally:
-        server.close()
+        await stop_listening(server)
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

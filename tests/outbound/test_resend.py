@@ -12,6 +12,7 @@ import pytest
 
 from ksana.outbound.egress import EgressPolicy
 from ksana.ports.caller import Reply, Request
+from tests.ground.background import stop_listening
 from tests.outbound.conftest import GONE
 
 MS = 1000
@@ -39,7 +40,7 @@ class Target:
         try:
             yield self
         finally:
-            server.close()
+            await stop_listening(server)
 
     async def warm(self, net: Any, caller: Any) -> None:
         """Leave the caller with several kept connections."""
