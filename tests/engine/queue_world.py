@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import KsanaError
@@ -93,6 +94,18 @@ class QueueWorld:
         yield
         sweep.cancel()
         await asyncio.gather(sweep, return_exceptions=True)
+
+
+def hold_commits(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """No transaction begins until this is set."""
+    whole, go_on = store.transact, asyncio.Event()
+
+    async def transact(*args: Any) -> Any:
+        await go_on.wait()
+        return await whole(*args)
+
+    monkeypatch.setattr(store, "transact", transact)
+    return go_on
 
 
 def by(worker: str | None = None, token: int | None = None) -> Proof:

@@ -12,7 +12,7 @@ from ksana.domain.queue.jobs import Job, LeasedJob
 from ksana.service.queue.claims import NOTHING, Claim, Claimed
 from ksana.service.queue.exchange import ReleaseEntry
 from ksana.service.queue.waiting import MOST_LOOKED_AT, pick_short
-from tests.engine.queue_world import TOTAL, QueueWorld, by, release
+from tests.engine.queue_world import TOTAL, QueueWorld, by, hold_commits, release
 
 pytestmark = pytest.mark.spec("Q9", "Q11")
 
@@ -195,13 +195,7 @@ async def test_who_leaves_before_the_commit_leaves_the_units_to_others(
     held = await fill(queue)
     after = await queue.submit(cost=TOTAL)
     waiting = await begin(queue)
-    whole, go_on = queue.store.transact, asyncio.Event()
-
-    async def slowly(*args: Any) -> Any:
-        await go_on.wait()
-        return await whole(*args)
-
-    monkeypatch.setattr(queue.store, "transact", slowly)
+    go_on = hold_commits(queue.store, monkeypatch)
     releasing = asyncio.create_task(queue.queue.release(release(held)))
     await queue.clock.settle()
     waiting.cancel()

@@ -13,7 +13,7 @@ from ksana.domain.queue.jobs import NewJob
 from ksana.service.queue.claims import NOTHING, Claim, Claimed
 from ksana.service.queue.jobs import submit_jobs
 from ksana.service.queue.waiting import MOST_LOOKED_AT
-from tests.engine.queue_world import QueueWorld, by
+from tests.engine.queue_world import QueueWorld, by, hold_commits
 
 pytestmark = pytest.mark.spec("Q3")
 
@@ -183,13 +183,7 @@ async def test_a_claim_whose_time_ends_while_it_is_served_takes_the_job(
 ) -> None:
     """Else the job would be lost to everybody until the claim ran out."""
     waiting = await begin(queue, SECOND)
-    whole, go_on = queue.store.transact, asyncio.Event()
-
-    async def slowly(*args: Any) -> Any:
-        await go_on.wait()
-        return await whole(*args)
-
-    monkeypatch.setattr(queue.store, "transact", slowly)
+    go_on = hold_commits(queue.store, monkeypatch)
     job = queue.new_job()
     submitting = asyncio.create_task(queue.queue.submit(job))
     await queue.clock.advance(2 * SECOND)
@@ -204,13 +198,7 @@ async def test_who_leaves_before_the_commit_is_handed_nothing(
     queue: QueueWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = await begin(queue)
-    whole, go_on = queue.store.transact, asyncio.Event()
-
-    async def slowly(*args: Any) -> Any:
-        await go_on.wait()
-        return await whole(*args)
-
-    monkeypatch.setattr(queue.store, "transact", slowly)
+    go_on = hold_commits(queue.store, monkeypatch)
     job = queue.new_job()
     submitting = asyncio.create_task(queue.queue.submit(job))
     await queue.clock.settle()

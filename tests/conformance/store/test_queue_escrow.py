@@ -4,6 +4,7 @@ without the pool's lock, moved to who needs them, and never more than the total.
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -34,6 +35,25 @@ async def other(store: SqlStore, store_url: str) -> AsyncIterator[SqlStore]:
     opened = await open_store(store_url, SystemClock())
     yield opened
     await opened.close()
+
+
+@asynccontextmanager
+async def pool_held(store: SqlStore) -> AsyncIterator[None]:
+    """Another transaction holds the pool meanwhile."""
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold(tx: Any) -> None:
+        tx._session.one("queue.lock_capacity")
+        is_held.set()
+        assert may_end.wait(20)
+
+    holding = asyncio.create_task(store.transact(hold))
+    await asyncio.to_thread(is_held.wait, 20)
+    try:
+        yield
+    finally:
+        may_end.set()
+        await holding
 
 
 async def grab(
@@ -78,20 +98,9 @@ async def test_a_lone_instance_holds_all_and_its_claims_leave_the_pool_alone(
     await submit(store, *(new_job(cost=10) for _ in range(12)), is_batch=True)
     assert len((await grab(store, 2)).taken) == 2
     assert await stands(store) == (TOTAL, TOTAL - 20, 20)
-    is_held, may_end = threading.Event(), threading.Event()
-
-    def hold(tx: Any) -> None:
-        tx._session.one("queue.lock_capacity")
-        is_held.set()
-        assert may_end.wait(20)
-
-    holding = asyncio.create_task(other.transact(hold))
-    await asyncio.to_thread(is_held.wait, 20)
-    async with asyncio.timeout(4):  # the pool is held: who needed it would wait for five seconds
+    async with pool_held(other), asyncio.timeout(4):  # who needed it would wait for five seconds
         claimed = await grab(store, 3)
         await give_back(store, claimed)
-    may_end.set()
-    await holding
     assert len(claimed.taken) == 3
     assert await stands(store) == (TOTAL, TOTAL - 20, 20)
 

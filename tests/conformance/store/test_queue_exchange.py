@@ -2,7 +2,6 @@
 from one lease to the next, and the counts of the capacity follow."""
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +22,14 @@ from ksana.service.queue.exchange import Exchanged, ReleaseEntry, release_and_cl
 from ksana.service.queue.releases import Released, release_together
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore
-from tests.conformance.store.test_queue_escrow import give_back, grab, other, rest_of, stands
+from tests.conformance.store.test_queue_escrow import (
+    give_back,
+    grab,
+    other,
+    pool_held,
+    rest_of,
+    stands,
+)
 from tests.conformance.store.test_queue_store import LIMITS, new_job, submit
 from tests.conformance.store.test_round_trips import trips_of
 
@@ -128,19 +134,8 @@ async def test_a_release_that_claims_waits_for_nobody_who_holds_the_pool(
 ) -> None:
     await submit(store, *(new_job(cost=TOTAL) for _ in range(3)), is_batch=True)
     held = await grab(store, 1)
-    is_held, may_end = threading.Event(), threading.Event()
-
-    def hold(tx: Any) -> None:
-        tx._session.one("queue.lock_capacity")
-        is_held.set()
-        assert may_end.wait(20)
-
-    holding = asyncio.create_task(other.transact(hold))
-    await asyncio.to_thread(is_held.wait, 20)
-    async with asyncio.timeout(4):  # who needed the pool would wait for five seconds
+    async with pool_held(other), asyncio.timeout(4):  # who needed it would wait for five seconds
         made = await exchange(store, held, 1)
-    may_end.set()
-    await holding
     assert len(made.own.taken) == 1
     assert await stands(store) == (TOTAL, 0, TOTAL)
 
