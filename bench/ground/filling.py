@@ -17,7 +17,7 @@ from typing import NamedTuple
 from bench.figure import BenchError
 from bench.ground import disk
 from ksana.base.clock import SystemClock
-from ksana.base.ids import new_ordered_uuids
+from ksana.base.ids import new_numbered_uuids, new_ordered_uuids
 from ksana.base.instant import DAY, HOUR, MINUTE, Instant
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
@@ -132,9 +132,14 @@ def multiply(
             " lease_id TEXT, later, due_later)"
         )
         origins = dict(db.execute("SELECT job_id, created_at FROM scheduler_job_runs").fetchall())
+        [(seq, past)] = db.execute(
+            "SELECT MAX(seq), (SELECT COUNT(*) FROM past_leases) FROM scheduler_job_runs"
+        )
+        if past:
+            raise BenchError("a mould was queued again: its earlier lease would be missing")
         db.executemany(
             "INSERT INTO copies VALUES (NULL, ?, ?, ?, ?, ?)",
-            list_ended(moulds, origins, now, finished),
+            list_ended(moulds, origins, now, finished, seq + 1),
         )
         db.executemany(
             "INSERT INTO copies VALUES (NULL, ?, ?, NULL, ?, ?)",
@@ -147,12 +152,14 @@ def multiply(
 
 
 def list_ended(
-    moulds: Moulds, origins: dict[str, int], now: Instant, count: int
+    moulds: Moulds, origins: dict[str, int], now: Instant, count: int, seq: int
 ) -> Iterator[tuple[str, str, str, int, int]]:
+    """`seq` is the number that the first will have: a lease's id carries it."""
     kinds = [mould for mould, share in moulds.ended for _ in range(share)]
     for start, stop in pieces(count):
         at = now - SPAN + SPAN * start // max(count, 1)
-        ids, leases = new_ordered_uuids(at, stop - start), new_ordered_uuids(at, stop - start)
+        ids = new_ordered_uuids(at, stop - start)
+        leases = new_numbered_uuids(range(seq + start, seq + stop))
         for n in range(start, stop):
             mould = kinds[n * 37 % 100]
             yield mould, ids[n - start], leases[n - start], at - origins[mould], 0
@@ -175,15 +182,13 @@ def pieces(count: int) -> Iterator[tuple[int, int]]:
 
 
 def copy_rows(db: sqlite3.Connection, has_events: bool) -> None:
-    for table in ("scheduler_job_runs", "scheduler_lease_runs", "event_packs"):
+    for table in ("scheduler_job_runs", "event_packs"):
         db.execute(f"CREATE TEMP TABLE mould_{table} AS SELECT * FROM {table}")
     own = {"job_id": "c.job_id", "lease_id": "c.lease_id"}
     copy(db, "scheduler_job_runs", "m.job_id = c.mould", own)
-    seq = "(SELECT j.seq FROM scheduler_job_runs AS j WHERE j.job_id = c.job_id)"
-    copy(db, "scheduler_lease_runs", "m.job_id = c.mould", {**own, "job_seq": seq})
     if not has_events:
         return
-    lease = "(SELECT l.lease_id FROM mould_scheduler_lease_runs AS l WHERE l.job_id = c.mould)"
+    lease = "(SELECT j.lease_id FROM mould_scheduler_job_runs AS j WHERE j.job_id = c.mould)"
     of_job = "REPLACE(m.data_json, c.mould, c.job_id)"
     texts = f"REPLACE({of_job}, COALESCE({lease}, '-'), COALESCE(c.lease_id, '-'))"
     own = {"entity_id": "c.job_id", "data_json": texts, "ts": "m.ts + c.later"}

@@ -57,7 +57,9 @@ async def test_a_heartbeat_carries_progress_and_a_note(queue: QueueWorld) -> Non
     assert third.job.updated_at == now + SECOND
     await queue.clock.advance(SECOND)
     same = await queue.queue.heartbeat(beat(taken, progress=0.75, message="late"))
-    assert same.job == third.job, "nothing new was said of the job"
+    assert same.job == msgspec.structs.replace(
+        third.job, heartbeat_at=now + 2 * SECOND, lease_expires_at=same.lease.expires_at
+    ), "nothing new was said of the job"
     assert await stored(queue, taken) == same
 
 

@@ -56,6 +56,8 @@ async def test_a_release_ends_the_attempt_and_is_answered_whole(
             finished_at=now,
             updated_at=now,
             position=None,
+            release_status=status,
+            release_digest=said.digest(),
         ),
     )
     assert await stored(queue, taken) == answer

@@ -40,7 +40,7 @@ async def give_back(queue: QueueWorld, lease: Lease, status: str = "SUCCEEDED") 
 
 
 def request_of(denial: LeaseDenied, **members: Any) -> LeaseRequest:
-    given = {"job_id": denial.job.job_id, "lease_id": "l", "ttl_sec": 30, "proof": W}
+    given = {"job_id": denial.job.job_id, "ttl_sec": 30, "proof": W}
     return LeaseRequest(**given | members)
 
 
@@ -125,7 +125,7 @@ async def test_a_job_that_reported_itself_pending_has_no_refusal_to_be_told_agai
     await granted(queue, cost=100)
     job: Job = await queue.claimed()
     await queue.queue.report(Report(job.job_id, "LEASE_PENDING", proof=W))
-    request = LeaseRequest(job.job_id, "l", 30, W)
+    request = LeaseRequest(job.job_id, 30, W)
     assert await look(queue, request) is None
     with pytest.raises(ConflictError):
         await ask(queue, job.job_id, by("x"))

@@ -24,7 +24,7 @@ from tests.ground.task_rows import a_task
 from tests.store.plans import analyze, explain
 
 ROWS = 2_000
-TABLES = ("tasks", "task_runs", "scheduler_job_runs", "scheduler_lease_runs", "event_packs")
+TABLES = ("tasks", "task_runs", "scheduler_job_runs", "past_leases", "event_packs")
 CLASSES = [class_of("a", kind, 1, ()) for kind in ("x", "y")]
 
 PLANS: dict[str, tuple[str, ...]] = {
@@ -59,11 +59,14 @@ PLANS: dict[str, tuple[str, ...]] = {
     "queue.count_ready": ("job_runs_ready", "job_runs_class"),
     "queue.lock_jobs": ("job_runs_id",),
     "queue.find_job_by_request": ("job_runs_request",),
-    "queue.lock_lease": ("scheduler_lease_runs",),
-    "queue.lock_leases_and_jobs": ("scheduler_lease_runs",),
-    "queue.lock_leases_with_jobs": ("scheduler_lease_runs",),
-    "queue.list_active_leases": ("lease_runs_active",),
-    "queue.find_job_of_lease": ("scheduler_lease_runs",),
+    "queue.lock_leased_jobs": ("scheduler_job_runs",),
+    "queue.lock_leases_with_jobs": ("scheduler_job_runs",),
+    "queue.list_active_leases": ("job_runs_leased",),
+    "queue.list_expired_leases": ("job_runs_leased",),
+    "queue.find_leased_job": ("scheduler_job_runs",),
+    "queue.find_job_id": ("scheduler_job_runs",),
+    "queue.find_past_lease": ("past_leases",),
+    "queue.find_job_of_lease": ("past_leases",),
     "core.list_events": ("event_packs",),
     "core.list_events_back": ("event_packs",),
     "core.list_entity_events": ("scheduler_events_entity",),
@@ -104,7 +107,8 @@ VALUES: dict[str, Any] = {
     "client_request_id": "r5",
     "low": 900,
     "shares": "%@%",
-    "part_id": "00000000-0000-7000-8000-000000000000",
+    "seq": 5,
+    "seqs": [3, 5, 7],
     "entity_type": "JOB",
     "entity_id": "00000000-0000-7000-8000-000000000000",
 }
@@ -161,7 +165,7 @@ async def filled(request: pytest.FixtureRequest, store_url: str) -> AsyncIterato
     if request.param != "empty":
         await store.transact(fill)
         database.ask(
-            "INSERT INTO scheduler_lease_runs (lease_id, job_id, job_seq, addon_id, cost_units, "
+            "INSERT INTO past_leases (lease_id, job_id, job_seq, addon_id, cost_units, "
             "ttl_sec, state, granted_at, last_heartbeat_at, expires_at, lease_token) "
             "SELECT job_id, job_id, seq, addon_id, 1, 30, CASE WHEN seq % 9 = 0 THEN 'ACTIVE' "
             "ELSE 'RELEASED' END, 1, 1, seq, 1 FROM scheduler_job_runs"
@@ -187,7 +191,7 @@ _CONST = (
 
 def is_found_by(plan: str, kind: str, index: str) -> bool:
     """Whether the plan reads this index; of a table, its primary key."""
-    if index not in ("tasks", "task_runs", "scheduler_lease_runs", "event_packs"):
+    if index not in TABLES:
         return index in plan or any(word in plan for word in _CONST)
     if any(word in plan for word in _CONST):
         return True
@@ -263,7 +267,7 @@ async def test_many_rows_are_changed_by_their_keys_not_by_a_walk_over_all_that_w
         return plans
 
     plans = await filled.transact(read_plans)
-    assert plans.keys() >= {"queue.start_job", "queue.release_lease", "tasks.change_task"}
+    assert plans.keys() >= {"queue.start_job", "queue.finish_job", "tasks.change_task"}
     for name, plan in plans.items():
         assert re.search(r"Index Cond: \([^=]*= v\.", plan), (name, plan)
         assert "Hash Join" not in plan and "Merge Join" not in plan, (name, plan)

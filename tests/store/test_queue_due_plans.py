@@ -20,7 +20,7 @@ PLANS = {
     "queue.list_due": ("job_runs_scheduled", "due_at"),
     "queue.claim_outlook": ("job_runs_scheduled", "due_at"),
     "queue.list_expired_claims": ("job_runs_claim", "claim_expires_at"),
-    "queue.list_expired_leases": ("lease_runs_active", "expires_at"),
+    "queue.list_expired_leases": ("job_runs_leased", "lease_expires_at"),
 }
 WAITING = 3_000
 CLASS = class_of("plans", "noop", 1, ())

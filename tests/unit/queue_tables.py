@@ -162,7 +162,9 @@ class OrderRows:
         self.ready = [job for job in self.ready if job.seq not in gone]
         return len(changes)
 
-    start = claim
+    def start(self, changes: Sequence[JobChange], is_held: bool) -> int:
+        self._capacity.leased.extend(changes)
+        return self.claim(changes, is_held)
 
 
 class Recorded:
@@ -181,7 +183,6 @@ class ClaimTx:
         self.capacity = CapacityRows(self.log, total, is_shared=is_shared)
         self.job_order = OrderRows(self.log, self.capacity)
         self.job_classes = self.job_changes = self.job_order
-        self.leases = self
         self.events = self.gauges = self.series = Recorded()
         self._now = NOW
         self._seq = 0
@@ -192,10 +193,6 @@ class ClaimTx:
 
     def pass_time(self, by_us: int) -> None:
         self._now = self.capacity.now = self._now + by_us
-
-    def insert(self, changes: Sequence[JobChange]) -> None:
-        """`tx.leases.insert`."""
-        self.capacity.leased.extend(changes)
 
     def add(
         self,

@@ -22,6 +22,34 @@ def test_each_kind_has_its_form() -> None:
     assert ids.new_run_uids(AT, 0) == [] and ids.new_tokens(0) == []
 
 
+def test_a_uuid_may_carry_a_number() -> None:
+    numbers = [0, 1, 0xFFF, 0x1000, 2**28, 2**53, 2**60 - 1]
+    made = ids.new_numbered_uuids(numbers)
+    assert [ids.number_of(one) for one in made] == numbers
+    assert {(uuid.UUID(one).version, uuid.UUID(one).variant) for one in made} == {
+        (8, uuid.RFC_4122)
+    }
+    assert ids.new_numbered_uuids([]) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "l",
+        "3f2b8c1e-9d47-4c1a-8b60-5f0e2a7d9c31",
+        "019b76da-abe8-7f63-a2d0-6d45a96f6d40",
+        "00000000-0000-8005-9BD5-8DCCDB5E13B3",
+        "00000000-0000-8005-9bd5-8dccdb5e13b30",
+        "-0000000-0000-8005-9bd5-8dccdb5e13b3",
+        "00000000-0000-8005-1bd5-8dccdb5e13b3",
+        "00000000-0000-8_05-9bd5-8dccdb5e13b3",
+    ],
+)
+def test_other_texts_carry_none(text: str) -> None:
+    assert ids.number_of(text) is None
+
+
 def test_no_two_are_the_same_whoever_asks_and_however_many() -> None:
     def draw(round_: int) -> list[object]:
         few = [ids.new_uid() for _ in range(200)]
@@ -29,6 +57,7 @@ def test_no_two_are_the_same_whoever_asks_and_however_many() -> None:
             *few,
             *ids.new_run_uids(AT, round_ * 37 + 1),
             *ids.new_ordered_uuids(AT, 900),
+            *ids.new_numbered_uuids([7] * 300),
             *ids.new_tokens(1500),
         ]
 

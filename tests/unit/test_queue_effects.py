@@ -21,7 +21,7 @@ from ksana.domain.queue.admission import (
 from ksana.domain.queue.attempt_ends import EndDecision, Release, end_attempt
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.effects import ChangeCounts, Wake
-from ksana.domain.queue.jobs import Lease, ReadyJob
+from ksana.domain.queue.jobs import Lease, ReadyJob, lease_of
 from ksana.domain.queue.turns import Turns
 from tests.unit.queue_rows import NOW, SOON, Numbers, a_job, a_lease, a_ready_job
 
@@ -114,7 +114,8 @@ def test_a_claimed_job_is_known_without_reading_it_again() -> None:
     assert (job.attempts, job.started_at, job.next_retry_at) == (1, None, 11)
     [start] = changes.start_jobs([ready], ["l"], [77], "w", 20.0, SOON)
     running = effects.claimed_job(ready, start, NOW)
-    assert (running.state, running.attempts, running.lease_id) == ("RUNNING", 2, "l")
+    assert (running.state, running.attempts) == ("RUNNING", 2)
+    assert lease_of(running) == effects.new_lease(start, NOW)
     assert (running.next_retry_at, running.started_at) == (None, NOW)
     assert (running.claim_token, running.claimed_by, running.claims) == (77, "w", 3)
     assert (running.position, running.claim_expires_at, running.updated_at) == (
@@ -130,6 +131,10 @@ def test_a_held_job_after_a_grant_a_denial_and_a_report() -> None:
     assert differences(job, granted) == {
         "state": "RUNNING",
         "lease_id": "l",
+        "lease_token": 77,
+        "lease_ttl_sec": 20.0,
+        "heartbeat_at": NOW,
+        "lease_expires_at": SOON,
         "attempts": 2,
         "claim_expires_at": None,
         "next_retry_at": None,
@@ -174,7 +179,16 @@ def test_a_job_after_its_cancel_and_after_the_end_of_its_attempt() -> None:
         "updated_at": NOW,
         "position": None,
     }
-    job = a_job(state="RUNNING", position=changes.RUNNING, lease_id="l", next_retry_at=None)
+    job = a_job(
+        state="RUNNING",
+        position=changes.RUNNING,
+        next_retry_at=None,
+        lease_id="l",
+        lease_token=8,
+        lease_ttl_sec=20.0,
+        heartbeat_at=NOW - 10,
+        lease_expires_at=NOW + 10,
+    )
     said = Release("l", "SUCCEEDED", result_json="1", metrics_json="2", error="e")
     turns = Turns(Numbers(3, 9))
     done = end_attempt(a_lease(), EndDecision("DONE"), said, "d", NOW, turns)
@@ -187,6 +201,8 @@ def test_a_job_after_its_cancel_and_after_the_end_of_its_attempt() -> None:
         "finished_at": NOW,
         "updated_at": NOW,
         "position": None,
+        "release_status": "SUCCEEDED",
+        "release_digest": "d",
     }
     again = end_attempt(a_lease(), EndDecision("QUEUED", 5), said, "d", NOW, turns)
     assert differences(job, effects.ended_job(job, again, NOW)) == {
@@ -194,6 +210,10 @@ def test_a_job_after_its_cancel_and_after_the_end_of_its_attempt() -> None:
         "claimed_by": None,
         "claim_token": 0,
         "lease_id": None,
+        "lease_token": 0,
+        "lease_ttl_sec": None,
+        "heartbeat_at": None,
+        "lease_expires_at": None,
         "attempts": 2,
         "next_retry_at": NOW + 5,
         "due_at": NOW + 5,
@@ -205,6 +225,50 @@ def test_a_job_after_its_cancel_and_after_the_end_of_its_attempt() -> None:
         "position": changes.SCHEDULED,
         "turn": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("members", "state", "released_at"),
+    [
+        ({"state": "RUNNING", "position": changes.RUNNING}, "ACTIVE", None),
+        ({"state": "DONE", "finished_at": NOW, "release_status": "SUCCEEDED"}, "RELEASED", NOW),
+        ({"state": "TIMEOUT", "finished_at": NOW}, "EXPIRED", NOW),
+        (
+            {"state": "TIMEOUT", "finished_at": NOW, "release_status": "TIMEOUT"},
+            "RELEASED",
+            NOW,
+        ),
+    ],
+)
+def test_a_lease_is_read_from_the_row_of_its_job(
+    members: dict[str, Any], state: str, released_at: int | None
+) -> None:
+    leased = {
+        "lease_id": "l",
+        "lease_token": 8,
+        "lease_ttl_sec": 20.0,
+        "started_at": NOW - 30,
+        "heartbeat_at": NOW - 10,
+        "lease_expires_at": NOW + 10,
+        "release_digest": "d",
+    }
+    lease = lease_of(a_job(**{"position": None} | leased | members))
+    assert lease == Lease(
+        lease_id="l",
+        job_id="j",
+        addon_id="a",
+        worker_id="w",
+        cost_units=3,
+        ttl_sec=20.0,
+        state=state,
+        granted_at=NOW - 30,
+        last_heartbeat_at=NOW - 10,
+        expires_at=NOW + 10,
+        released_at=released_at,
+        release_status=members.get("release_status"),
+        release_digest="d",
+        lease_token=8,
+    )
 
 
 def test_the_lease_of_a_job_that_starts() -> None:

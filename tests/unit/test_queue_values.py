@@ -1,4 +1,4 @@
-"""Every move of a queue job as a whole value, and the turns of jobs that wait."""
+"""Every move of a queue job as a whole value."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from ksana.domain.queue.jobs import (
     NewJob,
     release_digest,
 )
-from ksana.domain.queue.turns import Turns, next_turn
+from ksana.domain.queue.turns import Turns
 from tests.unit.queue_rows import NOW, SOON, Numbers, a_job, a_lease, a_ready_job
 
 pytestmark = pytest.mark.spec("Q12")
@@ -266,6 +266,14 @@ def test_an_attempt_that_ends_frees_its_units_and_says_how() -> None:
         "error": "e",
         "metrics_json": "2",
     }
+    kept: dict[str, Any] = {
+        "started_at": NOW - 30,
+        "addon_id": "a",
+        "worker_id": "w",
+        "ttl_sec": 20.0,
+        "heartbeat_at": NOW - 10,
+        "until": NOW + 10,
+    }
     turns = Turns(Numbers(6, 9))
     released = events.released("l", "j", "FAILED")
     assert end_attempt(a_lease(), EndDecision("FAILED"), said, "d", NOW, turns) == JobChange(
@@ -285,6 +293,7 @@ def test_an_attempt_that_ends_frees_its_units_and_says_how() -> None:
         attempts=2,
         turn=0,
         next_retry_at=NOW + 5,
+        **kept,
         **common,
     )
 
@@ -319,6 +328,12 @@ def test_a_lease_that_ran_out_gives_its_job_back_to_the_front() -> None:
         lease_id="l",
         lease_token=8,
         lease_end="EXPIRED",
+        started_at=NOW - 30,
+        addon_id="a",
+        worker_id="w",
+        ttl_sec=20.0,
+        heartbeat_at=NOW - 10,
+        until=NOW + 10,
         error=error,
         due_at=NOW,
         attempts=2,
@@ -346,42 +361,3 @@ def test_every_member_of_a_release_is_part_of_its_digest() -> None:
     # A release that another version wrote down is known when it is sent again.
     assert release_digest("FAILED", "r", "e", "m") == "1034e128100f2c3bd0c80076d55c2ea5"
     assert said.digest() == "0426ede363e559ba599e5c09d0558ce3"
-
-
-# Turns
-
-
-@pytest.mark.spec("Q4")
-@pytest.mark.parametrize(
-    ("has_key", "head", "tail", "key_tail", "turn"),
-    [
-        (False, 2, 5, None, 5),
-        (False, None, None, None, 0),
-        (True, 2, 5, None, 2),
-        (True, None, None, None, 0),
-        (True, 2, 5, 4, 5),
-        (True, 7, 9, 3, 7),
-        (True, None, None, 3, 4),
-    ],
-)
-def test_keys_are_served_in_rotation_and_the_rest_by_age(
-    has_key: bool, head: int | None, tail: int | None, key_tail: int | None, turn: int
-) -> None:
-    assert next_turn(has_key, head, tail, key_tail) == turn
-
-
-@pytest.mark.spec("Q4")
-def test_jobs_of_one_transaction_count_for_each_other_and_ask_once() -> None:
-    numbers = Numbers(2, 5, k=3)
-    turns = Turns(numbers)
-    assert [turns.give(1, "k") for _ in range(3)] == [4, 5, 6]
-    assert [turns.give(1, "new") for _ in range(3)] == [2, 3, 4]
-    assert [turns.give(1, None) for _ in range(2)] == [6, 6], "behind the last of all"
-    assert (turns.front(1), numbers.asked) == (2, 4)
-    empty = Turns(Numbers())
-    assert [empty.give(0, key) for key in (None, "a", "a", None, "b")] == [0, 0, 1, 1, 0]
-    assert empty.front(0) == 0
-    other = Turns(Numbers())
-    assert [other.give(0, key) for key in ("a", "a", None)] == [0, 1, 1]
-    known = Numbers()
-    assert (Turns(known, {0: None}).give(0, None), known.asked) == (0, 0), "nothing waits there"

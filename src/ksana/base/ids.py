@@ -6,6 +6,7 @@ import re
 import struct
 import threading
 import uuid
+from collections.abc import Sequence
 from typing import Final
 
 from ksana.base.instant import Instant
@@ -14,6 +15,9 @@ JOB_ID: Final = re.compile(r"[A-Za-z0-9._~-]{1,128}\Z", re.ASCII)
 """What a timer's own id may look like."""
 
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+_NUMBERED = re.compile(
+    r"([0-9a-f]{8})-([0-9a-f]{4})-8([0-9a-f]{3})-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z", re.ASCII
+)
 _AHEAD: Final = 8192
 _UID = re.compile(r"[0-9a-f]{32}\Z", re.ASCII)
 
@@ -95,6 +99,27 @@ def new_ordered_uuid(at: Instant) -> str:
     """The same, one of them."""
     stamp, noise = f"{at // 1000 & 0xFFFFFFFFFFFF:012x}", _draw(10).hex()
     return f"{stamp[:8]}-{stamp[8:]}-7{noise[:3]}-{_VARIANT[noise[3]]}{noise[4:7]}-{noise[7:19]}"
+
+
+def new_numbered_uuids(numbers: Sequence[int]) -> list[str]:
+    """Make UUIDs (version 8) that carry a number of at most 60 bits and 62 random bits: who has one
+    finds the row with that number, and no index over the ids is needed."""
+    noise = _draw(8 * len(numbers)).hex()
+    return [
+        f"{number >> 28:08x}-{number >> 12 & 0xFFFF:04x}-8{number & 0xFFF:03x}"
+        f"-{_VARIANT[part[0]]}{part[1:4]}-{part[4:]}"
+        for number, part in zip(
+            numbers,
+            (noise[place : place + 16] for place in range(0, len(noise), 16)),
+            strict=True,
+        )
+    ]
+
+
+def number_of(text: str) -> int | None:
+    """The number in an id that `new_numbered_uuids` made; None for any other text."""
+    found = _NUMBERED.match(text)
+    return None if found is None else int(found[1] + found[2] + found[3], 16)
 
 
 def new_token() -> int:

@@ -101,9 +101,8 @@ async def test_a_late_release_in_a_set_is_refused_and_its_neighbours_are_not(
     store: SqlStore, database: Database
 ) -> None:
     service, leases = await start(store, 3)
-    set_row(
-        database, "scheduler_lease_runs", f"lease_id = '{leases[1].lease_id}'", expires_at=1_000
-    )
+    late = f"lease_id = '{leases[1].lease_id}'"
+    set_row(database, "scheduler_job_runs", late, lease_expires_at=1_000)
     calls = [service.release(release_of(lease)) for lease in leases]
     _, answers = await commits_of(store, calls)
     assert [getattr(one, "code", None) or one.job.state for one in answers] == [

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from ksana.base.clock import SystemClock
-from ksana.base.ids import new_uuid
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
@@ -26,7 +25,7 @@ async def test_who_asks_again_too_soon_is_told_the_same_without_a_write(store: S
     granted = await lease(store, first)
     denied = await lease(store, second)
     assert isinstance(denied, LeaseDenied)
-    ask = LeaseRequest(second, new_uuid(), 30, Proof(worker_id="w"))
+    ask = LeaseRequest(second, 30, Proof(worker_id="w"))
     before = await store.read(lambda tx: tx.events.latest_id())
     told = await store.read(find_standing_denial, ask, LIMITS)
     assert isinstance(told, LeaseDenied)
@@ -36,14 +35,14 @@ async def test_who_asks_again_too_soon_is_told_the_same_without_a_write(store: S
     assert (
         await store.read(
             find_standing_denial,
-            LeaseRequest(second, new_uuid(), 30, Proof(worker_id="another")),
+            LeaseRequest(second, 30, Proof(worker_id="another")),
             LIMITS,
         )
         is None
     )
     assert (
         await store.read(
-            find_standing_denial, LeaseRequest(first, new_uuid(), 30, Proof(worker_id="w")), LIMITS
+            find_standing_denial, LeaseRequest(first, 30, Proof(worker_id="w")), LIMITS
         )
         is None
     )

@@ -10,6 +10,7 @@ from ksana.base.ids import new_uuid
 from ksana.base.instant import SECOND
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.classes import Wants
+from ksana.domain.queue.jobs import LeasedJob
 from ksana.ports.retention import START
 from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
 from ksana.store.sql import SqlStore
@@ -21,7 +22,7 @@ FAR = 4_000_000_000 * SECOND
 LONG_AGO = 1
 
 HELD = {"position": 2, "state": "CLAIMED", "claim_token": 7, "claim_expires_at": FAR, "attempts": 3}
-RUNS = {"position": 4, "state": "RUNNING", "lease_id": LEASE}
+RUNS = {"position": 4, "state": "RUNNING", "lease_id": LEASE, "lease_token": 9}
 
 FITTING: dict[str, dict[str, Any]] = {
     "promote": {"position": 0},
@@ -57,8 +58,8 @@ UNFIT: dict[str, list[dict[str, Any]]] = {
         {"claim_expires_at": LONG_AGO},
     ],
     "cancel": [{"position": 4}, {"state": "PREPARING"}],
-    "finish": [{"position": 3}, {"lease_id": OTHER}],
-    "requeue": [{"position": 3}, {"lease_id": OTHER}],
+    "finish": [{"position": 3}, {"lease_id": OTHER}, {"lease_token": 8}],
+    "requeue": [{"position": 3}, {"lease_id": OTHER}, {"lease_token": 8}],
     "take_back": [{"position": 1}, {"position": 4}, {"claim_token": 8}],
 }
 """What in it may be different; each alone."""
@@ -78,6 +79,7 @@ def change_of(move: Any, seq: int, job_id: str) -> JobChange:
         old_attempts=3,
         attempts=4,
         lease_id=LEASE,
+        lease_token=9,
         worker_id="w",
         until=FAR,
     )
@@ -134,29 +136,23 @@ async def test_notes_and_requests_to_cancel_reach_a_running_job_alone(
 
 @pytest.mark.fault("F13")
 @pytest.mark.spec("X12")
-async def test_a_lease_changes_while_it_is_active_and_under_its_token(
+async def test_a_lease_is_extended_while_it_is_active_and_under_its_token(
     store: SqlStore, database: Database
 ) -> None:
     await submit(store, new_job())
     claim = Claim("w", Wants(), 1, has_lease=True)
     claimed = await store.transact(claim_jobs, claim, JobClassCache(), LIMITS)
-    (lease,), (change,) = claimed.leases, claimed.changes
+    (lease,), (job,) = claimed.leases, claimed.jobs
+    fitting = {"position": 4, "lease_token": lease.lease_token}
 
-    async def write_all() -> list[int]:
-        return [
-            await store.transact(lambda tx: tx.leases.extend([lease])),
-            await store.transact(lambda tx: tx.leases.release([change])),
-        ]
+    def extend(tx: Any) -> int:
+        return int(tx.leases.extend([LeasedJob(lease, job)]))
 
-    for unfit in ({"state": "EXPIRED"}, {"lease_token": change.lease_token ^ 1}):
-        fitting = {"state": "ACTIVE", "lease_token": change.lease_token}
-        set_row(database, "scheduler_lease_runs", "1 = 1", **{**fitting, **unfit})
-        assert await write_all() == [0, 0], unfit
-        assert await store.transact(lambda tx: tx.leases.expire([change])) == 0, unfit
-    set_row(database, "scheduler_lease_runs", "1 = 1", **fitting)
-    assert await write_all() == [1, 1]
-    set_row(database, "scheduler_lease_runs", "1 = 1", **fitting)
-    assert await store.transact(lambda tx: tx.leases.expire([change])) == 1
+    for unfit in ({"position": 3}, {"lease_token": lease.lease_token ^ 1}):
+        set_row(database, "scheduler_job_runs", "1 = 1", **{**fitting, **unfit})
+        assert await store.transact(extend) == 0, unfit
+    set_row(database, "scheduler_job_runs", "1 = 1", **fitting)
+    assert await store.transact(extend) == 1
 
 
 @pytest.mark.spec("X13")

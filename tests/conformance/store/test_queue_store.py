@@ -56,7 +56,7 @@ async def claim(
 
 
 async def lease(store: SqlStore, job_id: str, ttl_sec: float = 30) -> LeasedJob | LeaseDenied:
-    return await store.transact(request, LeaseRequest(job_id, new_uuid(), ttl_sec), LIMITS)
+    return await store.transact(request, LeaseRequest(job_id, ttl_sec), LIMITS)
 
 
 @pytest.mark.spec("Q1", "Q2", "X2")

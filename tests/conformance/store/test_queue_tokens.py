@@ -46,16 +46,14 @@ async def test_who_lost_its_claim_gets_no_lease_of_who_has_it(store: SqlStore) -
     job_id, old, new = await claimed_by_a_and_b(store)
     zombies = (Proof(), Proof(old), Proof(worker_id="a"), Proof(old, "b"), Proof(0))
     for proof in zombies:
-        request = LeaseRequest(job_id, new_uuid(), 30, proof)
+        request = LeaseRequest(job_id, 30, proof)
         with pytest.raises(ConflictError) as refused:
             await store.transact(request_lease, request, LIMITS)
         assert refused.value.code == "CLAIM_LOST"
         with pytest.raises(ConflictError) as refused:
             await store.transact(report_status, Report(job_id, "PREPARING", proof=proof), LIMITS)
         assert refused.value.code == "CLAIM_LOST"
-    granted = await store.transact(
-        request_lease, LeaseRequest(job_id, new_uuid(), 30, Proof(new)), LIMITS
-    )
+    granted = await store.transact(request_lease, LeaseRequest(job_id, 30, Proof(new)), LIMITS)
     assert isinstance(granted, LeasedJob)
     lease = granted.lease
     for proof in zombies:
@@ -91,15 +89,17 @@ async def test_the_statement_itself_refuses_another_token(store: SqlStore) -> No
         return claim_jobs(tx, Claim("w", Wants(), 1, True), JobClassCache(), LIMITS)
 
     await submit(store, new_job())
-    lease = (await store.transact(run)).leases[0]
+    taken = await store.transact(run)
+    lease, running = taken.leases[0], taken.jobs[0]
     wrong = msgspec.structs.replace(lease, lease_token=old)
-    assert await store.transact(lambda tx: tx.leases.extend([wrong])) == 0
-    assert await store.transact(lambda tx: tx.leases.extend([lease])) == 1
+    for one, count in ((wrong, 0), (lease, 1)):
+        held = LeasedJob(one, running)
+        assert await store.transact(lambda tx, held: tx.leases.extend([held]), held) == count
 
     def end(tx: Any, token: int) -> int:
         change = changes.JobChange(
             move="finish",
-            seq=0,
+            seq=running.seq,
             job_id=lease.job_id,
             old="RUNNING",
             new="DONE",
@@ -107,7 +107,7 @@ async def test_the_statement_itself_refuses_another_token(store: SqlStore) -> No
             lease_token=token,
             lease_end="RELEASED",
         )
-        return int(tx.leases.release([change]))
+        return int(tx.job_changes.finish([change]))
 
     assert await store.transact(end, old) == 0
     assert await store.transact(end, lease.lease_token) == 1

@@ -83,6 +83,8 @@ class JobChange(msgspec.Struct, frozen=True, gc=False):
     until: Instant = 0
     """When the claim, or the lease, runs out."""
     ttl_sec: float = 0
+    heartbeat_at: Instant = 0
+    """When the holder of an ending lease last gave a sign of life."""
     turn: int = 0
     next_retry_at: Instant | None = None
     progress: float | None = None

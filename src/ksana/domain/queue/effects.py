@@ -3,6 +3,7 @@ and leases as they are once it is written, so that no row is read twice. Pure.""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -129,9 +130,9 @@ def claimed_job(job: ReadyJob, change: JobChange, now: Instant) -> Job:
     if is_running:
         row |= {
             "attempts": change.attempts,
-            "lease_id": change.lease_id,
             "next_retry_at": None,
             "started_at": now,
+            **_leased(change, now),
         }
     else:
         row["claim_expires_at"] = change.until
@@ -144,7 +145,6 @@ def held_job(job: Job, change: JobChange, now: Instant) -> Job:
         return msgspec.structs.replace(
             job,
             state=change.new,
-            lease_id=change.lease_id,
             attempts=change.attempts,
             claim_expires_at=None,
             next_retry_at=None,
@@ -152,6 +152,7 @@ def held_job(job: Job, change: JobChange, now: Instant) -> Job:
             started_at=now,
             updated_at=now,
             position=change.position,
+            **_leased(change, now),
         )
     if change.move == "deny":
         return msgspec.structs.replace(
@@ -172,6 +173,17 @@ def held_job(job: Job, change: JobChange, now: Instant) -> Job:
         updated_at=now,
         position=change.position,
     )
+
+
+def _leased(change: JobChange, now: Instant) -> dict[str, Any]:
+    """What a new lease adds to its job."""
+    return {
+        "lease_id": change.lease_id,
+        "lease_token": change.lease_token,
+        "lease_ttl_sec": change.ttl_sec,
+        "heartbeat_at": now,
+        "lease_expires_at": change.until,
+    }
 
 
 def canceled_job(job: Job, change: JobChange, now: Instant) -> Job:
@@ -221,6 +233,8 @@ def ended_job(job: Job, change: JobChange, now: Instant) -> Job:
             finished_at=now,
             updated_at=now,
             position=None,
+            release_status=change.release_status,
+            release_digest=change.release_digest,
         )
     return msgspec.structs.replace(
         job,
@@ -228,6 +242,10 @@ def ended_job(job: Job, change: JobChange, now: Instant) -> Job:
         claimed_by=None,
         claim_token=0,
         lease_id=None,
+        lease_token=0,
+        lease_ttl_sec=None,
+        heartbeat_at=None,
+        lease_expires_at=None,
         attempts=change.attempts,
         next_retry_at=change.next_retry_at,
         due_at=change.due_at,

@@ -50,7 +50,8 @@ class JobPosition(IntEnum):
 
 class Job(msgspec.Struct, frozen=True, gc=False):
     """One row of `scheduler_job_runs`, in the order the statements read it. JSON members are kept
-    as the text that was sent. `claim_token` is for the holder's eyes."""
+    as the text that was sent. `claim_token` and `lease_token` are for the holder's eyes. From
+    `lease_id` on stands what a lease adds to its job: see `lease_of`."""
 
     seq: int
     job_id: str
@@ -77,7 +78,6 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     claim_token: int = 0
     claimed_by: str | None = None
     claim_expires_at: Instant | None = None
-    lease_id: str | None = None
     next_retry_at: Instant | None = None
     pending_at: Instant | None = None
     cancel_requested: int = 0
@@ -90,6 +90,13 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     error_text: str | None = None
     result_json: str | None = None
     metrics_json: str | None = None
+    lease_id: str | None = None
+    lease_token: int = 0
+    lease_ttl_sec: float | None = None
+    heartbeat_at: Instant | None = None
+    lease_expires_at: Instant | None = None
+    release_status: str | None = None
+    release_digest: str | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -161,8 +168,11 @@ class ExpiredClaim(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """One row of `scheduler_lease_runs`: the right to run a job. `lease_token` is for the holder's
-    eyes."""
+    """The right to run a job, one row of `scheduler_lease_runs`. `lease_token` is for the holder's
+    eyes.
+
+    A job's last lease lies in the job's row. When the job is queued again it becomes a row of
+    `past_leases`, and never changes any more. Its id carries the job's number."""
 
     lease_id: str
     job_id: str
@@ -186,19 +196,22 @@ class LeaseWithJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     lease_id: str
     job_id: str
+    addon_id: str
     worker_id: str | None
     cost_units: int
     ttl_sec: float
     lease_state: str
     lease_token: int
     release_digest: str | None
+    granted_at: Instant
+    last_heartbeat_at: Instant
+    expires_at: Instant
     is_live: int
     seq: int
     job_state: str
     attempts: int
     max_attempts: int
     cancel_requested: int
-    started_at: Instant | None
     urgency: int
     claims: int
 
@@ -208,6 +221,29 @@ class LeasedJob(msgspec.Struct, frozen=True, gc=False):
 
     lease: Lease
     job: Job
+
+
+def lease_of(job: Job) -> Lease:
+    """The lease that the job runs under, or ran under when it ended."""
+    state = "ACTIVE" if job.position == JobPosition.RUNNING else "RELEASED"
+    if job.is_ended and job.release_status is None:
+        state = "EXPIRED"
+    return Lease(
+        lease_id=job.lease_id or "",
+        job_id=job.job_id,
+        addon_id=job.addon_id,
+        worker_id=job.claimed_by,
+        cost_units=job.cost_units,
+        ttl_sec=job.lease_ttl_sec or 0,
+        state=state,
+        granted_at=job.started_at or 0,
+        last_heartbeat_at=job.heartbeat_at or 0,
+        expires_at=job.lease_expires_at or 0,
+        released_at=job.finished_at,
+        release_status=job.release_status,
+        release_digest=job.release_digest,
+        lease_token=job.lease_token,
+    )
 
 
 @lru_cache(maxsize=256)

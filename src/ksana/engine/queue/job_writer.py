@@ -67,16 +67,13 @@ def _write(tx: QueueTx, changes: Sequence[JobChange], *, is_held: bool) -> bool:
         JOB.require_change(old, new)
         if lease_end is not None:
             LEASE.require("ACTIVE", lease_end)
-            end = tx.leases.release if lease_end == "RELEASED" else tx.leases.expire
-            if end(alike, is_held) != len(alike):
-                return False
         if getattr(tx.job_changes, move)(alike, is_held) != len(alike):
             return False
+        if lease_end is not None:
+            tx.leases.keep(alike)
         if move == "requeue":
             _keep_classes(tx, alike)
-        if new == "RUNNING":
-            tx.leases.insert(alike)
-        elif new in DEAD:
+        if new in DEAD:
             _bury(tx, alike)
         if new in JOB.final:
             _note_handed_over(tx, alike)

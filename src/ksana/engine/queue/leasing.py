@@ -48,12 +48,6 @@ def expire_leases(tx: QueueTx, held: Sequence[LeaseWithJob]) -> list[JobChange]:
     return changes
 
 
-def list_expired(tx: QueueTx, limit: int) -> list[LeaseWithJob]:
-    """Leases that ran out by the store's clock, held, with what ending them takes."""
-    lease_ids = tx.leases.list_expired(limit)
-    return list(tx.leases.lock_with_jobs(lease_ids).values()) if lease_ids else []
-
-
 def expire_claims(tx: QueueTx, limit: int) -> list[JobChange]:
     """Jobs whose claim ran out are QUEUED again, at the front of their priority."""
     turns = Turns(tx.job_order)
@@ -88,7 +82,7 @@ def sweep(tx: QueueTx, limit: int) -> Swept:
     due, now = tx.jobs.next_due(), tx.now
     done: list[list[JobChange]] = []
     if due.lease_at is not None and due.lease_at <= now:
-        done.append(expire_leases(tx, list_expired(tx, limit)))
+        done.append(expire_leases(tx, tx.leases.list_expired(limit)))
     if due.claim_at is not None and due.claim_at <= now:
         done.append(expire_claims(tx, limit))
     if due.job_at is not None and due.job_at <= now:

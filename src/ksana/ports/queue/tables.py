@@ -99,8 +99,8 @@ class JobTable(Protocol):
         ...
 
     def lock_job(self, job_id: str) -> tuple[Job, bool] | None:
-        """The job, held until the end of the transaction, and whether its claim lasts by the
-        store's clock."""
+        """The job, held until the end of the transaction, and whether its claim, or its lease if it
+        runs, lasts by the store's clock."""
         ...
 
     def lock_jobs(self, job_ids: Sequence[str]) -> dict[str, Job]:
@@ -246,13 +246,13 @@ class JobChangeTable(Protocol):
         ...
 
     def start(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
-        """Ready becomes running under a lease. Guard: still ready, and so many attempts were
+        """Ready becomes running under a new lease. Guard: still ready, and so many attempts were
         made."""
         ...
 
     def grant(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
-        """Claimed becomes running under a lease. Guard: claimed under this token, the claim lasts
-        by the store's clock, and so many attempts were made."""
+        """Claimed becomes running under a new lease. Guard: claimed under this token, the claim
+        lasts by the store's clock, and so many attempts were made."""
         ...
 
     def deny(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
@@ -270,11 +270,13 @@ class JobChangeTable(Protocol):
         ...
 
     def finish(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
-        """Running ends. Guard: running under this very lease."""
+        """Running ends, and its lease with it. Guard: running under this very lease, by id and
+        token."""
         ...
 
     def requeue(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
-        """Running is queued again. Guard: running under this very lease."""
+        """Running is queued again, without its lease (see `LeaseTable.keep`). Guard: running under
+        this very lease, by id and token."""
         ...
 
     def take_back(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
@@ -293,55 +295,44 @@ class JobChangeTable(Protocol):
 
 
 class LeaseTable(Protocol):
-    """Leases."""
-
-    def insert(self, changes: Sequence[JobChange]) -> None:
-        """New leases, ACTIVE, of jobs that start with these changes."""
-        ...
+    """Leases. A job's last one lies in the job's row and is written by the moves of jobs; the
+    earlier ones lie in a table of their own."""
 
     def find_lease(self, lease_id: str) -> Lease | None:
         """The lease as last committed."""
         ...
 
-    def lock_lease(self, lease_id: str) -> tuple[Lease, bool] | None:
-        """The lease, held, and whether it is active and lasts by the store's clock."""
-        ...
-
     def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[LeasedJob, bool]]:
-        """The same for many with their jobs, all held, in the order of ids. Ids that do not
-        exist are missing. A payload of more than 16 KiB is left out: `payload_json` is empty."""
+        """Leases with their jobs, these held, and whether each is active and lasts by the store's
+        clock. Ids that do not exist are missing. A payload of more than 16 KiB is left out:
+        `payload_json` is empty."""
         ...
 
     def lock_with_jobs(self, lease_ids: Sequence[str]) -> dict[str, LeaseWithJob]:
-        """Leases by id with what ending their attempts takes of their jobs, both held."""
+        """Leases by id with what ending their attempts takes of their jobs, these held."""
         ...
 
-    def list_of_job(self, job_seq: int) -> list[Lease]:
-        """Every lease of the job with this number, oldest first."""
+    def list_of_job(self, job: Job) -> list[Lease]:
+        """Every lease of the job, oldest first."""
         ...
 
     def list_active(self, limit: int) -> list[Lease]:
         """The first to run out first."""
         ...
 
-    def list_expired(self, limit: int) -> list[str]:
-        """Ids of active leases that ran out by the store's clock, held, passing over those that
-        others hold."""
+    def list_expired(self, limit: int) -> list[LeaseWithJob]:
+        """Active leases that ran out by the store's clock, the first to run out first, with what
+        ending them takes of their jobs; held, passing over those that others hold."""
         ...
 
-    def extend(self, leases: Sequence[Lease], is_held: bool = False) -> int:
+    def extend(self, leases: Sequence[LeasedJob], is_held: bool = False) -> int:
         """Leases last longer, as given. Guard: active, and this token. That they last was found
         when they were locked. `is_held`: as for the moves of jobs."""
         ...
 
-    def release(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
-        """Leases become RELEASED with these changes. Guard: active, and this token. That they
-        lasted was found when they were locked. `is_held`: as for the moves of jobs."""
-        ...
-
-    def expire(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
-        """Leases become EXPIRED with these changes. Guard: active, and this token. That they ran
-        out was found when they were locked. `is_held`: as for the moves of jobs."""
+    def keep(self, changes: Sequence[JobChange]) -> None:
+        """Keep the leases that end with these changes, where their jobs' rows do not: those whose
+        job is queued again, and those granted before leases lay in rows of jobs."""
         ...
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from ksana.base.ids import new_ordered_uuids, new_tokens
+from ksana.base.ids import new_numbered_uuids, new_tokens
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.queue import changes, effects
 from ksana.domain.queue.admission import (
@@ -389,7 +389,7 @@ def _start(tx: QueueTx, claims: Sequence[Claim], taken: Sequence[ReadyJob]) -> l
         until, count = tx.now + round(claim.ttl_sec * SECOND), len(share)
         started = changes.start_jobs(
             share,
-            new_ordered_uuids(tx.now, count),
+            new_numbered_uuids([job.seq for job in share]),
             new_tokens(count),
             claim.worker_id,
             claim.ttl_sec,

@@ -150,29 +150,27 @@ class Report(msgspec.Struct, frozen=True):
 
 def report_status(tx: QueueTx, report: Report, limits: Limits) -> Job:
     """A worker's word on its job: the next state, or a note and its progress. Extends the claim."""
-    job, is_claim_live = get_locked(tx, report.job_id)
+    job, is_live = get_locked(tx, report.job_id)
     to = report.state or job.state
     if job.state in ENDED or (job.state == "QUEUED" and report.proof == ANYBODY):
         raise JOB.refuse(job.state, to)
     refuse_other_holder(job, report.proof)
     if job.state == "RUNNING":
-        return _note_running(tx, job, to, report)
+        return _note_running(tx, job, is_live, to, report)
     change = changes.report_state(
         job, to, report.progress, report.note, tx.now + limits.claim_ttl_us
     )
-    if not is_claim_live or not write_changes(tx, [change]):
+    if not is_live or not write_changes(tx, [change]):
         raise claim_ran_out(job)
     return effects.held_job(job, change, tx.now)
 
 
-def _note_running(tx: QueueTx, job: Job, to: str, report: Report) -> Job:
+def _note_running(tx: QueueTx, job: Job, is_live: bool, to: str, report: Report) -> Job:
     if to != job.state:
         raise JOB.refuse(job.state, to)
     progress = job.progress if report.progress is None else report.progress
     note = job.note if report.note is None else report.note
     noted = msgspec.structs.replace(job, progress=progress, note=note, updated_at=tx.now)
-    found = tx.leases.lock_lease(job.lease_id or "")
-    is_live = found is not None and found[1]
     if not is_live or not tx.job_changes.note_running([noted]):
         raise lease_ran_out(job)
     return noted
@@ -194,7 +192,7 @@ def cancel_job(tx: QueueTx, job_id: str, reason: str | None) -> Job:
 
 
 def get_locked(tx: QueueTx, job_id: str) -> tuple[Job, bool]:
-    """The job, held, and whether its claim lasts."""
+    """The job, held, and whether its claim lasts, or its lease if it runs."""
     found: tuple[Job, bool] | None = tx.jobs.lock_job(job_id)
     if found is None:
         raise not_found(job_id)

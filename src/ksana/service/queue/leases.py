@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
-from ksana.base.ids import new_token
+from ksana.base.ids import new_numbered_uuids, new_token
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.leases import ANYBODY, Proof, judge_holder
 from ksana.domain.lifecycle import JOB
@@ -23,9 +23,9 @@ from ksana.domain.queue.admission import (
     request_of,
     retry_after_us,
 )
-from ksana.domain.queue.jobs import CLAIM_HELD, Job, Lease, LeasedJob, LeaseWithJob
+from ksana.domain.queue.jobs import CLAIM_HELD, Job, Lease, LeasedJob, LeaseWithJob, lease_of
 from ksana.engine.queue.job_writer import write_changes
-from ksana.engine.queue.leasing import SWEEP, expire_leases, list_expired
+from ksana.engine.queue.leasing import SWEEP, expire_leases
 from ksana.ports.queue.tables import QueueTx
 from ksana.service.queue.jobs import (
     claim_ran_out,
@@ -44,7 +44,6 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     """A request for a lease. What it repeats of the job must be the same."""
 
     job_id: str
-    lease_id: str
     ttl_sec: float
     proof: Proof = ANYBODY
     repeated: tuple[tuple[str, Any], ...] = ()
@@ -78,20 +77,20 @@ LeaseAnswer = LeasedJob | KsanaError
 def request_lease(tx: QueueTx, request: LeaseRequest, limits: Limits) -> LeasedJob | LeaseDenied:
     """Admit a claimed job, or say why not. The holder of a running job gets its lease again."""
     capacity = tx.capacity.lock(limits.total)
-    job, is_claim_live = get_locked(tx, request.job_id)
+    job, is_live = get_locked(tx, request.job_id)
     _check_repeated(job, request)
     if request.proof != ANYBODY:
         refuse_other_holder(job, request.proof)
     if job.state == "RUNNING":
-        return _same_lease(tx, job, request)
+        return _same_lease(job, is_live, request)
     if job.state not in CLAIM_HELD:
         raise JOB.refuse(job.state, "RUNNING")
     refuse_other_holder(job, request.proof)
-    if not is_claim_live:
+    if not is_live:
         raise claim_ran_out(job)
     denial = _find_denial(tx, capacity, job, limits)
     if denial is not None:
-        expired = list_expired(tx, SWEEP)
+        expired = tx.leases.list_expired(SWEEP)
         if expired:  # units of the dead are free by right; do not wait for the sweep
             expire_leases(tx, expired)
             capacity = tx.capacity.lock(limits.total)
@@ -137,7 +136,7 @@ def _check_repeated(job: Job, request: LeaseRequest) -> None:
             raise InvalidError(f"{name!r} differs from the job's own: it is {own!r}", field=name)
 
 
-def _same_lease(tx: QueueTx, job: Job, request: LeaseRequest) -> LeasedJob:
+def _same_lease(job: Job, is_live: bool, request: LeaseRequest) -> LeasedJob:
     if request.proof == ANYBODY:
         # A lease in force is shown to who proves to hold it: its token is an answer here.
         raise ConflictError(
@@ -145,10 +144,9 @@ def _same_lease(tx: QueueTx, job: Job, request: LeaseRequest) -> LeasedJob:
             code="LEASE_LOST",
             current={"state": job.state},
         )
-    found = tx.leases.lock_lease(job.lease_id or "")
-    if found is None or not found[1]:
+    if not is_live:
         raise lease_ran_out(job)
-    return LeasedJob(found[0], job)
+    return LeasedJob(lease_of(job), job)
 
 
 def _find_denial(tx: QueueTx, capacity: Capacity, job: Job, limits: Limits) -> Denial | None:
@@ -160,7 +158,8 @@ def _find_denial(tx: QueueTx, capacity: Capacity, job: Job, limits: Limits) -> D
 def _grant(tx: QueueTx, capacity: Capacity, job: Job, request: LeaseRequest) -> LeasedJob:
     now: Instant = tx.now
     until = now + round(request.ttl_sec * SECOND)
-    change = changes.grant_lease(job, request.lease_id, new_token(), request.ttl_sec, until)
+    lease_id = new_numbered_uuids([job.seq])[0]
+    change = changes.grant_lease(job, lease_id, new_token(), request.ttl_sec, until)
     if not write_changes(tx, [change]):
         raise claim_ran_out(job)
     tx.capacity.write(capacity.with_grant(job.cost_units, job.job_id))
@@ -212,18 +211,18 @@ def extend_leases(tx: QueueTx, beats: Sequence[Heartbeat]) -> list[LeaseAnswer]:
         if refused is not None or not is_live:
             answers.append(refused or lease_lost(lease.state))
             continue
-        ttl_sec = lease.ttl_sec if beat.ttl_sec is None else beat.ttl_sec
-        lease = msgspec.structs.replace(
-            lease,
-            last_heartbeat_at=now,
-            expires_at=now + round(ttl_sec * SECOND),
-            ttl_sec=ttl_sec,
-        )
         if job is not held.job:
             noted[beat.lease_id] = job
-        extended[beat.lease_id] = LeasedJob(lease, job)
+        ttl_sec = lease.ttl_sec if beat.ttl_sec is None else beat.ttl_sec
+        job = msgspec.structs.replace(
+            job,
+            heartbeat_at=now,
+            lease_expires_at=now + round(ttl_sec * SECOND),
+            lease_ttl_sec=ttl_sec,
+        )
+        extended[beat.lease_id] = LeasedJob(lease_of(job), job)
         answers.append(extended[beat.lease_id])
-    tx.leases.extend([one.lease for one in extended.values()], is_held=True)
+    tx.leases.extend(list(extended.values()), is_held=True)
     tx.job_changes.note_running(list(noted.values()), is_held=True)
     return answers
 
@@ -251,19 +250,22 @@ def lease_with_job(lease: Lease, is_live: bool, job: Job) -> LeaseWithJob:
     return LeaseWithJob(
         lease_id=lease.lease_id,
         job_id=lease.job_id,
+        addon_id=lease.addon_id,
         worker_id=lease.worker_id,
         cost_units=lease.cost_units,
         ttl_sec=lease.ttl_sec,
         lease_state=lease.state,
         lease_token=lease.lease_token,
         release_digest=lease.release_digest,
+        granted_at=lease.granted_at,
+        last_heartbeat_at=lease.last_heartbeat_at,
+        expires_at=lease.expires_at,
         is_live=is_live,
         seq=job.seq,
         job_state=job.state,
         attempts=job.attempts,
         max_attempts=job.max_attempts,
         cancel_requested=job.cancel_requested,
-        started_at=job.started_at,
         urgency=job.urgency,
         claims=job.claims,
     )

@@ -266,8 +266,7 @@ class QueueService:
         self, job_id: str, ttl_sec: float, proof: Proof, repeated: tuple[tuple[str, Any], ...] = ()
     ) -> LeasedJob | LeaseDenied:
         """Ask to run a claimed job."""
-        lease_id = new_ordered_uuid(self._clock.now())
-        request = LeaseRequest(job_id, lease_id, ttl_sec, proof, repeated)
+        request = LeaseRequest(job_id, ttl_sec, proof, repeated)
         if not self._store.sole:  # there the lock is held over a network and a sync
             standing = await self._store.read(
                 lease_transactions.find_standing_denial, request, self.limits
@@ -371,7 +370,7 @@ def read_events(tx: QueueTx, job_id: str) -> list[Event]:
         raise not_found(job_id)
     events = list(tx.events.list_after(0, MAX_EVENTS, "JOB", job_id, with_parts=True))
     granted = {event.entity_id for event in events if event.type == "LEASE_GRANTED"}
-    for lease in tx.leases.list_of_job(job.seq):
+    for lease in tx.leases.list_of_job(job):
         if lease.lease_id not in granted:  # it began before its events lay with the job's
             events += tx.events.list_after(0, MAX_EVENTS, "LEASE", lease.lease_id)
     return sorted({event.id: event for event in events}.values(), key=lambda event: event.id)

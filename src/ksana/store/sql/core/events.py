@@ -142,11 +142,11 @@ class SqlEvents:
     def _find_owners(self, entity_type: str | None, entity_id: str) -> list[tuple[str, str]]:
         """The entities in whose packs the events of this one lie."""
         found = []
-        for part, (owner_type, statement) in find_event_owners().items():
+        for part, (owner_type, find) in find_event_owners().items():
             if entity_type in (None, part):
-                row = self._session.one(statement, part_id=entity_id)
-                if row is not None:
-                    found.append((owner_type, row[0]))
+                owner_id = find(self._session, entity_id)
+                if owner_id is not None:
+                    found.append((owner_type, owner_id))
         return found
 
     def _list(

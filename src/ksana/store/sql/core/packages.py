@@ -15,6 +15,9 @@ _ROOT = "ksana.store.sql"
 TableFactory = Callable[[Any, Any], Any]
 """Makes a table for one transaction: `factory(session, tx)`."""
 
+FindOwner = Callable[[Any, str], str | None]
+"""Finds the id of the entity that another is a part of: `find(session, part_id)`."""
+
 
 def list_packages() -> list[Traversable]:
     """The folders of the packages, the core's first."""
@@ -44,10 +47,10 @@ def find_tables() -> Mapping[str, TableFactory]:
 
 
 @cache
-def find_event_owners() -> Mapping[str, tuple[str, str]]:
-    """For each type of entity that is a part of another: the other's type, and the statement that
-    finds its id by `:part_id`."""
-    owners: dict[str, tuple[str, str]] = {}
+def find_event_owners() -> Mapping[str, tuple[str, FindOwner]]:
+    """For each type of entity that is a part of another: the other's type, and what finds its
+    id."""
+    owners: dict[str, tuple[str, FindOwner]] = {}
     for folder in list_packages():
         owners |= getattr(import_module(f"{_ROOT}.{folder.name}"), "EVENT_OWNERS", {})
     return owners

@@ -5,7 +5,7 @@ from ksana.store.sql.queue.changes import SqlJobChanges
 from ksana.store.sql.queue.job_classes import SqlJobClasses
 from ksana.store.sql.queue.job_lists import SqlJobLists
 from ksana.store.sql.queue.jobs import SqlGauges, SqlJobOrder, SqlJobs
-from ksana.store.sql.queue.leases import SqlLeases
+from ksana.store.sql.queue.leases import SqlLeases, find_job_of_lease
 
 TABLES = {
     "jobs": SqlJobs,
@@ -18,4 +18,4 @@ TABLES = {
     "gauges": SqlGauges,
 }
 
-EVENT_OWNERS = {"LEASE": ("JOB", "queue.find_job_of_lease")}
+EVENT_OWNERS = {"LEASE": ("JOB", find_job_of_lease)}

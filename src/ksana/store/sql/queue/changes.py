@@ -56,8 +56,11 @@ class SqlJobChanges:
             "claim_token",
             "claims",
             "lease_id",
-            "attempts",
+            "lease_token",
+            "ttl_sec",
             "now_at",
+            "until",
+            "attempts",
             "seq",
             "old_attempts",
         )
@@ -68,8 +71,11 @@ class SqlJobChanges:
                 one.claim_token,
                 one.claims,
                 one.lease_id,
-                one.attempts,
+                one.lease_token,
+                one.ttl_sec,
                 now,
+                one.until,
+                one.attempts,
                 one.seq,
                 one.old_attempts,
             )
@@ -80,8 +86,11 @@ class SqlJobChanges:
     def grant(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = (
             "lease_id",
-            "attempts",
+            "lease_token",
+            "ttl_sec",
             "now_at",
+            "until",
+            "attempts",
             "seq",
             "claim_token",
             "old_attempts",
@@ -89,8 +98,11 @@ class SqlJobChanges:
         rows = [
             (
                 one.lease_id,
-                one.attempts,
+                one.lease_token,
+                one.ttl_sec,
                 self._now,
+                one.until,
+                one.attempts,
                 one.seq,
                 one.claim_token,
                 one.old_attempts,
@@ -160,8 +172,11 @@ class SqlJobChanges:
             "result_json",
             "metrics_json",
             "now_at",
+            "release_status",
+            "release_digest",
             "seq",
             "lease_id",
+            "lease_token",
         )
         now = self._now
         rows = [
@@ -172,8 +187,11 @@ class SqlJobChanges:
                 one.result_json,
                 one.metrics_json,
                 now,
+                one.release_status,
+                one.release_digest,
                 one.seq,
                 one.lease_id,
+                one.lease_token,
             )
             for one in changes
         ]
@@ -191,6 +209,7 @@ class SqlJobChanges:
             "now_at",
             "seq",
             "lease_id",
+            "lease_token",
         )
         rows = [
             (
@@ -204,6 +223,7 @@ class SqlJobChanges:
                 self._now,
                 one.seq,
                 one.lease_id,
+                one.lease_token,
             )
             for one in changes
         ]

@@ -1,14 +1,21 @@
-"""Leases in SQL. Whether one lasts is found by the store's clock; whose it is, by its token."""
+"""Leases in SQL. A job's last lease lies in the job's row and is found by the number in its id; the
+earlier ones are rows of `past_leases`. Whether one lasts is found by the store's clock; whose it
+is, by its token.
 
-from collections.abc import Sequence
+Leases of before that was so have ids without a number. Such a lease lies in the row of its job
+while it is active, and in `past_leases` from the start, where its end is written too.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from ksana.base.ids import number_of
 from ksana.base.instant import Instant
 from ksana.domain.queue.changes import JobChange
-from ksana.domain.queue.jobs import Job, Lease, LeasedJob, LeaseWithJob
+from ksana.domain.queue.jobs import Job, Lease, LeasedJob, LeaseWithJob, lease_of
 from ksana.store.sql.core.session import Session
 
-_NEW: Final = (
+_KEPT: Final = (
     "lease_id",
     "job_id",
     "job_seq",
@@ -20,21 +27,105 @@ _NEW: Final = (
     "granted_at",
     "last_heartbeat_at",
     "expires_at",
+    "released_at",
+    "release_status",
+    "release_digest",
     "lease_token",
 )
 
-_IS_LIVE: Final = len(Lease.__struct_fields__)
-"""The place of that column behind those of a lease."""
-
 
 class SqlLeases:
-    """`scheduler_lease_runs`."""
+    """Leases in `scheduler_job_runs` and `past_leases`."""
 
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
         self._now: Instant = tx.now
 
-    def insert(self, changes: Sequence[JobChange]) -> None:
+    def find_lease(self, lease_id: str) -> Lease | None:
+        for seq in self._find_jobs([lease_id]):
+            row = self._session.one("queue.find_leased_job", seq=seq, lease_id=lease_id)
+            if row is not None:
+                return lease_of(Job(*row))
+        row = self._session.one("queue.find_past_lease", lease_id=lease_id)
+        return None if row is None else Lease(*row)
+
+    def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[LeasedJob, bool]]:
+        rows = self._session.all("queue.lock_leased_jobs", seqs=self._find_jobs(lease_ids))
+        jobs = [(Job(*row[:-1]), bool(row[-1])) for row in rows]
+        found = {
+            job.lease_id: (LeasedJob(lease_of(job), job), is_live)
+            for job, is_live in jobs
+            if job.lease_id is not None and job.heartbeat_at is not None
+        }
+        by_id = {job.job_id: job for job, _ in jobs}
+        past = {
+            lease.lease_id: (LeasedJob(lease, by_id[lease.job_id]), False)
+            for lease in self._list_past(lease_ids, found)
+            if lease.job_id in by_id
+        }
+        return {
+            one: found.get(one) or past[one] for one in lease_ids if one in found or one in past
+        }
+
+    def lock_with_jobs(self, lease_ids: Sequence[str]) -> dict[str, LeaseWithJob]:
+        session = self._session
+        rows = session.all_as(
+            LeaseWithJob, "queue.lock_leases_with_jobs", seqs=self._find_jobs(lease_ids)
+        )
+        found = {one.lease_id: one for one in rows}
+        missing = [one for one in lease_ids if one not in found]
+        if missing:
+            rows = session.all_as(LeaseWithJob, "queue.list_past_with_jobs", ids=missing)
+            found |= {one.lease_id: one for one in rows}
+        return {one: found[one] for one in lease_ids if one in found}
+
+    def _find_jobs(self, lease_ids: Sequence[str]) -> list[int]:
+        """The numbers of the jobs that these are leases of."""
+        numbers = {one: number_of(one) for one in lease_ids}
+        found = {number for number in numbers.values() if number is not None}
+        old = [one for one, number in numbers.items() if number is None]
+        if old:
+            rows = self._session.all("queue.list_jobs_of_leases", ids=old)
+            found.update(row[0] for row in rows)
+        return sorted(found)
+
+    def _list_past(self, lease_ids: Sequence[str], besides: Iterable[str]) -> list[Lease]:
+        missing = [one for one in lease_ids if one not in besides]
+        rows = self._session.all("queue.list_past_leases", ids=missing) if missing else []
+        return [Lease(*row) for row in rows]
+
+    def list_of_job(self, job: Job) -> list[Lease]:
+        rows = self._session.all("queue.list_leases_of_job", job_seq=job.seq)
+        past = [Lease(*row) for row in rows]
+        if job.lease_id is None or job.lease_id in {one.lease_id for one in past}:
+            return past
+        return [*past, lease_of(job)]
+
+    def list_active(self, limit: int) -> list[Lease]:
+        rows = self._session.all("queue.list_active_leases", limit=limit)
+        return [lease_of(Job(*row)) for row in rows]
+
+    def list_expired(self, limit: int) -> list[LeaseWithJob]:
+        return self._session.all_as(
+            LeaseWithJob, "queue.list_expired_leases", now_at=self._now, limit=limit
+        )
+
+    def extend(self, leases: Sequence[LeasedJob], is_held: bool = False) -> int:
+        columns = ("now_at", "expires_at", "ttl_sec", "seq", "lease_token")
+        rows = [
+            (
+                one.lease.last_heartbeat_at,
+                one.lease.expires_at,
+                one.lease.ttl_sec,
+                one.job.seq,
+                one.lease.lease_token,
+            )
+            for one in leases
+        ]
+        run = self._session.require_rows if is_held else self._session.run_rows
+        return run("queue.extend_lease", columns, rows)
+
+    def keep(self, changes: Sequence[JobChange]) -> None:
         now = self._now
         rows = [
             (
@@ -45,70 +136,27 @@ class SqlLeases:
                 one.worker_id,
                 one.cost_units,
                 one.ttl_sec,
-                "ACTIVE",
-                now,
-                now,
+                one.lease_end,
+                one.started_at,
+                one.heartbeat_at,
                 one.until,
+                now,
+                one.release_status,
+                one.release_digest,
                 one.lease_token,
             )
             for one in changes
+            if one.move == "requeue" or number_of(one.lease_id) is None
         ]
-        self._session.run_rows_later("queue.insert_lease", _NEW, rows)
+        if rows:
+            self._session.run_rows_later("queue.keep_lease", _KEPT, rows)
 
-    def find_lease(self, lease_id: str) -> Lease | None:
-        row = self._session.one("queue.find_lease", lease_id=lease_id)
-        return None if row is None else Lease(*row)
 
-    def lock_lease(self, lease_id: str) -> tuple[Lease, bool] | None:
-        row = self._session.one("queue.lock_lease", lease_id=lease_id)
-        return None if row is None else (Lease(*row[:-1]), bool(row[-1]))
-
-    def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[LeasedJob, bool]]:
-        rows = self._session.all("queue.lock_leases_and_jobs", ids=sorted(lease_ids))
-        at = _IS_LIVE
-        return {
-            row[0]: (LeasedJob(Lease(*row[:at]), Job(*row[at + 1 :])), bool(row[at]))
-            for row in rows
-        }
-
-    def lock_with_jobs(self, lease_ids: Sequence[str]) -> dict[str, LeaseWithJob]:
-        found = self._session.all_as(
-            LeaseWithJob, "queue.lock_leases_with_jobs", ids=sorted(lease_ids)
-        )
-        return {one.lease_id: one for one in found}
-
-    def list_of_job(self, job_seq: int) -> list[Lease]:
-        rows = self._session.all("queue.list_leases_of_job", job_seq=job_seq)
-        return [Lease(*row) for row in rows]
-
-    def list_active(self, limit: int) -> list[Lease]:
-        return [Lease(*row) for row in self._session.all("queue.list_active_leases", limit=limit)]
-
-    def list_expired(self, limit: int) -> list[str]:
-        rows = self._session.all("queue.list_expired_leases", now_at=self._now, limit=limit)
-        return [row[0] for row in rows]
-
-    def extend(self, leases: Sequence[Lease], is_held: bool = False) -> int:
-        columns = ("now_at", "expires_at", "ttl_sec", "lease_id", "lease_token")
-        rows = [
-            (one.last_heartbeat_at, one.expires_at, one.ttl_sec, one.lease_id, one.lease_token)
-            for one in leases
-        ]
-        run = self._session.require_rows if is_held else self._session.run_rows
-        return run("queue.extend_lease", columns, rows)
-
-    def release(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
-        columns = ("now_at", "status", "digest", "lease_id", "lease_token")
-        now = self._now
-        rows = [
-            (now, one.release_status, one.release_digest, one.lease_id, one.lease_token)
-            for one in changes
-        ]
-        run = self._session.require_rows if is_held else self._session.run_rows
-        return run("queue.release_lease", columns, rows)
-
-    def expire(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
-        columns = ("now_at", "lease_id", "lease_token")
-        rows = [(self._now, one.lease_id, one.lease_token) for one in changes]
-        run = self._session.require_rows if is_held else self._session.run_rows
-        return run("queue.expire_lease", columns, rows)
+def find_job_of_lease(session: Session, lease_id: str) -> str | None:
+    """The id of the job that a lease is of: its events lie with the job's."""
+    number = number_of(lease_id)
+    if number is None:
+        row = session.one("queue.find_job_of_lease", lease_id=lease_id)
+    else:
+        row = session.one("queue.find_job_id", seq=number)
+    return None if row is None else row[0]

@@ -1,4 +1,4 @@
--- The queue: jobs, their classes, leases, capacity, gauges.
+-- The queue: jobs with their leases, classes, capacity, gauges.
 --
 -- A job's position: NULL once ended, 0 scheduled (it waits for its time), 1 ready, 2 claimed, 3 waits for capacity, 4 running.
 -- Locks are taken in one order: capacity, leases, jobs; units are given back at the end, before anything is counted.
@@ -28,41 +28,46 @@ VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json
 -- One job.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
   created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
-  claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
-  note, started_at, finished_at, final_status, error_text, result_json, metrics_json
+  claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
+  note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
+  lease_expires_at, release_status, release_digest
 FROM scheduler_job_runs WHERE job_id = :job_id
 
 -- name: lock_job
--- One job, held until the end of the transaction, and whether its claim still lasts by the store's clock.
+-- One job, held until the end of the transaction, and whether its claim, or its lease if it runs, still lasts by the store's clock.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
   created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
-  claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
-  note, started_at, finished_at, final_status, error_text, result_json, metrics_json,
-  CASE WHEN claim_expires_at > {now} THEN 1 ELSE 0 END
+  claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
+  note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
+  lease_expires_at, release_status, release_digest,
+  CASE WHEN claim_expires_at > {now} OR (position = 4 AND lease_expires_at > {now}) THEN 1 ELSE 0 END
 FROM scheduler_job_runs WHERE job_id = :job_id {for_update}
 
 -- name: find_job_by_request
 -- The job an addon submitted under its own id.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
   created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
-  claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
-  note, started_at, finished_at, final_status, error_text, result_json, metrics_json
+  claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
+  note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
+  lease_expires_at, release_status, release_digest
 FROM scheduler_job_runs WHERE addon_id = :addon_id AND client_request_id = :client_request_id
 
 -- name: find_jobs
 -- Jobs by id.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
   created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
-  claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
-  note, started_at, finished_at, final_status, error_text, result_json, metrics_json
+  claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
+  note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
+  lease_expires_at, release_status, release_digest
 FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids}
 
 -- name: lock_jobs
 -- Jobs by id, held.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
   created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
-  claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
-  note, started_at, finished_at, final_status, error_text, result_json, metrics_json
+  claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
+  note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
+  lease_expires_at, release_status, release_digest
 FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids} {for_update}
 
 -- name: list_jobs
@@ -70,8 +75,9 @@ FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids} {for_upd
 -- large: constraints_json, payload_json, result_json, metrics_json
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
   created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
-  claim_token, claimed_by, claim_expires_at, lease_id, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
-  note, started_at, finished_at, final_status, error_text, result_json, metrics_json
+  claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
+  note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
+  lease_expires_at, release_status, release_digest
 FROM scheduler_job_runs {force_primary} WHERE seq {in seqs} ORDER BY seq + 0 DESC
 
 -- name: next_due
@@ -79,7 +85,7 @@ FROM scheduler_job_runs {force_primary} WHERE seq {in seqs} ORDER BY seq + 0 DES
 SELECT
   (SELECT MIN(due_at) FROM scheduler_job_runs WHERE position = 0),
   (SELECT MIN(claim_expires_at) FROM scheduler_job_runs WHERE claim_expires_at IS NOT NULL),
-  (SELECT MIN(expires_at) FROM scheduler_lease_runs WHERE state = 'ACTIVE')
+  (SELECT MIN(lease_expires_at) FROM scheduler_job_runs WHERE position = 4)
 
 -- name: list_finished
 -- Jobs that ended long ago, and which are dead letters.
@@ -96,8 +102,8 @@ DELETE FROM scheduler_job_runs WHERE seq = :seq AND position IS NULL
   AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE surface = 'queue' AND entity_id = scheduler_job_runs.job_id)
 
 -- name: delete_leases
--- The leases of a job. Guard: it is gone.
-DELETE FROM scheduler_lease_runs WHERE job_seq = :job_seq
+-- The earlier leases of a job. Guard: it is gone.
+DELETE FROM past_leases WHERE job_seq = :job_seq
   AND NOT EXISTS (SELECT 1 FROM scheduler_job_runs WHERE seq = :job_seq)
 
 -- name: list_addons
@@ -131,7 +137,7 @@ SELECT id FROM job_classes WHERE id {in ids}
 -- Classes whose time is over, and whether jobs of them are ready or held all the same.
 SELECT id, used_until,
   CASE WHEN EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_class} WHERE position = 1 AND class_id = job_classes.id)
-    OR id IN (SELECT j.class_id FROM scheduler_lease_runs AS l JOIN scheduler_job_runs AS j ON j.seq = l.job_seq WHERE l.state = 'ACTIVE')
+    OR id IN (SELECT class_id FROM scheduler_job_runs {force_index job_runs_leased} WHERE position = 4)
     OR id IN (SELECT class_id FROM scheduler_job_runs WHERE claim_expires_at IS NOT NULL)
   THEN 1 ELSE 0 END
 FROM job_classes
@@ -265,14 +271,16 @@ WHERE seq = :seq AND position = 1
 -- name: start_job
 -- Claim and lease in one. Guard: still ready, with so many attempts made.
 UPDATE scheduler_job_runs SET position = 4, state = 'RUNNING', claimed_by = :worker_id, claim_token = :claim_token,
-  claims = :claims, lease_id = :lease_id, attempts = :attempts, started_at = :now_at, updated_at = :now_at,
-  next_retry_at = NULL, progress = NULL, note = NULL
+  claims = :claims, lease_id = :lease_id, lease_token = :lease_token, lease_ttl_sec = :ttl_sec, heartbeat_at = :now_at,
+  lease_expires_at = :until, attempts = :attempts, started_at = :now_at, updated_at = :now_at, next_retry_at = NULL,
+  progress = NULL, note = NULL
 WHERE seq = :seq AND position = 1 AND attempts = :old_attempts
 
 -- name: grant_job
 -- A claimed job runs. Guard: claimed under this token, the claim lasts by the store's clock, with so many attempts made.
-UPDATE scheduler_job_runs SET position = 4, state = 'RUNNING', lease_id = :lease_id, attempts = :attempts,
-  claim_expires_at = NULL, pending_at = NULL, next_retry_at = NULL, started_at = :now_at, updated_at = :now_at
+UPDATE scheduler_job_runs SET position = 4, state = 'RUNNING', lease_id = :lease_id, lease_token = :lease_token,
+  lease_ttl_sec = :ttl_sec, heartbeat_at = :now_at, lease_expires_at = :until, attempts = :attempts, claim_expires_at = NULL,
+  pending_at = NULL, next_retry_at = NULL, started_at = :now_at, updated_at = :now_at
 WHERE seq = :seq AND position IN (2, 3) AND claim_token = :claim_token AND attempts = :old_attempts AND claim_expires_at > {now}
 
 -- name: deny_job
@@ -305,17 +313,19 @@ UPDATE scheduler_job_runs SET cancel_requested = 1, cancel_reason = :reason, upd
 WHERE job_id = :job_id AND position = 4
 
 -- name: finish_job
--- Guard: running under this very lease.
+-- The job ends, and its lease with it. Guard: running under this very lease, by its id and its token.
 UPDATE scheduler_job_runs SET position = NULL, state = :new_state, final_status = :final_status, error_text = :error_text,
-  result_json = :result_json, metrics_json = :metrics_json, finished_at = :now_at, updated_at = :now_at
-WHERE seq = :seq AND position = 4 AND lease_id = :lease_id
+  result_json = :result_json, metrics_json = :metrics_json, finished_at = :now_at, updated_at = :now_at,
+  release_status = :release_status, release_digest = :release_digest
+WHERE seq = :seq AND position = 4 AND lease_id = :lease_id AND lease_token = :lease_token
 
 -- name: requeue_job
--- Another attempt. Guard: running under this very lease.
+-- Another attempt: the lease is none of the job's any more. Guard: running under this very lease, by its id and its token.
 UPDATE scheduler_job_runs SET position = :position, state = 'QUEUED', claimed_by = NULL, claim_token = 0, lease_id = NULL,
-  attempts = :attempts, turn = :turn, due_at = :due_at, next_retry_at = :next_retry_at, error_text = :error_text, result_json = NULL,
-  metrics_json = :metrics_json, progress = NULL, note = NULL, updated_at = :now_at
-WHERE seq = :seq AND position = 4 AND lease_id = :lease_id
+  lease_token = 0, lease_ttl_sec = NULL, heartbeat_at = NULL, lease_expires_at = NULL, attempts = :attempts, turn = :turn,
+  due_at = :due_at, next_retry_at = :next_retry_at, error_text = :error_text, result_json = NULL, metrics_json = :metrics_json,
+  progress = NULL, note = NULL, updated_at = :now_at
+WHERE seq = :seq AND position = 4 AND lease_id = :lease_id AND lease_token = :lease_token
 
 -- name: take_back_job
 -- Back to its place. Guard: claimed under this token. That the claim ran out was found when it was locked.
@@ -324,90 +334,106 @@ UPDATE scheduler_job_runs SET position = 1, state = 'QUEUED', claimed_by = NULL,
   updated_at = :now_at
 WHERE seq = :seq AND position IN (2, 3) AND claim_token = :claim_token
 
--- name: insert_lease
--- A new lease.
-INSERT INTO scheduler_lease_runs (lease_id, job_id, job_seq, addon_id, worker_id, cost_units, ttl_sec, state, granted_at,
-  last_heartbeat_at, expires_at, lease_token)
-VALUES (:lease_id, :job_id, :job_seq, :addon_id, :worker_id, :cost_units, :ttl_sec, :state, :granted_at, :last_heartbeat_at, :expires_at,
-  :lease_token)
+-- Leases. A job's last one lies in the job's row (`heartbeat_at` tells that it does), the earlier ones in `past_leases`.
 
--- name: find_lease
--- One lease.
+-- name: keep_lease
+-- A lease that ended, of a job that is queued again; or the end of one that was granted before leases lay in rows of jobs.
+INSERT INTO past_leases (lease_id, job_id, job_seq, addon_id, worker_id, cost_units, ttl_sec, state, granted_at,
+  last_heartbeat_at, expires_at, released_at, release_status, release_digest, lease_token)
+VALUES (:lease_id, :job_id, :job_seq, :addon_id, :worker_id, :cost_units, :ttl_sec, :state, :granted_at,
+  :last_heartbeat_at, :expires_at, :released_at, :release_status, :release_digest, :lease_token)
+{upsert lease_id} state = {excluded state}, released_at = {excluded released_at}, release_status = {excluded release_status},
+  release_digest = {excluded release_digest}
+
+-- name: find_leased_job
+-- A job with the lease in its row.
+SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, max_attempts,
+  created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
+  claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
+  note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
+  lease_expires_at, release_status, release_digest
+FROM scheduler_job_runs WHERE seq = :seq AND lease_id = :lease_id AND heartbeat_at IS NOT NULL
+
+-- name: find_past_lease
+-- One lease of those that lie by themselves.
 SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at, last_heartbeat_at, expires_at,
   released_at, release_status, release_digest, lease_token
-FROM scheduler_lease_runs WHERE lease_id = :lease_id
+FROM past_leases WHERE lease_id = :lease_id
 
--- name: lock_lease
--- A lease, held, and whether it lasts by the store's clock.
+-- name: list_past_leases
+-- The same, of many.
 SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at, last_heartbeat_at, expires_at,
-  released_at, release_status, release_digest, lease_token,
-  CASE WHEN state = 'ACTIVE' AND expires_at > (SELECT {now}) THEN 1 ELSE 0 END
-FROM scheduler_lease_runs WHERE lease_id = :lease_id {for_update}
+  released_at, release_status, release_digest, lease_token
+FROM past_leases {force_primary} WHERE lease_id {in ids}
 
--- name: lock_leases_and_jobs
--- Leases by id with their jobs, both held, and whether each lease lasts by the store's clock. A large payload is left out: it reads as nothing.
-SELECT l.lease_id, l.job_id, l.addon_id, l.worker_id, l.cost_units, l.ttl_sec, l.state, l.granted_at, l.last_heartbeat_at,
-  l.expires_at, l.released_at, l.release_status, l.release_digest, l.lease_token,
-  CASE WHEN l.state = 'ACTIVE' AND l.expires_at > (SELECT {now}) THEN 1 ELSE 0 END,
-  j.seq, j.job_id, j.addon_id, j.job_type, j.priority, j.cost_units, j.constraints_json,
-  CASE WHEN LENGTH(j.payload_json) > 16384 THEN '' ELSE j.payload_json END, j.state, j.max_attempts,
-  j.created_at, j.updated_at, j.position, j.urgency, j.class_id, j.turn, j.due_at, j.run_at, j.fairness_key,
-  j.client_request_id, j.attempts, j.claims, j.claim_token, j.claimed_by, j.claim_expires_at, j.lease_id, j.next_retry_at,
-  j.pending_at, j.cancel_requested, j.cancel_reason, j.progress, j.note, j.started_at, j.finished_at, j.final_status,
-  j.error_text, j.result_json, j.metrics_json
-FROM scheduler_lease_runs AS l {force_primary}
-JOIN scheduler_job_runs AS j {force_primary} ON j.seq = l.job_seq
-WHERE l.lease_id {in ids} {for_update}
+-- name: list_jobs_of_leases
+-- Which jobs they are of.
+SELECT job_seq FROM past_leases {force_primary} WHERE lease_id {in ids}
+
+-- name: lock_leased_jobs
+-- Jobs by number, held, and whether the lease of each lasts by the store's clock. A large payload is left out: it reads as nothing.
+SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, CASE WHEN LENGTH(payload_json) > 16384 THEN '' ELSE payload_json END, state, max_attempts,
+  created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
+  claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
+  note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
+  lease_expires_at, release_status, release_digest,
+  CASE WHEN position = 4 AND lease_expires_at > (SELECT {now}) THEN 1 ELSE 0 END
+FROM scheduler_job_runs {force_primary} WHERE seq {in seqs} {for_update}
 
 -- name: lock_leases_with_jobs
--- Leases by id with what ending their attempts takes of the jobs, both held, and whether each lasts by the store's clock.
-SELECT l.lease_id, l.job_id, l.worker_id, l.cost_units, l.ttl_sec, l.state, l.lease_token, l.release_digest,
-  CASE WHEN l.state = 'ACTIVE' AND l.expires_at > (SELECT {now}) THEN 1 ELSE 0 END,
-  j.seq, j.state, j.attempts, j.max_attempts, j.cancel_requested, j.started_at, j.urgency, j.claims
-FROM scheduler_lease_runs AS l {force_primary}
-JOIN scheduler_job_runs AS j {force_primary} ON j.seq = l.job_seq
-WHERE l.lease_id {in ids} {for_update}
+-- The leases in the rows of jobs, held, with what ending their attempts takes, and whether each lasts by the store's clock.
+SELECT lease_id, job_id, addon_id, claimed_by, cost_units, lease_ttl_sec,
+  CASE WHEN position = 4 THEN 'ACTIVE' WHEN release_status IS NULL THEN 'EXPIRED' ELSE 'RELEASED' END, lease_token, release_digest,
+  started_at, heartbeat_at, lease_expires_at, CASE WHEN position = 4 AND lease_expires_at > (SELECT {now}) THEN 1 ELSE 0 END,
+  seq, state, attempts, max_attempts, cancel_requested, urgency, claims
+FROM scheduler_job_runs {force_primary} WHERE seq {in seqs} AND heartbeat_at IS NOT NULL {for_update}
+
+-- name: list_past_with_jobs
+-- The same of leases that ended and lie by themselves, unlocked: nothing of them changes.
+SELECT l.lease_id, l.job_id, l.addon_id, l.worker_id, l.cost_units, l.ttl_sec, l.state, l.lease_token, l.release_digest,
+  l.granted_at, l.last_heartbeat_at, l.expires_at, 0, j.seq, j.state, j.attempts, j.max_attempts, j.cancel_requested, j.urgency,
+  j.claims
+FROM past_leases AS l {force_primary} JOIN scheduler_job_runs AS j {force_primary} ON j.seq = l.job_seq
+WHERE l.lease_id {in ids}
 
 -- name: list_leases_of_job
--- Every lease a job had, oldest first.
+-- The leases of a job that lie by themselves, oldest first.
 SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at, last_heartbeat_at, expires_at,
   released_at, release_status, release_digest, lease_token
-FROM scheduler_lease_runs WHERE job_seq = :job_seq ORDER BY granted_at, lease_id
+FROM past_leases WHERE job_seq = :job_seq ORDER BY granted_at, lease_id
 
 -- name: list_active_leases
--- Who holds capacity, the first to run out first.
-SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, granted_at, last_heartbeat_at, expires_at,
-  released_at, release_status, release_digest, lease_token
-FROM scheduler_lease_runs {force_index lease_runs_active}
-WHERE state = 'ACTIVE' ORDER BY expires_at LIMIT :limit
+-- Who holds capacity, the first to run out first, with large values left out.
+SELECT seq, job_id, addon_id, job_type, priority, cost_units, '', '', state, max_attempts,
+  created_at, updated_at, position, urgency, class_id, turn, due_at, run_at, fairness_key, client_request_id, attempts, claims,
+  claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
+  note, started_at, finished_at, final_status, error_text, NULL, NULL, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
+  lease_expires_at, release_status, release_digest
+FROM scheduler_job_runs {force_index job_runs_leased}
+WHERE position = 4 ORDER BY lease_expires_at LIMIT :limit
 
 -- name: list_expired_leases
--- Leases that ran out by the store's clock, held.
-SELECT lease_id FROM scheduler_lease_runs {force_index lease_runs_active}
-WHERE state = 'ACTIVE' AND expires_at <= :now_at AND expires_at <= {now} ORDER BY expires_at LIMIT :limit {skip_locked}
+-- Leases that ran out by the store's clock, held, with what ending their attempts takes.
+SELECT lease_id, job_id, addon_id, claimed_by, cost_units, lease_ttl_sec,
+  CASE WHEN position = 4 THEN 'ACTIVE' WHEN release_status IS NULL THEN 'EXPIRED' ELSE 'RELEASED' END, lease_token, release_digest,
+  started_at, heartbeat_at, lease_expires_at, CASE WHEN position = 4 AND lease_expires_at > (SELECT {now}) THEN 1 ELSE 0 END,
+  seq, state, attempts, max_attempts, cancel_requested, urgency, claims
+FROM scheduler_job_runs {force_index job_runs_leased}
+WHERE position = 4 AND lease_expires_at <= :now_at AND lease_expires_at <= {now} ORDER BY lease_expires_at LIMIT :limit {skip_locked}
 
 -- name: extend_lease
 -- A sign of life. Guard: active, under this token. That it lasts was found when it was locked.
-UPDATE scheduler_lease_runs SET last_heartbeat_at = :now_at, expires_at = :expires_at, ttl_sec = :ttl_sec
-WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
-
--- name: release_lease
--- Guard: active, under this token. That it lasted was found when it was locked.
-UPDATE scheduler_lease_runs SET state = 'RELEASED', released_at = :now_at, release_status = :status, release_digest = :digest
-WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
-
--- name: expire_lease
--- Guard: active, under this token. That it ran out was found when it was locked.
-UPDATE scheduler_lease_runs SET state = 'EXPIRED', released_at = :now_at
-WHERE lease_id = :lease_id AND state = 'ACTIVE' AND lease_token = :lease_token
+UPDATE scheduler_job_runs SET heartbeat_at = :now_at, lease_expires_at = :expires_at, lease_ttl_sec = :ttl_sec
+WHERE seq = :seq AND position = 4 AND lease_token = :lease_token
 
 -- name: sum_active
 -- What the active leases hold in truth.
-SELECT COUNT(*), COALESCE(SUM(cost_units), 0) FROM scheduler_lease_runs WHERE state = 'ACTIVE'
+SELECT COUNT(*), COALESCE(SUM(cost_units), 0) FROM scheduler_job_runs {force_index job_runs_leased} WHERE position = 4
 
 -- name: sum_active_of_addon
 -- What the active leases of one addon hold.
-SELECT COALESCE(SUM(cost_units), 0) FROM scheduler_lease_runs WHERE state = 'ACTIVE' AND addon_id = :addon_id
+SELECT COALESCE(SUM(cost_units), 0) FROM scheduler_job_runs {force_index job_runs_leased}
+WHERE position = 4 AND addon_id = :addon_id
 
 -- name: lock_capacity
 -- The capacity, held: whoever admits or frees units takes this first.
@@ -495,6 +521,10 @@ SELECT
   (SELECT COALESCE(SUM(queued), 0) FROM queue_gauges),
   (SELECT COALESCE(SUM(running), 0) FROM queue_gauges)
 
+-- name: find_job_id
+-- The id of the job with a number.
+SELECT job_id FROM scheduler_job_runs WHERE seq = :seq
+
 -- name: find_job_of_lease
--- The job that a lease is of: the lease's events lie with the job's.
-SELECT job_id FROM scheduler_lease_runs WHERE lease_id = :part_id
+-- The job of a lease that lies by itself.
+SELECT job_id FROM past_leases WHERE lease_id = :lease_id
