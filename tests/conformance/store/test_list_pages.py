@@ -194,7 +194,9 @@ async def test_queue_jobs_are_listed_whole_by_any_filters(
 
     await store.transact(fill)
     # Times that grow with the numbers, but for neighbours.
-    database.ask("UPDATE scheduler_job_runs SET created_at = seq * 1000000 - (seq % 2) * 2000000")
+    with_keys = ("job_keys",) if store.dialect.has_keys else ()
+    for table in ("scheduler_job_runs", *with_keys):
+        database.ask(f"UPDATE {table} SET created_at = seq * 1000000 - (seq % 2) * 2000000")
     database.ask("UPDATE scheduler_job_runs SET state = 'FAILED' WHERE seq % 3 = 0")
     jobs = await walk(
         lambda place: store.read_list(

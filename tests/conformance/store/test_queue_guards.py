@@ -6,11 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from ksana.base.errors import ConflictError
 from ksana.base.ids import new_uuid
 from ksana.base.instant import SECOND
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.classes import Wants
 from ksana.domain.queue.jobs import LeasedJob
+from ksana.ports.queue.tables import JobFilter
 from ksana.ports.retention import START
 from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
 from ksana.store.sql import SqlStore
@@ -123,7 +125,7 @@ async def test_notes_and_requests_to_cancel_reach_a_running_job_alone(
         return bool(tx.job_changes.note_running([noted]))
 
     def cancel(tx: Any) -> bool:
-        return bool(tx.job_changes.request_cancel(job_id, None))
+        return bool(tx.job_changes.request_cancel(job.seq, None))
 
     set_row(database, "scheduler_job_runs", "1 = 1", position=3, lease_id=LEASE)
     assert not await store.transact(note, LEASE)
@@ -159,7 +161,7 @@ async def test_a_lease_is_extended_while_it_is_active_and_under_its_token(
 async def test_a_purge_leaves_jobs_that_wait_and_leases_that_hold_something(
     store: SqlStore, database: Database
 ) -> None:
-    await submit(store, *(new_job() for _ in range(2)), is_batch=True)
+    job_ids = await submit(store, *(new_job() for _ in range(2)), is_batch=True)
     claim = Claim("w", Wants(), 1, has_lease=True)
     await store.transact(claim_jobs, claim, JobClassCache(), LIMITS)
     set_row(database, "scheduler_job_runs", "1 = 1", finished_at=LONG_AGO)  # and not ended
@@ -167,6 +169,31 @@ async def test_a_purge_leaves_jobs_that_wait_and_leases_that_hold_something(
     assert len(old.keys) == 2
     assert await store.transact(lambda tx: tx.jobs.remove(old.keys)) == 0
     assert database.ask("SELECT COUNT(*) FROM scheduler_lease_runs") == [(1,)]
+    assert (await store.read(lambda tx: tx.jobs.find_jobs(job_ids))).keys() == set(job_ids)
+
+
+@pytest.mark.spec("X13", "Q1")
+async def test_of_a_job_that_was_removed_nothing_is_left_and_its_request_may_come_again(
+    store: SqlStore, database: Database
+) -> None:
+    gone, stays = new_job(client_request_id="r"), new_job(client_request_id="s")
+    await submit(store, gone, stays, is_batch=True)
+    numbers = dict(database.ask("SELECT job_id, seq FROM scheduler_job_runs"))
+    ended = "position = NULL, state = 'CANCELED', finished_at = 1"
+    database.ask(f"UPDATE scheduler_job_runs SET {ended} WHERE seq = {numbers[gone.job_id]}")
+    assert await store.transact(lambda tx: tx.jobs.remove(list(numbers.values()))) == 1
+    found = await store.read(lambda tx: tx.jobs.find_jobs(list(numbers)))
+    assert found.keys() == {stays.job_id}
+    page = await store.read_list(
+        lambda tx: tx.job_lists.list_page(JobFilter(addon_id="a"), None, 9)
+    )
+    assert [job.job_id for job in page] == [stays.job_id]
+    (again,) = await submit(store, new_job(client_request_id="r"))
+    with pytest.raises(ConflictError):
+        await submit(store, new_job(client_request_id="s"))
+    assert again not in numbers
+    now = dict(database.ask("SELECT job_id, seq FROM scheduler_job_runs"))
+    assert now[again] > max(numbers.values()), "a number is never given twice: leases carry it"
 
 
 @pytest.mark.spec("Q9")

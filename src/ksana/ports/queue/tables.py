@@ -289,7 +289,7 @@ class JobChangeTable(Protocol):
         lease."""
         ...
 
-    def request_cancel(self, job_id: str, reason: str | None) -> bool:
+    def request_cancel(self, seq: int, reason: str | None) -> bool:
         """Mark a running job as to be cancelled; no move. Guard: running."""
         ...
 

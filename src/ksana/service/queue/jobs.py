@@ -186,7 +186,7 @@ def cancel_job(tx: QueueTx, job_id: str, reason: str | None) -> Job:
         return effects.canceled_job(job, change, tx.now)
     if job.cancel_requested:
         return job
-    tx.job_changes.request_cancel(job_id, reason)
+    tx.job_changes.request_cancel(job.seq, reason)
     tx.events.append_texts([events.cancel_requested(job_id, reason, job.lease_id)])
     return msgspec.structs.replace(job, cancel_requested=1, cancel_reason=reason, updated_at=tx.now)
 

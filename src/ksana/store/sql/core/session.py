@@ -64,6 +64,7 @@ class Session:
         "_later",
         "_statements",
         "facts",
+        "has_keys",
         "is_embedded",
         "origin",
         "raw_later",
@@ -82,6 +83,7 @@ class Session:
         self._is_network = dialect.is_network
         self.is_embedded = not dialect.is_network
         """Whether the database is in our process."""
+        self.has_keys = dialect.has_keys
         self.origin = id(dialect)
         """Tells the sessions of one opened store from those of another in this process."""
         self._connection = connection

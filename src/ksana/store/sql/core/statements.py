@@ -26,13 +26,13 @@ _LARGE = re.compile(r"^-- large: (.+)$")
 _SELECT = re.compile(r"\ASELECT (\w+), .*?\nFROM ", re.DOTALL)
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
 _MACRO = re.compile(r"\{(\w+)(?:[: ]([^}]*))?\}")
-_LIST = re.compile(r"\{in (\w+)\}")
+_LIST = re.compile(r"\{(?:in|keyed_in \w+ \w+ \w+) (\w+)\}")
 
 
 _SPLIT = frozenset(
     {
         *("widen", "below", "above", "down", "up", "text_below", "text_down"),
-        *("text_between", "text_up"),
+        *("text_between", "text_up", "keyed", "keyed_pair", "keyed_in", "keys_of"),
     }
 )
 """Macros with several words. `widen` is a text column that may hold more: table, name, type.
@@ -43,7 +43,10 @@ times walk another and pick them out, unless the order names both. `text_below` 
 the same for an index that only lists use: over `column || ''`, where the database can have that, so
 that no planner takes it for anything else. `text_between` and `text_up` are the same for keys that
 are text, in the order of bytes (`bytewise`), greater than `:floor` and less than `:top`. `only` and
-`first` are the same for a whole group."""
+`first` are the same for a whole group. `keyed` finds a row by a column that never changes, which
+lies with its index in a table of keys where a changed row is entered anew into each of its indexes:
+table of keys, key, column (also the parameter); `keyed_pair` by two of them, `keyed_in` by a list,
+whose name comes last. `keys_of` is the table itself: without keys, with."""
 
 Bind = Callable[[Mapping[str, Any]], Any]
 """Puts named values into the form a driver takes."""

@@ -2,9 +2,10 @@
 
 from ksana.store.sql.queue.capacity import SqlCapacity
 from ksana.store.sql.queue.changes import SqlJobChanges
+from ksana.store.sql.queue.gauges import SqlGauges
 from ksana.store.sql.queue.job_classes import SqlJobClasses
 from ksana.store.sql.queue.job_lists import SqlJobLists
-from ksana.store.sql.queue.jobs import SqlGauges, SqlJobOrder, SqlJobs
+from ksana.store.sql.queue.jobs import SqlJobOrder, SqlJobs
 from ksana.store.sql.queue.leases import SqlLeases, find_job_of_lease
 
 TABLES = {

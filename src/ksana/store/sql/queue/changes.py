@@ -239,8 +239,8 @@ class SqlJobChanges:
         rows = [(one.progress, one.note, self._now, one.seq, one.lease_id) for one in jobs]
         return self._run(is_held, "queue.note_running_job", columns, rows)
 
-    def request_cancel(self, job_id: str, reason: str | None) -> bool:
+    def request_cancel(self, seq: int, reason: str | None) -> bool:
         changed = self._jobs.session.run(
-            "queue.request_cancel", job_id=job_id, reason=reason, now_at=self._now
+            "queue.request_cancel", seq=seq, reason=reason, now_at=self._now
         )
         return changed == 1

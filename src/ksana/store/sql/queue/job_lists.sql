@@ -13,7 +13,7 @@ SELECT seq FROM scheduler_job_runs {force_index job_runs_state} WHERE {text_belo
 
 -- name: find_of_addon
 -- Those of one addon.
-SELECT seq FROM scheduler_job_runs {force_index job_runs_addon} WHERE {text_below addon_id seq addon_id}
+SELECT seq FROM {keys_of scheduler_job_runs job_keys} {force_index job_runs_addon} WHERE {text_below addon_id seq addon_id}
 {text_down addon_id seq} LIMIT :limit
 
 -- name: find_among_all
@@ -49,13 +49,13 @@ WHERE {text_below state seq state} AND seq >= :floor {text_down state seq} LIMIT
 -- filter job_type: AND job_type = :job_type
 -- filter created_after: AND created_at > :created_after
 -- filter created_before: AND created_at < :created_before
-SELECT seq FROM (SELECT seq, CASE WHEN seq > 0 {filters} THEN 1 ELSE 0 END AS matches FROM scheduler_job_runs {force_index job_runs_addon}
+SELECT seq FROM (SELECT seq, CASE WHEN seq > 0 {filters} THEN 1 ELSE 0 END AS matches FROM {keys_of scheduler_job_runs job_keys} {force_index job_runs_addon}
   WHERE {text_below addon_id seq addon_id} AND seq >= :floor {text_down addon_id seq} LIMIT :look) AS looked
 WHERE matches = 1 ORDER BY seq DESC LIMIT :limit
 
 -- name: edge_in_addon
 -- The first that was not looked at.
-SELECT seq FROM scheduler_job_runs {force_index job_runs_addon}
+SELECT seq FROM {keys_of scheduler_job_runs job_keys} {force_index job_runs_addon}
 WHERE {text_below addon_id seq addon_id} AND seq >= :floor {text_down addon_id seq} LIMIT 1 OFFSET :look
 
 -- name: count_ready_of

@@ -1,20 +1,19 @@
-"""Queue jobs in SQL: entered and read, who of them is next, and how many there are."""
+"""Queue jobs in SQL: entered and read, and who of them is next."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
 
-from ksana.base.ids import new_token
 from ksana.base.instant import Instant
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, ReadyJob
 from ksana.ports.pages import MAX_PAGE_BYTES
-from ksana.ports.queue.tables import ClaimOpening, ClaimOutlook, QueueDue, QueueGauges, Request
+from ksana.ports.queue.tables import ClaimOpening, ClaimOutlook, QueueDue, Request
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Question, Row, Session
-from ksana.store.sql.core.tx import GatheredSums
 from ksana.store.sql.core.walks import walk_ended
 from ksana.store.sql.queue.capacity import SqlCapacity
 
@@ -41,6 +40,10 @@ _COLUMNS: Final = (
     "turn",
     "due_at",
 )
+
+_KEY_COLUMNS: Final = ("job_id", "addon_id", "job_type", "created_at", "client_request_id")
+_KEY_OF: Final = itemgetter(*(_COLUMNS.index(name) for name in _KEY_COLUMNS))
+"""The values of a new job's keys, from its row."""
 
 
 def _row_of(job: Job) -> Row:
@@ -91,19 +94,37 @@ class SqlJobs:
 
     def insert(self, jobs: Sequence[Job], *, once: bool, is_checked: bool = False) -> int:
         rows = [_row_of(job) for job in jobs]
-        if once and is_checked and not self._raw.is_embedded:
-            self.session.contend_rows("queue.insert_job_once", _COLUMNS, rows)
-            return len(rows)
         if once:
-            return self.session.run_rows("queue.insert_job_once", _COLUMNS, rows)
+            return self._insert_once(rows, is_checked)
         # Nothing can refuse these: those of all functions of one commit are written together.
         self._raw.wrote = self.has_gathered = True
         self._new += rows
         return len(rows)
 
+    def _insert_once(self, rows: Sequence[Row], is_checked: bool) -> int:
+        session = self.session
+        if not session.has_keys:
+            return self._run_once("queue.insert_job_once", _COLUMNS, rows, is_checked)
+        keys = list(map(_KEY_OF, rows))
+        entered = self._run_once("queue.enter_keys_once", _KEY_COLUMNS, keys, is_checked)
+        if entered == len(rows):
+            session.run_rows_later("queue.insert_job", _COLUMNS, rows)
+        return entered
+
+    def _run_once(
+        self, name: str, columns: tuple[str, ...], rows: Sequence[Row], is_checked: bool
+    ) -> int:
+        if is_checked and not self._raw.is_embedded:
+            self._raw.contend_rows(name, columns, rows)
+            return len(rows)
+        return self._raw.run_rows(name, columns, rows)
+
     def flush(self) -> None:
         """Write the jobs that were gathered."""
         rows, self._new, self.has_gathered = self._new, [], False
+        if self._raw.has_keys:
+            keys = list(map(_KEY_OF, rows))
+            self._raw.run_rows_later("queue.enter_keys", _KEY_COLUMNS, keys)
         self._raw.run_rows_later("queue.insert_job", _COLUMNS, rows)
 
     def forget(self) -> None:
@@ -150,6 +171,8 @@ class SqlJobs:
         keys = [(seq,) for seq in sorted(seqs)]
         removed = self.session.run_rows("queue.delete_job", ("seq",), keys)
         self._raw.run_rows("queue.delete_leases", ("job_seq",), keys)
+        if self._raw.has_keys:
+            self._raw.run_rows("queue.delete_keys", ("seq",), keys)
         return removed
 
     def find_addons(self, seqs: Sequence[int]) -> dict[int, str]:
@@ -338,55 +361,3 @@ class SqlJobOrder:
     def _number(self, name: str, **params: Any) -> int | None:
         row = self._jobs.session.one(name, **params)
         return None if row is None or row[0] is None else int(row[0])
-
-
-_PROCESS: Final = new_token() >> 8 << 4
-"""Tells the rows of this process from those of others."""
-
-_GAUGE: Final = ("shard", "queued", "running", "arrivals", "classes")
-_NONE: Final = (0, 0, 0, 0)
-
-
-class SqlGauges:
-    """`queue_gauges`: how many jobs wait and run now. A row for each connection, so that writers
-    never wait for each other."""
-
-    def __init__(self, session: Session, tx: Any) -> None:
-        self._session = session
-        self._jobs = tx.jobs
-        self._row = _PROCESS ^ id(session)
-        self._sums = GatheredSums("queue.add_to_gauges", _GAUGE, (self._row,))
-        tx.sums.append(self._sums)
-
-    def add(self, queued: int, running: int, arrivals: int, classes: int = 0) -> None:
-        self._session.wrote = True
-        before = self._sums.added.get((), _NONE)
-        self._sums.added[()] = (
-            before[0] + queued,
-            before[1] + running,
-            before[2] + arrivals,
-            before[3] + classes,
-        )
-
-    def read(self) -> QueueGauges:
-        row = self._session.one("queue.sum_gauges")
-        assert row is not None
-        added = self._sums.added.get((), _NONE)
-        return QueueGauges(int(row[0]) + added[0], int(row[1]) + added[1], int(row[2]) + added[2])
-
-    def recount(self) -> QueueGauges:
-        self._fold()
-        row = self._jobs.session.one("queue.compare_gauges")
-        assert row is not None
-        queued, running, said_queued, said_running = (int(number) for number in row)
-        added = self._sums.added.get((), _NONE)
-        self.add(queued - said_queued - added[0], running - said_running - added[1], 0)
-        return self.read()
-
-    def _fold(self) -> None:
-        """Take over the rows of other connections; one that is alive starts a new row when it next
-        counts."""
-        rows = self._session.all("queue.list_gauges", shard=self._row, limit=1000)
-        self._session.run_rows("queue.delete_gauges", ("shard",), [(row[0],) for row in rows])
-        for _, queued, running, arrivals, classes in rows:
-            self.add(queued, running, arrivals, classes)

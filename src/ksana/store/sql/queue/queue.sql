@@ -7,22 +7,39 @@
 
 -- name: insert_job
 -- A new job.
-INSERT INTO scheduler_job_runs (job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
+INSERT INTO scheduler_job_runs ({postgres seq, }job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
   max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, position, urgency, class_id,
   turn, due_at)
-VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json, :payload_json, :state, :attempts,
+VALUES ({postgres (SELECT seq FROM job_keys WHERE job_id = :job_id), }:job_id, :addon_id, :job_type, :priority, :cost_units,
+  :constraints_json, :payload_json, :state, :attempts,
   :max_attempts, :created_at, :updated_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
   :turn, :due_at)
 
 -- name: insert_job_once
 -- A new job. Guard: its addon has not sent the same client_request_id before.
-{insert_ignore} scheduler_job_runs (job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
+{insert_ignore} scheduler_job_runs ({postgres seq, }job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
   max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, position, urgency, class_id,
   turn, due_at)
-VALUES (:job_id, :addon_id, :job_type, :priority, :cost_units, :constraints_json, :payload_json, :state, :attempts,
+VALUES ({postgres (SELECT seq FROM job_keys WHERE job_id = :job_id), }:job_id, :addon_id, :job_type, :priority, :cost_units,
+  :constraints_json, :payload_json, :state, :attempts,
   :max_attempts, :created_at, :updated_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
   :turn, :due_at)
 {on_conflict_ignore}
+
+-- name: enter_keys
+-- The number of a new job and what never changes of it, on PostgreSQL: see `job_keys`.
+INSERT INTO job_keys (job_id, addon_id, job_type, created_at, client_request_id)
+VALUES (:job_id, :addon_id, :job_type, :created_at, :client_request_id)
+
+-- name: enter_keys_once
+-- The same. Guard: its addon has not sent the same client_request_id before.
+INSERT INTO job_keys (job_id, addon_id, job_type, created_at, client_request_id)
+VALUES (:job_id, :addon_id, :job_type, :created_at, :client_request_id)
+ON CONFLICT DO NOTHING
+
+-- name: delete_keys
+-- Guard: the job is gone.
+DELETE FROM job_keys WHERE seq = :seq AND NOT EXISTS (SELECT 1 FROM scheduler_job_runs WHERE seq = :seq)
 
 -- name: find_job
 -- One job.
@@ -31,7 +48,7 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, 
   claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
   lease_expires_at, release_status, release_digest
-FROM scheduler_job_runs WHERE job_id = :job_id
+FROM scheduler_job_runs WHERE {keyed job_keys seq job_id}
 
 -- name: lock_job
 -- One job, held until the end of the transaction, and whether its claim, or its lease if it runs, still lasts by the store's clock.
@@ -41,7 +58,7 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, 
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
   lease_expires_at, release_status, release_digest,
   CASE WHEN claim_expires_at > {now} OR (position = 4 AND lease_expires_at > {now}) THEN 1 ELSE 0 END
-FROM scheduler_job_runs WHERE job_id = :job_id {for_update}
+FROM scheduler_job_runs WHERE {keyed job_keys seq job_id} {for_update}
 
 -- name: find_job_by_request
 -- The job an addon submitted under its own id.
@@ -50,7 +67,7 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, 
   claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
   lease_expires_at, release_status, release_digest
-FROM scheduler_job_runs WHERE addon_id = :addon_id AND client_request_id = :client_request_id
+FROM scheduler_job_runs WHERE {keyed_pair job_keys seq addon_id client_request_id}
 
 -- name: find_jobs
 -- Jobs by id.
@@ -59,7 +76,7 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, 
   claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
   lease_expires_at, release_status, release_digest
-FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids}
+FROM scheduler_job_runs {force_index job_runs_id} WHERE {keyed_in job_keys seq job_id ids}
 
 -- name: lock_jobs
 -- Jobs by id, held.
@@ -68,7 +85,7 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json, 
   claim_token, claimed_by, claim_expires_at, next_retry_at, pending_at, cancel_requested, cancel_reason, progress,
   note, started_at, finished_at, final_status, error_text, result_json, metrics_json, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
   lease_expires_at, release_status, release_digest
-FROM scheduler_job_runs {force_index job_runs_id} WHERE job_id {in ids} {for_update}
+FROM scheduler_job_runs {force_index job_runs_id} WHERE {keyed_in job_keys seq job_id ids} {for_update}
 
 -- name: list_jobs
 -- Jobs by number, newest first. By `seq + 0`, or a database that avoids sorts would walk through all of them for their order.
@@ -310,7 +327,7 @@ WHERE seq = :seq AND position < 4 AND state = :old_state
 -- name: request_cancel
 -- Guard: running.
 UPDATE scheduler_job_runs SET cancel_requested = 1, cancel_reason = :reason, updated_at = :now_at
-WHERE job_id = :job_id AND position = 4
+WHERE seq = :seq AND position = 4
 
 -- name: finish_job
 -- The job ends, and its lease with it. Guard: running under this very lease, by its id and its token.

@@ -33,6 +33,9 @@ class Dialect(Protocol):
     name: str
     macros: Macros
     is_network: bool
+    has_keys: bool
+    """Whether columns that never change lie with their indexes in tables of keys (`keyed`), because
+    a changed row is entered anew into each index of its table."""
 
     def connect(self, read_only: bool) -> Any:
         """Open a DB-API connection in autocommit mode; transactions are begun by statement."""

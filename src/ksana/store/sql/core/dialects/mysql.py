@@ -48,6 +48,7 @@ class MysqlDialect:
 
     name = "mysql"
     is_network = True
+    has_keys = False
     fold: Callable[[str], str] | None = staticmethod(bulk.fold_each)
     avoid_sorts: str | None = None
     begin_write = "BEGIN"
@@ -84,6 +85,10 @@ class MysqlDialect:
             "up": "ORDER BY {1}",
             "by_primary": "FORCE INDEX (PRIMARY)",
             "in": "IN %({})s",
+            "keyed": "{2} = %({2})s",
+            "keyed_pair": "{2} = %({2})s AND {3} = %({3})s",
+            "keyed_in": "{2} IN %({3})s",
+            "keys_of": "{0}",
             "text": "CAST({} AS CHAR)",
             "sha256": "SHA2({}, 256)",
             "widen": "ALTER TABLE {} MODIFY {} {} NOT NULL",

@@ -106,6 +106,7 @@ class PostgresDialect:
 
     name = "postgres"
     is_network = True
+    has_keys = True
     fold: Callable[[str], str] | None = None
     avoid_sorts: str | None = (
         "SELECT set_config('enable_sort', 'off', true),"
@@ -146,6 +147,11 @@ class PostgresDialect:
             "up": "ORDER BY {0}, {1}",
             "by_primary": "",
             "in": "= ANY(%({})s)",
+            "keyed": "{1} = (SELECT {1} FROM {0} WHERE {2} = %({2})s)",
+            "keyed_pair": "{1} = (SELECT {1} FROM {0} WHERE {2} = %({2})s AND {3} = %({3})s)",
+            # By ARRAY, or a planner might walk through the table to match it with the keys.
+            "keyed_in": "{1} = ANY(ARRAY(SELECT {1} FROM {0} WHERE {2} = ANY(%({3})s)))",
+            "keys_of": "{1}",
             "text": "CAST({} AS TEXT)",
             "sha256": "encode(sha256(convert_to({}::text, 'UTF8')), 'hex')",
             "widen": "ALTER TABLE {} ALTER COLUMN {} TYPE {}",

@@ -32,6 +32,7 @@ class SqliteDialect:
 
     name = "sqlite"
     is_network = False
+    has_keys = False
     fold: Callable[[str], str] | None = None
     avoid_sorts: str | None = None
     begin_write = "BEGIN IMMEDIATE"
@@ -68,6 +69,10 @@ class SqliteDialect:
             "up": "ORDER BY {1}",
             "by_primary": "NOT INDEXED",  # the rows in the order of their ids
             "in": "IN (SELECT value FROM json_each(:{}))",
+            "keyed": "{2} = :{2}",
+            "keyed_pair": "{2} = :{2} AND {3} = :{3}",
+            "keyed_in": "{2} IN (SELECT value FROM json_each(:{3}))",
+            "keys_of": "{0}",
             "text": "CAST({} AS TEXT)",
             "sha256": "ksana_sha256({})",
             "widen": "",  # it does not enforce lengths
