@@ -22,6 +22,13 @@ PLANS = {
     "queue.list_expired_claims": ("job_runs_claim", "claim_expires_at"),
     "queue.list_expired_leases": ("job_runs_leased", "lease_expires_at"),
 }
+OF_MYSQL = {
+    "queue.list_due": "scheduled_at",
+    "queue.claim_outlook": "scheduled_at",
+    "queue.list_expired_leases": "leased_until",
+}
+"""The columns that its indexes have in the place of partial ones."""
+
 WAITING = 3_000
 CLASS = class_of("plans", "noop", 1, ())
 
@@ -63,7 +70,8 @@ async def test_what_is_due_is_searched_by_its_time(filled: SqlStore, store_url: 
         return {name: explain(tx, name, kind, values) for name in PLANS}
 
     plans = await filled.transact(read_plans)
-    for name, (index, column) in PLANS.items():
+    for name, (index, own) in PLANS.items():
+        column = OF_MYSQL.get(name, own) if kind == "mysql" else own
         if name == "queue.claim_outlook":  # it also adds up gauges and allotments, which are few
             assert index in plans[name] and column in plans[name], (name, plans[name])
             assert "job_classes" not in plans[name], "a claim does not count the classes"

@@ -33,6 +33,7 @@ _SPLIT = frozenset(
     {
         *("widen", "below", "above", "down", "up", "text_below", "text_down"),
         *("text_between", "text_up", "keyed", "keyed_pair", "keyed_in", "keys_of"),
+        *("partial", "either", "only_of"),
     }
 )
 """Macros with several words. `widen` is a text column that may hold more: table, name, type.
@@ -46,7 +47,10 @@ are text, in the order of bytes (`bytewise`), greater than `:floor` and less tha
 `first` are the same for a whole group. `keyed` finds a row by a column that never changes, which
 lies with its index in a table of keys where a changed row is entered anew into each of its indexes:
 table of keys, key, column (also the parameter); `keyed_pair` by two of them, `keyed_in` by a list,
-whose name comes last. `keys_of` is the table itself: without keys, with."""
+whose name comes last. `keys_of` is the table itself: without keys, with. `partial` is the
+condition of a partial index over a `position`; a database without such indexes has a column for
+each that is NULL elsewhere: the position, that column. `either` is a column by its name, or by that
+of the column which has its values in such an index; `only_of` is the same as `only` for it."""
 
 Bind = Callable[[Mapping[str, Any]], Any]
 """Puts named values into the form a driver takes."""

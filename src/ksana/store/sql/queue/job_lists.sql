@@ -61,14 +61,14 @@ WHERE {text_below addon_id seq addon_id} AND seq >= :floor {text_down addon_id s
 -- name: count_ready_of
 -- How many ready jobs of one urgency there are, counted up to a limit; from the index alone.
 SELECT COUNT(*) FROM (SELECT seq FROM scheduler_job_runs {force_index job_runs_ready}
-  WHERE position = 1 AND {only urgency} ORDER BY {first urgency} turn, seq LIMIT :limit) AS looked
+  WHERE {partial 1 ready_urgency} AND {only_of urgency ready_urgency} ORDER BY {first urgency} turn, seq LIMIT :limit) AS looked
 
 -- name: count_scheduled
 -- Scheduled jobs, the first due first, up to a limit: all of them, and by urgency.
 SELECT COUNT(*), COUNT(CASE WHEN urgency = 0 THEN 1 END), COUNT(CASE WHEN urgency = 1 THEN 1 END),
   COUNT(CASE WHEN urgency = 2 THEN 1 END), COUNT(CASE WHEN urgency = 3 THEN 1 END)
 FROM (SELECT urgency FROM scheduler_job_runs {force_index job_runs_scheduled}
-  WHERE position = 0 ORDER BY due_at, seq LIMIT :limit) AS looked
+  WHERE {partial 0 scheduled_at} ORDER BY {either due_at scheduled_at}, seq LIMIT :limit) AS looked
 
 -- name: count_of_state
 -- Jobs of one state, newest first, up to a limit: all of them, and by urgency.

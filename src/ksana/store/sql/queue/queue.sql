@@ -100,9 +100,9 @@ FROM scheduler_job_runs {force_primary} WHERE seq {in seqs} ORDER BY seq + 0 DES
 -- name: next_due
 -- When something of the queue is due next: a scheduled job, a claim's end, a lease's end.
 SELECT
-  (SELECT MIN(due_at) FROM scheduler_job_runs WHERE position = 0),
+  (SELECT MIN({either due_at scheduled_at}) FROM scheduler_job_runs WHERE {partial 0 scheduled_at}),
   (SELECT MIN(claim_expires_at) FROM scheduler_job_runs WHERE claim_expires_at IS NOT NULL),
-  (SELECT MIN(lease_expires_at) FROM scheduler_job_runs WHERE position = 4)
+  (SELECT MIN({either lease_expires_at leased_until}) FROM scheduler_job_runs WHERE {partial 4 leased_until})
 
 -- name: list_finished
 -- Jobs that ended long ago, and which are dead letters.
@@ -153,8 +153,9 @@ SELECT id FROM job_classes WHERE id {in ids}
 -- name: list_old_classes
 -- Classes whose time is over, and whether jobs of them are ready or held all the same.
 SELECT id, used_until,
-  CASE WHEN EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_class} WHERE position = 1 AND class_id = job_classes.id)
-    OR id IN (SELECT class_id FROM scheduler_job_runs {force_index job_runs_leased} WHERE position = 4)
+  CASE WHEN EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_class}
+      WHERE {partial 1 ready_class} AND {either class_id ready_class} = job_classes.id)
+    OR id IN (SELECT class_id FROM scheduler_job_runs {force_index job_runs_leased} WHERE {partial 4 leased_until})
     OR id IN (SELECT class_id FROM scheduler_job_runs WHERE claim_expires_at IS NOT NULL)
   THEN 1 ELSE 0 END
 FROM job_classes
@@ -163,22 +164,23 @@ ORDER BY used_until, id LIMIT :limit
 
 -- name: has_overdue
 -- Whether a scheduled job should have been ready for a while.
-SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE position = 0 AND due_at <= :before LIMIT 1
+SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled}
+WHERE {partial 0 scheduled_at} AND {either due_at scheduled_at} <= :before LIMIT 1
 
 -- name: delete_class
 -- Guard: its time is over, and no job of it is ready.
 DELETE FROM job_classes WHERE id = :id AND used_until < :before
-  AND NOT EXISTS (SELECT 1 FROM scheduler_job_runs WHERE position = 1 AND class_id = job_classes.id)
+  AND NOT EXISTS (SELECT 1 FROM scheduler_job_runs WHERE {partial 1 ready_class} AND {either class_id ready_class} = job_classes.id)
 
 -- name: next_ready_class
 -- The next class of which a job is ready, by its number, and such a job.
 SELECT class_id, job_id FROM scheduler_job_runs {force_index job_runs_class}
-WHERE position = 1 AND class_id > :after ORDER BY class_id LIMIT 1
+WHERE {partial 1 ready_class} AND {either class_id ready_class} > :after ORDER BY {either class_id ready_class} LIMIT 1
 
 -- name: claim_outlook
 -- What a claim asks first: whether a scheduled job is due by the store's clock, the units used, and how often classes were entered.
-SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE position = 0
-    AND due_at <= :now_at AND due_at <= {now}),
+SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE {partial 0 scheduled_at}
+    AND {either due_at scheduled_at} <= :now_at AND {either due_at scheduled_at} <= {now}),
   (SELECT used - (SELECT COALESCE(SUM(units), 0) FROM queue_allotments) FROM queue_capacity WHERE id = 1),
   (SELECT COALESCE(SUM(classes), 0) FROM queue_gauges)
 
@@ -188,32 +190,34 @@ SELECT id, addon_id, job_type, cost_units, needs_json FROM job_classes WHERE use
 
 -- name: head_turn
 -- The least turn that waits at this urgency.
-SELECT turn FROM scheduler_job_runs {force_index job_runs_ready} WHERE position = 1 AND {only urgency}
+SELECT turn FROM scheduler_job_runs {force_index job_runs_ready} WHERE {partial 1 ready_urgency} AND {only_of urgency ready_urgency}
 ORDER BY {first urgency} turn LIMIT 1
 
 -- name: tail_turn
 -- The greatest turn that waits at this urgency.
-SELECT turn FROM scheduler_job_runs {force_index job_runs_ready} WHERE position = 1 AND {only urgency}
+SELECT turn FROM scheduler_job_runs {force_index job_runs_ready} WHERE {partial 1 ready_urgency} AND {only_of urgency ready_urgency}
 ORDER BY {last urgency} turn DESC LIMIT 1
 
 -- name: key_turn
 -- The greatest turn that waits at this urgency under a fairness key.
-SELECT MAX(turn) FROM scheduler_job_runs WHERE position = 1 AND fairness_key = :fairness_key AND urgency = :urgency
+SELECT MAX(turn) FROM scheduler_job_runs
+WHERE {partial 1 ready_key} AND {either fairness_key ready_key} = :fairness_key AND urgency = :urgency
 
 -- name: list_due
 -- Scheduled jobs whose time has come, by the store's clock.
 SELECT seq, job_id, urgency, fairness_key FROM scheduler_job_runs {force_index job_runs_scheduled}
-WHERE position = 0 AND due_at <= :now_at AND due_at <= {now} ORDER BY due_at, seq LIMIT :limit {skip_locked}
+WHERE {partial 0 scheduled_at} AND {either due_at scheduled_at} <= :now_at AND {either due_at scheduled_at} <= {now}
+ORDER BY {either due_at scheduled_at}, seq LIMIT :limit {skip_locked}
 
 -- name: peek_ready
 -- The head of all that is ready, unlocked: which classes a claim should take from.
 SELECT class_id, urgency, turn, seq FROM scheduler_job_runs {force_index job_runs_ready}
-WHERE position = 1 ORDER BY urgency, turn, seq LIMIT :limit
+WHERE {partial 1 ready_urgency} ORDER BY {either urgency ready_urgency}, turn, seq LIMIT :limit
 
 -- name: peek_class
 -- The head of one class, unlocked.
 SELECT class_id, urgency, turn, seq FROM scheduler_job_runs {force_index job_runs_class}
-WHERE position = 1 AND {only class_id} ORDER BY {first class_id} urgency, turn, seq LIMIT :limit
+WHERE {partial 1 ready_class} AND {only_of class_id ready_class} ORDER BY {first class_id} urgency, turn, seq LIMIT :limit
 
 -- name: take_ready
 -- The next ready jobs, held, passing over those that another claim holds. A large payload is left out: it reads as nothing.
@@ -222,7 +226,7 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json,
   started_at, fairness_key, client_request_id, error_text, CASE WHEN LENGTH(metrics_json) > 1024 THEN NULL ELSE metrics_json END,
   urgency, class_id, turn, due_at, claims
 FROM scheduler_job_runs {force_index job_runs_ready}
-WHERE position = 1 ORDER BY urgency, turn, seq LIMIT :limit {skip_locked}
+WHERE {partial 1 ready_urgency} ORDER BY {either urgency ready_urgency}, turn, seq LIMIT :limit {skip_locked}
 
 -- name: take_class
 -- The next ready jobs of one class, held, passing over those that another claim holds. A large payload is left out: it reads as nothing.
@@ -231,7 +235,7 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, constraints_json,
   started_at, fairness_key, client_request_id, error_text, CASE WHEN LENGTH(metrics_json) > 1024 THEN NULL ELSE metrics_json END,
   urgency, class_id, turn, due_at, claims
 FROM scheduler_job_runs {force_index job_runs_class}
-WHERE position = 1 AND {only class_id} ORDER BY {first class_id} urgency, turn, seq LIMIT :limit {skip_locked}
+WHERE {partial 1 ready_class} AND {only_of class_id ready_class} ORDER BY {first class_id} urgency, turn, seq LIMIT :limit {skip_locked}
 
 -- name: read_payloads
 -- The payloads that were left out of jobs, in the order in which these are taken. By `urgency + 0`: see list_jobs.
@@ -248,30 +252,30 @@ ORDER BY claim_expires_at LIMIT :limit {skip_locked}
 
 -- name: best_pending_urgency
 -- The most urgent other job that waits for capacity.
-SELECT MIN(urgency) FROM scheduler_job_runs WHERE position = 3 AND job_id <> :job_id
+SELECT MIN({either urgency pending_urgency}) FROM scheduler_job_runs WHERE {partial 3 pending_urgency} AND job_id <> :job_id
 
 -- name: count_ready
 -- How many jobs a worker could claim now, counted up to a limit.
 SELECT COUNT(*) FROM (
-  SELECT seq FROM scheduler_job_runs {force_index job_runs_ready} WHERE position = 1 LIMIT :limit) AS ready
+  SELECT seq FROM scheduler_job_runs {force_index job_runs_ready} WHERE {partial 1 ready_urgency} LIMIT :limit) AS ready
 
 -- name: count_pending_ahead
 -- How many wait for capacity before this one.
 SELECT COUNT(*) FROM scheduler_job_runs
-WHERE position = 3 AND job_id <> :job_id AND (urgency < :urgency OR (urgency = :urgency
+WHERE {partial 3 pending_urgency} AND job_id <> :job_id AND (urgency < :urgency OR (urgency = :urgency
   AND (pending_at < :pending_at OR (pending_at = :pending_at AND seq < :seq))))
 
 -- name: count_pending_ahead_of_addon
 -- How many of one addon wait for capacity before this one.
 SELECT COUNT(*) FROM scheduler_job_runs
-WHERE position = 3 AND job_id <> :job_id AND addon_id = :addon_id AND (urgency < :urgency OR (urgency = :urgency
+WHERE {partial 3 pending_urgency} AND job_id <> :job_id AND addon_id = :addon_id AND (urgency < :urgency OR (urgency = :urgency
   AND (pending_at < :pending_at OR (pending_at = :pending_at AND seq < :seq))))
 
 -- name: count_ready_ahead
 -- How many ready jobs of these classes are before this one, counted up to a limit.
 SELECT COUNT(*) FROM (
   SELECT seq FROM scheduler_job_runs {force_index job_runs_class}
-  WHERE position = 1 AND class_id {in class_ids}
+  WHERE {partial 1 ready_class} AND {either class_id ready_class} {in class_ids}
     AND (urgency < :urgency OR (urgency = :urgency AND (turn < :turn OR (turn = :turn AND seq < :seq))))
   LIMIT :limit) AS ahead
 
@@ -427,7 +431,7 @@ SELECT seq, job_id, addon_id, job_type, priority, cost_units, '', '', state, max
   note, started_at, finished_at, final_status, error_text, NULL, NULL, lease_id, lease_token, lease_ttl_sec, heartbeat_at,
   lease_expires_at, release_status, release_digest
 FROM scheduler_job_runs {force_index job_runs_leased}
-WHERE position = 4 ORDER BY lease_expires_at LIMIT :limit
+WHERE {partial 4 leased_until} ORDER BY {either lease_expires_at leased_until} LIMIT :limit
 
 -- name: list_expired_leases
 -- Leases that ran out by the store's clock, held, with what ending their attempts takes.
@@ -436,7 +440,9 @@ SELECT lease_id, job_id, addon_id, claimed_by, cost_units, lease_ttl_sec,
   started_at, heartbeat_at, lease_expires_at, CASE WHEN position = 4 AND lease_expires_at > (SELECT {now}) THEN 1 ELSE 0 END,
   seq, state, attempts, max_attempts, cancel_requested, urgency, claims
 FROM scheduler_job_runs {force_index job_runs_leased}
-WHERE position = 4 AND lease_expires_at <= :now_at AND lease_expires_at <= {now} ORDER BY lease_expires_at LIMIT :limit {skip_locked}
+WHERE {partial 4 leased_until} AND {either lease_expires_at leased_until} <= :now_at
+  AND {either lease_expires_at leased_until} <= {now}
+ORDER BY {either lease_expires_at leased_until} LIMIT :limit {skip_locked}
 
 -- name: extend_lease
 -- A sign of life. Guard: active, under this token. That it lasts was found when it was locked.
@@ -445,12 +451,13 @@ WHERE seq = :seq AND position = 4 AND lease_token = :lease_token
 
 -- name: sum_active
 -- What the active leases hold in truth.
-SELECT COUNT(*), COALESCE(SUM(cost_units), 0) FROM scheduler_job_runs {force_index job_runs_leased} WHERE position = 4
+SELECT COUNT(*), COALESCE(SUM(cost_units), 0) FROM scheduler_job_runs {force_index job_runs_leased}
+WHERE {partial 4 leased_until}
 
 -- name: sum_active_of_addon
 -- What the active leases of one addon hold.
 SELECT COALESCE(SUM(cost_units), 0) FROM scheduler_job_runs {force_index job_runs_leased}
-WHERE position = 4 AND addon_id = :addon_id
+WHERE {partial 4 leased_until} AND addon_id = :addon_id
 
 -- name: lock_capacity
 -- The capacity, held: whoever admits or frees units takes this first.
@@ -533,8 +540,9 @@ SELECT COALESCE(SUM(queued), 0), COALESCE(SUM(running), 0), COALESCE(SUM(arrival
 -- name: compare_gauges
 -- Jobs that wait and run, counted, and the gauges: in one statement, so that both are of one instant.
 SELECT
-  (SELECT COUNT(*) FROM scheduler_job_runs WHERE position = 0) + (SELECT COUNT(*) FROM scheduler_job_runs WHERE position = 1),
-  (SELECT COUNT(*) FROM scheduler_job_runs WHERE position = 4),
+  (SELECT COUNT(*) FROM scheduler_job_runs WHERE {partial 0 scheduled_at})
+    + (SELECT COUNT(*) FROM scheduler_job_runs WHERE {partial 1 ready_urgency}),
+  (SELECT COUNT(*) FROM scheduler_job_runs WHERE {partial 4 leased_until}),
   (SELECT COALESCE(SUM(queued), 0) FROM queue_gauges),
   (SELECT COALESCE(SUM(running), 0) FROM queue_gauges)
 

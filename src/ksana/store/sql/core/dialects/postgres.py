@@ -151,6 +151,9 @@ class PostgresDialect:
             "keyed_pair": "{1} = (SELECT {1} FROM {0} WHERE {2} = %({2})s AND {3} = %({3})s)",
             # By ARRAY, or a planner might walk through the table to match it with the keys.
             "keyed_in": "{1} = ANY(ARRAY(SELECT {1} FROM {0} WHERE {2} = ANY(%({3})s)))",
+            "partial": "position = {0}",
+            "either": "{0}",
+            "only_of": "{0} >= %({0})s AND {0} <= %({0})s",
             "keys_of": "{1}",
             "text": "CAST({} AS TEXT)",
             "sha256": "encode(sha256(convert_to({}::text, 'UTF8')), 'hex')",
