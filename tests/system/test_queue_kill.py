@@ -114,6 +114,12 @@ async def until_done(client: QueueClient, count: int) -> None:
         await asyncio.sleep(0.02)
 
 
+async def until_held(client: QueueClient) -> None:
+    """Wait until a worker holds something that is lost with it."""
+    while (await client.snapshot()).leases["active"] < 2:
+        await asyncio.sleep(0.005)
+
+
 @pytest.mark.fault("F09")
 @pytest.mark.spec("Q3", "Q11", "Q12", "X10")
 async def test_killed_in_turn_no_job_is_lost_or_done_twice_and_no_unit_leaks(arena: Arena) -> None:
@@ -127,6 +133,8 @@ async def test_killed_in_turn_no_job_is_lost_or_done_twice_and_no_unit_leaks(are
                 client,
                 dice.randint(JOBS * kill // KILLS * 9 // 10, JOBS * (kill + 1) // KILLS * 9 // 10),
             )
+            if kill % 2:
+                await until_held(client)
             await asyncio.to_thread(arena.kill_worker if kill % 2 else arena.kill_server)
         made = await submitting
         await until_done(client, JOBS)
