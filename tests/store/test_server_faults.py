@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from ksana.base.clock import SystemClock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.store.sql import SqlStore, open_store
 from tests.conformance.store.checks import (
+    Plug,
     enter_key,
     event_types,
     hold_writers,
@@ -118,7 +120,7 @@ async def test_a_crash_of_the_server_loses_nothing_acknowledged(
 async def test_a_silent_server_holds_what_was_begun_and_refuses_the_rest(
     server_store: tuple[str, AnyServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ksana.store.sql.core.threads.STALE_SECONDS", 1.0)
+    monkeypatch.setattr("ksana.store.sql.core.call_queue.STALE_SECONDS", 1.0)
     url, server = server_store
     store = await open_store(url, SystemClock())
     count = writer_count(store)
@@ -131,7 +133,7 @@ async def test_a_silent_server_holds_what_was_begun_and_refuses_the_rest(
     for n in range(count):  # one for each writer, taken before the next is sent
         begun.append(asyncio.ensure_future(store.transact(enter_key, f"begun{n}")))
         await asyncio.sleep(0)  # it has put itself into the queue
-        while not store._writes._waiting._queue.empty():  # type: ignore[attr-defined]
+        while not store._writes._waiting.is_empty():  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
     waiting = [asyncio.ensure_future(store.transact(enter_key, f"waiting{n}")) for n in range(5)]
     answers = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
@@ -146,16 +148,34 @@ async def test_a_silent_server_holds_what_was_begun_and_refuses_the_rest(
     await store.close()
 
 
+async def writer_connections(store: SqlStore, database: Database) -> set[int]:
+    """The server's number for the connection of every writer."""
+    found: list[int] = []
+
+    class Asking(Plug):
+        def __call__(self, tx: Any) -> None:
+            found.append(database.connection_of(tx))
+            super().__call__(tx)
+
+    plugs, held = await hold_writers(store, writer_count(store), Asking)
+    for plug in plugs:
+        plug.gate.set()
+    await asyncio.gather(*held)
+    return set(found)
+
+
 async def test_an_idle_connection_that_was_ended_is_replaced_unseen(
     server_store: tuple[str, AnyServer],
 ) -> None:
     url, _ = server_store
     store = await open_store(url, SystemClock())
     database = Database(url)
-    numbers = {await store.transact(database.connection_of) for _ in range(8)}
+    numbers = await writer_connections(store, database)
     numbers.add(await store.read(database.connection_of))
+    assert len(numbers) == writer_count(store) + 1
     for number in numbers:
         database.sever(number)
+    assert not numbers & await writer_connections(store, database)
     for n in range(4):
         assert await store.transact(enter_key, f"k{n}") == f"k{n}"
         assert f"k{n}" in await store.read(key_names)

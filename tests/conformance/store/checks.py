@@ -82,12 +82,12 @@ class Plug:
 
 
 async def hold_writers(
-    store: SqlStore, count: int
+    store: SqlStore, count: int, make: Callable[[], Plug] = Plug
 ) -> tuple[list[Plug], list["asyncio.Task[None]"]]:
     """Occupy every writer of the store with a function that waits."""
     plugs, tasks = [], []
     for _ in range(count):
-        plug = Plug()
+        plug = make()
         tasks.append(asyncio.ensure_future(store.transact(plug)))
         assert await asyncio.to_thread(plug.entered.wait, 10), "no writer took the function"
         plugs.append(plug)

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 from ksana.base.clock import Clock
 from ksana.store.sql.core import sqlite_file
+from ksana.store.sql.core.call_queue import CallQueue
 from ksana.store.sql.core.commit_queue import StoreCall, Writer
 from ksana.store.sql.core.dialects import SqliteDialect
-from ksana.store.sql.core.threads import BATCH_LIMIT, WAITING_LIMIT, CallQueue, Reader
+from ksana.store.sql.core.threads import BATCH_LIMIT, WAITING_LIMIT, Reader
 
 T = TypeVar("T")
 
@@ -93,7 +94,7 @@ class _Line(CallQueue):
     def run_errand(self, fn: Callable[[], T]) -> T:
         """Have the thread call `fn` between two transactions; wait for the answer."""
         answer: Future[T] = Future()
-        self._queue.put(_Errand(fn, answer))
+        self._put(_Errand(fn, answer))
         return answer.result()
 
 

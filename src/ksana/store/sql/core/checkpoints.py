@@ -11,9 +11,9 @@ import sqlite3
 import threading
 from typing import Final
 
+from ksana.store.sql.core.call_queue import CLOSE_SECONDS
 from ksana.store.sql.core.dialects import SqliteDialect, Trouble
 from ksana.store.sql.core.tally import Tally
-from ksana.store.sql.core.threads import CLOSE_SECONDS
 
 PAUSE_SECONDS: Final = 0.2
 """Pause between two copies: a busy writer gives a few hundred pages meanwhile."""

@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
+from ksana.store.sql.core.call_queue import CallQueue, settle
 from ksana.store.sql.core.commit_queue import FIRST_PAUSE, StoreCall, Writer
 from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import ReadSession
@@ -29,12 +29,6 @@ WAITING_LIMIT = 50_000
 
 LISTS_WAITING = 1_000
 """Lists that wait for a connection at most."""
-
-STALE_SECONDS = 10.0
-"""How long a function may wait to be begun while no thread takes any."""
-
-CLOSE_SECONDS = 30.0
-"""How long closing waits for what was begun."""
 
 COMMITS = 64
 """Batches after which a store that keeps a log is told: it is worth copying then."""
@@ -56,111 +50,6 @@ class WriteExecutor(Executor, Protocol):
     def refuse(self) -> None:
         """Take nothing more; what waits is still done."""
         ...
-
-
-class CallQueue:
-    """What waits for a thread: bounded in number always, and in time when no thread takes anything.
-
-    A database that is silent holds its threads for as long as it likes. What they have begun must
-    wait with them, because nobody knows its outcome; what has not begun is refused after
-    STALE_SECONDS.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._queue: SimpleQueue[StoreCall | None] = SimpleQueue()
-        self._limit = limit
-        self._taken_at = time.monotonic()
-        self._watcher: asyncio.AbstractEventLoop | None = None
-        self._is_closed = False
-
-    def add(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> "asyncio.Future[Any]":
-        """Put a function in the queue."""
-        if self._is_closed:
-            raise StoreDownError("the store is closed")
-        if self._queue.qsize() >= self._limit:
-            raise StoreDownError(f"more than {self._limit} functions wait for the store already")
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        if self._watcher is None or self._watcher.is_closed():
-            self._watcher = loop
-            loop.call_later(STALE_SECONDS / 10, self._watch)
-        self._queue.put(StoreCall(fn, args, kwargs, future, loop))
-        return future
-
-    def refuse(self) -> None:
-        """Take nothing more."""
-        self._is_closed = True
-
-    def take(self, limit: int) -> list[StoreCall] | None:
-        """Wait for work and take what there is; None when the store is closed and the queue was
-        emptied."""
-        queue = self._queue
-        work = queue.get()
-        if work is None:
-            return None
-        self._taken_at = time.monotonic()
-        batch = [work]
-        try:
-            while len(batch) < limit:
-                more = queue.get_nowait()
-                if more is None:
-                    queue.put(None)  # the signal to end comes after this batch
-                    break
-                batch.append(more)
-        except Empty:
-            pass
-        return batch
-
-    def answer(self, batch: list[StoreCall]) -> None:
-        """Hand the results to those who wait for them."""
-        while batch:  # several loops may share one store: rare, and each gets its own
-            loop = batch[0].loop
-            mine = [work for work in batch if work.loop is loop]
-            with suppress(RuntimeError):  # a loop that is closed: nobody waits there any more
-                loop.call_soon_threadsafe(_settle, mine)
-            batch = [work for work in batch if work.loop is not loop]
-
-    async def close(self, threads: list[threading.Thread]) -> None:
-        """Let the threads work off what waits, then end. One held by a silent database is left
-        behind."""
-        self._is_closed = True
-        for _ in threads:
-            self._queue.put(None)
-        give_up_at = time.monotonic() + CLOSE_SECONDS
-        for thread in threads:
-            await asyncio.to_thread(thread.join, max(0.0, give_up_at - time.monotonic()))
-
-    def _watch(self) -> None:
-        assert self._watcher is not None
-        if self._queue.empty():
-            self._watcher = None  # no timer while nothing waits
-            return
-        self._watcher.call_later(STALE_SECONDS / 10, self._watch)
-        now = time.monotonic()
-        if now - self._taken_at > STALE_SECONDS:
-            self._refuse_stale(now - STALE_SECONDS)
-
-    def _refuse_stale(self, since: float) -> None:
-        stale: list[StoreCall] = []
-        young: list[StoreCall | None] = []
-        try:
-            while True:
-                work = self._queue.get_nowait()
-                if work is not None and work.waits_since < since:
-                    work.error = StoreDownError(
-                        "the store is silent: this request was not begun", retry_after_sec=5
-                    )
-                    stale.append(work)
-                else:
-                    young.append(work)
-        except Empty:
-            pass
-        for work in young:
-            self._queue.put(work)
-        if stale:
-            self.answer(stale)
 
 
 class WriterThreads:
@@ -364,7 +253,7 @@ class InlineExecutor:
             self._writer.commit([work])
         elif self._reader is not None:
             self._reader.run(work)
-        _settle([work])
+        settle([work])
         return future
 
     def refuse(self) -> None:
@@ -375,14 +264,3 @@ class InlineExecutor:
             self._writer.close()
         if self._reader is not None:
             self._reader.close()
-
-
-def _settle(batch: list[StoreCall]) -> None:
-    for work in batch:
-        future = work.future
-        if future.done():
-            continue
-        if work.error is None:
-            future.set_result(work.result)
-        else:
-            future.set_exception(work.error)

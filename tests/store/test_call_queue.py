@@ -1,0 +1,133 @@
+"""Who takes what waits for the store: the warmest thread, all of one moment, nobody in vain."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from ksana.base.errors import StoreDownError
+from ksana.store.sql.core import call_queue
+from ksana.store.sql.core.call_queue import CallQueue
+
+THREADS = 4
+
+
+class Served:
+    """A queue with threads that answer who took a call, and how many with it."""
+
+    def __init__(self, limit: int = 512) -> None:
+        self.queue = CallQueue(1000)
+        self.takes = 0
+        self.gate = threading.Event()
+        self.gate.set()
+        self._limit = limit
+        self.threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(THREADS)]
+        for thread in self.threads:
+            thread.start()
+
+    def _serve(self) -> None:
+        while (batch := self.queue.take(self._limit)) is not None:
+            self.takes += 1
+            for call in batch:
+                call.result = (threading.get_ident(), len(batch))
+            assert self.gate.wait(30)
+            self.queue.answer(batch)
+
+    def ask(self) -> "asyncio.Future[tuple[int, int]]":
+        return self.queue.add(lambda: None, (), {})
+
+    async def all_asleep(self) -> None:
+        while len(self.queue._asleep) < THREADS:
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    served = Served()
+    await served.all_asleep()
+    yield served
+    await served.queue.close(served.threads)
+
+
+@contextmanager
+def held(served: Served) -> Iterator[None]:
+    """Nobody gets an answer meanwhile."""
+    served.gate.clear()
+    try:
+        yield
+    finally:
+        served.gate.set()
+
+
+async def test_a_caller_who_is_alone_is_served_by_the_same_thread_each_time(
+    served: Served,
+) -> None:
+    first = await served.ask()
+    for _ in range(20):
+        await served.all_asleep()
+        assert await served.ask() == first
+
+
+async def test_calls_of_one_moment_are_taken_by_one_thread_and_wake_no_other(
+    served: Served,
+) -> None:
+    answers = await asyncio.gather(*(served.ask() for _ in range(10)))
+    # The thread may have been quick: then the rest was taken together.
+    assert served.takes <= 2
+    assert max(size for _, size in answers) >= 5
+
+
+async def test_who_comes_while_a_thread_is_busy_is_served_by_another(served: Served) -> None:
+    with held(served):
+        asked = []
+        for number in range(1, THREADS + 1):
+            asked.append(served.ask())
+            while served.takes < number:
+                await asyncio.sleep(0.001)
+        waiting = [served.ask() for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert not served.queue.is_empty()
+    assert len({thread for thread, _ in await asyncio.gather(*asked)}) == THREADS
+    assert [size for _, size in await asyncio.gather(*waiting)] == [3, 3, 3]
+
+
+async def test_what_one_thread_may_not_take_wakes_the_next() -> None:
+    served = Served(limit=1)
+    await served.all_asleep()
+    with held(served):
+        asked = [served.ask() for _ in range(THREADS)]
+        while served.takes < THREADS:
+            await asyncio.sleep(0.001)
+    assert len({thread for thread, _ in await asyncio.gather(*asked)}) == THREADS
+    await served.queue.close(served.threads)
+
+
+async def test_closing_works_off_what_waits_and_ends_every_thread() -> None:
+    served = Served(limit=1)
+    asked = [served.ask() for _ in range(3 * THREADS)]
+    closing = asyncio.ensure_future(served.queue.close(served.threads))
+    assert len(await asyncio.gather(*asked)) == 3 * THREADS
+    await closing
+    assert not any(thread.is_alive() for thread in served.threads)
+    with pytest.raises(StoreDownError, match="closed"):
+        served.ask()
+
+
+async def test_what_nobody_takes_is_refused_in_time_and_the_rest_stays(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_queue, "STALE_SECONDS", 0.3)
+    with held(served):
+        begun = []
+        for number in range(1, THREADS + 1):
+            begun.append(served.ask())
+            while served.takes < number:
+                await asyncio.sleep(0.001)
+        old = served.ask()
+        with pytest.raises(StoreDownError, match="not begun"):
+            await asyncio.wait_for(old, 5)
+        young = served.ask()
+    assert (await young)[1] == 1
+    await asyncio.gather(*begun)
