@@ -18,6 +18,10 @@ What every store guarantees:
 - **Its own clock.** `tx.now` is the store's clock, read inside the transaction: leases and claims
   are measured by it.
 
+A function may take for granted what is nearly always so, if a guard of its writes tells when it is
+not: it then raises RaceLostError, or the database does in its place, and it is run again at once,
+with `tx.is_again` true. Now it looks first.
+
 `store.read(fn, *args)` is the read-only twin on other connections: a consistent snapshot, no
 writes. When the store cannot be reached or cannot write, both raise StoreDownError, soon, and
 nothing took effect.
@@ -33,6 +37,10 @@ from ksana.ports.events import EventRow, Events
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class RaceLostError(Exception):
+    """What a transaction function took for granted is not so: run it again."""
 
 
 class Instance(msgspec.Struct, frozen=True):
@@ -249,6 +257,11 @@ class Tx(Protocol):
     @property
     def now(self) -> Instant:
         """The store's clock."""
+        ...
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the function was run before and had to be undone."""
         ...
 
     @property

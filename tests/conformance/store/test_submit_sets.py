@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from ksana.base.clock import SystemClock
+from ksana.base.clock import SystemClock, VirtualClock
 from ksana.base.errors import ConflictError
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import class_of
 from ksana.domain.queue.jobs import Job, NewJob
-from ksana.service.queue.service import QueueService
+from ksana.service.queue.service import LOOKING, QueueService
 from ksana.store.sql import SqlStore, open_store
 from tests.conformance.store.test_round_trips import new_jobs, trips_of
 
@@ -61,6 +61,30 @@ async def test_submits_with_request_ids_share_commits_and_a_duplicate_is_refused
     assert gauges.queued == 1 + len(made)
     (again,) = await submit_all(service, jobs_with(["r29"]))
     check_refused(again, answers[29])
+
+
+@pytest.mark.spec("Q1")
+async def test_after_a_duplicate_submits_look_first_for_a_while(store: SqlStore) -> None:
+    clock = VirtualClock(SystemClock().now())
+    service = QueueService(store, clock, Limits(1_000))
+
+    async def retries_of(request_id: str) -> tuple[int, Any]:
+        before = store.health().retries
+        (answer,) = await submit_all(service, jobs_with([request_id]))
+        return store.health().retries - before, answer
+
+    spent, first = await retries_of("r")
+    assert spent == 0 and isinstance(first, Job)
+    spent, refused = await retries_of("r")
+    assert spent == 1  # the insert found it, and the second run looked who it is
+    check_refused(refused, first)
+    spent, refused = await retries_of("r")
+    assert spent == 0
+    check_refused(refused, first)
+    clock.step(LOOKING)
+    spent, refused = await retries_of("r")
+    assert spent == 1
+    check_refused(refused, first)
 
 
 @pytest.mark.spec("Q1")

@@ -9,6 +9,7 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import ConflictError, StoreDownError
+from ksana.ports.store import RaceLostError
 from ksana.store.sql import SqlStore, open_store
 from tests.conformance.store import checks
 from tests.conformance.store.checks import enter_key, event_types, key_names
@@ -178,6 +179,42 @@ async def test_more_than_the_limit_of_waiting_functions_are_refused(
     assert [type(answer) for answer in answers] == [str, str, str, StoreDownError, StoreDownError]
     await asyncio.gather(*tasks)
     assert await store.transact(enter_key, "later") == "later"
+
+
+async def test_who_took_something_for_granted_in_vain_is_run_again_and_told_so(
+    store: SqlStore,
+) -> None:
+    runs: list[bool] = []
+
+    def trust(tx: Any) -> str:
+        runs.append(tx.is_again)
+        enter_key(tx, "looked" if tx.is_again else "trusted")
+        if not tx.is_again:
+            raise RaceLostError
+        return "looked"
+
+    answers = await checks.batched(store, (enter_key, "before"), (trust,), (enter_key, "after"))
+    assert answers == ["before", "looked", "after"]
+    assert runs == [False, True]
+    assert await store.read(key_names) == {"before", "looked", "after"}
+    assert sorted(await store.read(event_types)) == [
+        f"KEY_CREATED:{name}" for name in ("after", "before", "looked")
+    ]
+
+
+async def test_who_never_stops_to_take_it_for_granted_is_refused(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ksana.store.sql.core.commit_queue.MAX_RETRIES", 3)
+
+    def trust(tx: Any) -> None:
+        enter_key(tx, "trusted")
+        raise RaceLostError
+
+    with pytest.raises(StoreDownError, match="too busy"):
+        await store.transact(trust)
+    assert await store.transact(enter_key, "later") == "later"
+    assert await store.read(key_names) == {"later"}
 
 
 @pytest.mark.parametrize("inline", [False, True])

@@ -15,6 +15,7 @@ from ksana.domain.queue.jobs import ENDED, URGENCY, Job, NewJob
 from ksana.domain.queue.turns import Turns
 from ksana.engine.queue.job_writer import enter_jobs, write_changes
 from ksana.ports.queue.tables import QueueTx, Request
+from ksana.ports.store import RaceLostError
 
 Submitted = Job | ConflictError
 """What became of one job of several callers. A refusal is a value here: what was entered beside it
@@ -91,14 +92,18 @@ def submit_together(
     jobs: Sequence[NewJob],
     classes: Sequence[JobClass],
     most_classes: int = MOST_CLASSES,
+    *,
+    looks_first: bool = True,
 ) -> list[Submitted]:
     """Enter jobs of several callers that wait together, each on its own: one that was submitted
     before, in the store or by a caller before it, or that is of one class too many, is refused by
-    itself."""
+    itself. Without `looks_first` the guard of the insert finds out whether one is in the store, and
+    only if there is one, all are looked up."""
     keys = [_request_of(job) for job in jobs]
     requests = list({key: None for key in keys if key is not None})
     urgencies = {URGENCY[job.priority]: None for job in jobs if job.run_at is None}
-    before, tails = tx.jobs.open_submit(requests, list(urgencies))
+    looks_first = looks_first or tx.is_again
+    before, tails = tx.jobs.open_submit(requests if looks_first else (), list(urgencies))
     turns, now = Turns(tx.job_order, tails), tx.now
     excess = find_excess(tx, classes, most_classes)
     answers: list[Submitted] = []
@@ -119,6 +124,8 @@ def submit_together(
         new = {job.class_id for job in entered}
         _enter_classes(tx, [kind for kind in classes if kind.id in new], jobs)
         if not enter_jobs(tx, entered, once=bool(requests), is_checked=True):
+            if not looks_first:
+                raise RaceLostError
             raise AssertionError("a job that was not there could not be entered")
     return answers
 
@@ -126,6 +133,11 @@ def submit_together(
 def _request_of(job: NewJob) -> Request | None:
     request_id = job.client_request_id
     return None if request_id is None else (job.job_class.addon_id, request_id)
+
+
+def is_duplicate(submitted: Submitted) -> bool:
+    """Whether a job was refused because it had been submitted before."""
+    return isinstance(submitted, ConflictError) and submitted.code == "DUPLICATE_REQUEST"
 
 
 def _duplicate(found: Job, index: int) -> ConflictError:

@@ -8,7 +8,7 @@ import msgspec
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError, InvalidError, KsanaError, NotFoundError
 from ksana.base.ids import new_ordered_uuid, new_ordered_uuids
-from ksana.base.instant import Micros
+from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.handover import pick_handed_over
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
@@ -32,7 +32,7 @@ from ksana.service.queue import leases as lease_transactions
 from ksana.service.queue.claims import NOTHING, Claim, Claimed, claim_together
 from ksana.service.queue.class_cache import JobClassCache, TrustedClasses
 from ksana.service.queue.exchange import Exchanged, ReleaseBatches
-from ksana.service.queue.jobs import Report, not_found
+from ksana.service.queue.jobs import Report, is_duplicate, not_found
 from ksana.service.queue.leases import Heartbeat, LeaseAnswer, LeaseDenied, LeaseRequest
 from ksana.service.queue.releases import Released
 from ksana.service.queue.waiting import (
@@ -46,6 +46,9 @@ from ksana.service.queue.waiting import (
 MAX_BATCH: Final = 1000
 MAX_ITEMS: Final = 500
 MAX_EVENTS: Final = 10_000
+LOOKING: Final = 10 * SECOND
+"""So long after a duplicate the next one is expected: submits look whether they are one. All others
+leave that to the insert, whose refusal costs the transaction."""
 CLAIMS_AT_ONCE: Final = 1
 """Sets of claims under way at the same time. Whatever comes meanwhile waits and is the next set:
 ten claims that each wait for the others' units cost ten times as much as one for all."""
@@ -85,6 +88,8 @@ class QueueService:
         self._heartbeats: Batcher[Sequence[Heartbeat], Sequence[LeaseAnswer]] = Batcher(
             store, lease_transactions.extend_together, _wake_nobody
         )
+        self._looks_until: Instant = 0
+        """Until when submits look first whether they were submitted before."""
         self.on_handed_over: Callable[[], None] = lambda: None
         """A job that a run waits for may have ended."""
 
@@ -140,7 +145,11 @@ class QueueService:
         """Enter jobs, and serve the claims that were picked for them."""
         jobs = [entry.new for entry in entries]
         made = job_transactions.submit_together(
-            tx, jobs, self.new_classes(jobs), self.limits.classes
+            tx,
+            jobs,
+            self.new_classes(jobs),
+            self.limits.classes,
+            looks_first=self._clock.now() < self._looks_until,
         )
         claims = [entry.claim for entry in entries]
         picked = [claim for claim in claims if claim is not None]
@@ -157,6 +166,8 @@ class QueueService:
                 entry.waiting.hand(one.claimed)
                 taken.update([job.job_id for job in one.claimed.taken])
         self._notify_claimed((), [one.claimed for one in made])
+        if any(is_duplicate(one.submitted) for one in made):
+            self._looks_until = self._clock.now() + LOOKING
         new = [
             (entry.new, one.submitted)
             for entry, one in zip(entries, made, strict=True)

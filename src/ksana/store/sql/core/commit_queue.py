@@ -44,7 +44,7 @@ from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
 from ksana.base.ids import new_token, new_uid
 from ksana.base.instant import Instant
-from ksana.ports.store import Committed
+from ksana.ports.store import Committed, RaceLostError
 from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import Session
 from ksana.store.sql.core.statements import Statement
@@ -163,14 +163,15 @@ class Writer:
     def _commit_until_settled(self, batch: list[StoreCall]) -> None:
         careful, is_network = False, self._dialect.is_network
         retries, lost = itertools.count(1), itertools.count(1)
-        while True:
+        for run_before in itertools.count():
             session = self._session or self._connect()
             self._flushed = []
             try:
                 if is_network and time.monotonic() - self._entered_at > ENTER_SECONDS:
                     self._enter(session)
                 session.raw_later(self._dialect.begin_write)
-                tx = SqlTx(session, self._read_clock(session) if is_network else self._clock.now())
+                now = self._read_clock(session) if is_network else self._clock.now()
+                tx = SqlTx(session, now, is_again=run_before > 0)
                 run = self._run_apart if careful else self._run_together
                 session.wrote = run(session, tx, batch)
                 if session.wrote and is_network:
@@ -237,7 +238,7 @@ class Writer:
             try:
                 work.result = work.fn(tx, *work.args, **work.kwargs)
             except Exception as error:
-                if self._dialect.classify(error) is not Trouble.OURS:
+                if self._classify(error) is not Trouble.OURS:
                     raise
                 if session.wrote or not isinstance(error, KsanaError):
                     raise _CarefulNeeded from error
@@ -266,7 +267,7 @@ class Writer:
                 flushed = tx.flush(self._tally.event_types)
                 session.raw("RELEASE SAVEPOINT one")  # and before it all that waited
             except Exception as error:
-                if self._dialect.classify(error) is not Trouble.OURS:
+                if self._classify(error) is not Trouble.OURS:
                     raise
                 session.raw("ROLLBACK TO SAVEPOINT one")
                 session.raw("RELEASE SAVEPOINT one")
@@ -319,7 +320,7 @@ class Writer:
         return session
 
     def _handle_trouble(self, session: Session, error: Exception, retries: Any, lost: Any) -> None:
-        trouble = self._dialect.classify(error)
+        trouble = self._classify(error)
         self._tally.retries += 1
         if trouble is Trouble.LOST:
             self._drop()
@@ -345,6 +346,12 @@ class Writer:
             reason = self._tally.mark_broken(error, trouble)
             raise StoreDownError(reason, retry_after_sec=30) from error
         raise error
+
+    def _classify(self, error: BaseException) -> Trouble:
+        """What an error in the middle of a batch means for it."""
+        if isinstance(error, RaceLostError):
+            return Trouble.RACED
+        return self._dialect.classify(error)
 
     def _resolve(self) -> bool:
         """Find out whether the batch whose COMMIT got no answer happened."""

@@ -150,10 +150,11 @@ class SqlTx:
     for each other.
     """
 
-    def __init__(self, session: Session, now: Instant) -> None:
+    def __init__(self, session: Session, now: Instant, *, is_again: bool = False) -> None:
         self._session = session
         self._gathering: list[Any] = []
         self.now = now
+        self.is_again = is_again
         self.events = SqlEvents(session, now)
         self.rollups = SqlRollups(session, now)
         self.sums = [self.rollups.sums]
