@@ -174,6 +174,22 @@ async def test_a_job_is_entered_and_handed_to_a_claim_that_waits_in_one_commit(
     ]
 
 
+@pytest.mark.spec("Q2")
+async def test_the_worker_that_a_job_is_handed_to_is_answered_before_who_submitted_it(
+    store: SqlStore,
+) -> None:
+    service, _ = await run_one(store, 10)
+    waiting = await begin_to_wait(service)
+    await until(lambda: any(getattr(one, "is_idle", False) for one in service.poll.waiters))
+    order: list[str] = []
+    waiting.add_done_callback(lambda _: order.append("worker"))
+    submitting = asyncio.ensure_future(service.submit(new_jobs(1)[0]))
+    submitting.add_done_callback(lambda _: order.append("caller"))
+    async with asyncio.timeout(5):
+        await asyncio.gather(waiting, submitting)
+    assert order == ["worker", "caller"]
+
+
 @pytest.mark.spec("Q2", "Q9")
 async def test_many_jobs_and_claims_that_wait_come_together_one_for_one(store: SqlStore) -> None:
     """Submits and claims at random, two of each at a time at least: no job goes to two, none to

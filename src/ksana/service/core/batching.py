@@ -26,6 +26,10 @@ TURNS: Final = 8
 brought nothing more, so a lone item waits for one turn. A commit for thirty costs half as much for
 each as a commit for fifteen."""
 
+HANDED_TURNS: Final = 2
+"""Turns of the event loop in which a request that was handed something is answered: its wait ends
+in the first, and it goes on in the second."""
+
 MAX_WEIGHT: Final = 1_000
 """What the items of one batch weigh together at most, unless the first alone weighs more: rows,
 mostly."""
@@ -126,17 +130,19 @@ def _tell_nobody(_: Sequence[Any]) -> None:
 
 class Batcher(Generic[Item, Made]):
     """Takes items one by one and enters them together. `enter` writes a set and answers what was
-    made, in order; `entered` is called with those that are durable. With `at_once`, so many batches
-    are under way at most, and the last one grows while it waits for its turn. With `drops_gone`,
-    items whose caller has gone before the batch is begun are not entered. With `clock`, items may
-    say until when they wait for their turn; who gives up is answered `late`. `refused` is called
-    with items that could not be entered."""
+    made, in order; `entered` is called with those that are durable, before their callers are
+    answered, and may say that it handed something to others, who are answered first.
+
+    With `at_once`, so many batches are under way at most, and the last one grows while it waits for
+    its turn. With `drops_gone`, items whose caller has gone before the batch is begun are not
+    entered. With `clock`, items may say until when they wait for their turn; who gives up is
+    answered `late`. `refused` is called with items that could not be entered."""
 
     def __init__(
         self,
         store: Store,
         enter: Callable[[Any, Sequence[Item]], list[Made]],
-        entered: Callable[[Sequence[Item], Sequence[Made]], None],
+        entered: Callable[[Sequence[Item], Sequence[Made]], bool | None],
         at_once: int | None = None,
         drops_gone: bool = False,
         clock: Clock | None = None,
@@ -202,15 +208,23 @@ class Batcher(Generic[Item, Made]):
         except Exception as error:
             await self._write_apart(batch, error)
         else:
-            for future, one in zip(batch.futures, made, strict=True):
-                if not future.done():  # its caller may have gone
-                    future.set_result(one)
-            self._entered(batch.items, made)
+            await self._tell(batch, made)
         finally:
             if self._line:
                 self._line.popleft().give_turn()
             else:
                 self._free += 1
+
+    async def _tell(self, batch: _Batch[Item, Made], made: Sequence[Made]) -> None:
+        """Answer those whose items are durable, after others who were handed something by them."""
+        try:
+            if self._entered(batch.items, made):
+                for _ in range(HANDED_TURNS):
+                    await asyncio.sleep(0)
+        finally:
+            for future, one in zip(batch.futures, made, strict=True):
+                if not future.done():  # its caller may have gone
+                    future.set_result(one)
 
     async def _write_apart(self, batch: _Batch[Item, Made], error: Exception) -> None:
         """Enter the items of a batch that failed one by one: not all can be at fault, and this

@@ -159,7 +159,9 @@ class QueueService:
             for one, claim in zip(made, claims, strict=True)
         ]
 
-    def _entered(self, entries: Sequence[SubmitEntry], made: Sequence[SubmitResult]) -> None:
+    def _entered(self, entries: Sequence[SubmitEntry], made: Sequence[SubmitResult]) -> bool:
+        """Tell who waits for them; whether any were handed out: their workers are answered before
+        those who submitted."""
         taken: set[str] = set()
         for entry, one in zip(entries, made, strict=True):
             if entry.waiting is not None:
@@ -175,6 +177,7 @@ class QueueService:
         ]
         if new:
             self.notify_submitted([job for job, _ in new], [one for _, one in new], taken)
+        return bool(taken)
 
     def _check_costs(self, jobs: Sequence[NewJob]) -> None:
         total = self.limits.total
