@@ -4,6 +4,7 @@ tally for health."""
 import asyncio
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -79,15 +80,16 @@ class SqlStore:
             return
         count = NETWORK_WRITERS if dialect.is_network else 1
         after_commits: Callable[[], None] | None = None
+        gate: threading.Lock | None = None
         check: Callable[[], None] | None = None
         if isinstance(dialect, SqliteDialect) and dialect.path != ":memory:":
             self._checkpointer = Checkpointer(dialect, self._tally)
-            after_commits = self._checkpointer.ask
+            after_commits, gate = self._checkpointer.ask, self._checkpointer.gate
             check = FilePlace(dialect.path).check
         writers = [
             Writer(dialect, statements, clock, self._tally, check=check) for _ in range(count)
         ]
-        self._writes = WriterThreads(writers, "store-write", after_commits)
+        self._writes = WriterThreads(writers, "store-write", after_commits, gate)
         self._reads = ReaderThreads(dialect, statements, clock, self._tally, READERS)
         self._lists = ReaderThreads(
             dialect,

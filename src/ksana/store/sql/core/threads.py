@@ -5,7 +5,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Protocol
 
 from ksana.base.clock import Clock
@@ -57,9 +57,15 @@ class WriterThreads:
     connection."""
 
     def __init__(
-        self, writers: list[Writer], name: str, after_commits: Callable[[], None] | None = None
+        self,
+        writers: list[Writer],
+        name: str,
+        after_commits: Callable[[], None] | None = None,
+        gate: AbstractContextManager[Any] | None = None,
     ) -> None:
+        """`gate` is held while a writer writes."""
         self._after_commits = after_commits
+        self._gate = gate or nullcontext()
         self._waiting = CallQueue(WAITING_LIMIT)
         self.start, self.refuse = self._waiting.add, self._waiting.refuse
         self._threads = [
@@ -75,7 +81,8 @@ class WriterThreads:
     def _serve(self, writer: Writer) -> None:
         count = 0
         while (batch := self._waiting.take(BATCH_LIMIT)) is not None:
-            writer.commit(batch)
+            with self._gate:
+                writer.commit(batch)
             self._waiting.answer(batch)
             count += 1
             if count % COMMITS == 0 and self._after_commits is not None:
