@@ -48,7 +48,7 @@ class QueueClient(ApiClient):
             cost_units=cost_units,
             priority=priority or msgspec.UNSET,
             constraints=dict(constraints) if constraints else msgspec.UNSET,
-            client_request_id=client_request_id or wire.new_request_ids(1)[0],
+            client_request_id=client_request_id or wire.new_request_id(),
             max_attempts=max_attempts or msgspec.UNSET,
             run_at=run_at or msgspec.UNSET,
             fairness_key=fairness_key or msgspec.UNSET,

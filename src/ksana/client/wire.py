@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from ksana.base.clock import SystemClock
-from ksana.base.ids import new_ordered_uuids
+from ksana.base.ids import new_ordered_uuid, new_ordered_uuids
 from ksana.base.instant import format_instant, to_instant
 from ksana.client import shapes
 from ksana.client.errors import ApiError, ClientError, TransportError, from_body
@@ -127,6 +127,11 @@ def check_count(found: Sequence[Any], items: Sequence[Any]) -> None:
         raise TransportError(
             f"{len(found)} results for {len(items)} items", is_outcome_unknown=True
         )
+
+
+def new_request_id() -> str:
+    """A fresh id, which sorts by time like the others."""
+    return new_ordered_uuid(_clock.now())
 
 
 def new_request_ids(count: int) -> list[str]:
