@@ -151,11 +151,19 @@ class Session:
 
     def run_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
         """Run a statement for each row; answer how many matched in all."""
-        if len(rows) <= (_ONE_BY_ONE if self.is_embedded else 1):
+        if not self.is_embedded and len(rows) <= 1:
             return sum([self.run(name, **dict(zip(columns, row, strict=True))) for row in rows])
-        self.wrote = True
         statement = self._statements[name]
         bound = self._bind_rows(statement, columns, rows)
+        if len(rows) <= _ONE_BY_ONE and self.is_embedded:
+            matched = 0
+            for values in bound:
+                self._cursor.execute(statement.sql, values)
+                matched += self._cursor.rowcount
+            if matched:
+                self.wrote = True
+            return matched
+        self.wrote = True
         return sum(self._send(self._dialect.widen(self._cursor, statement.sql, bound)))
 
     def _require_rows(self, name: str, columns: tuple[str, ...], rows: Sequence[Row]) -> int:
