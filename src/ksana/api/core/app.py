@@ -35,8 +35,11 @@ log = structlog.get_logger("ksana.api")
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-RESPOND: Final = "ksana.respond"
-"""Where our server puts its one-write answer in the scope; other servers have none."""
+HEADERS: Final = "ksana.headers"
+"""Where our connections put the headers of a request by name, in its scope."""
+EXCHANGE: Final = "ksana.exchange"
+"""Where our connections put (connection, cycle); other servers have none of it."""
+_NO_EXCHANGE: Final = (None, None)
 _JSON: Final = (b"content-type", b"application/json")
 
 
@@ -85,24 +88,25 @@ class Application:
         return self.pipeline.router
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = scope["type"]
-        if kind == "http":
-            await self._serve(scope, receive, send)
-        elif kind == "websocket":
-            await self._serve_socket(scope, receive, send)
-        elif kind == "lifespan":
-            await _pass_lifespan(receive, send)
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await self._serve_socket(scope, receive, send)
+            elif scope["type"] == "lifespan":
+                await _pass_lifespan(receive, send)
+            return
+        headers = scope.get(HEADERS)
         request = IncomingRequest(
             scope["method"],
             scope["path"],
             scope["raw_path"],
             scope["query_string"],
-            dict(scope["headers"]),
+            dict(scope["headers"]) if headers is None else headers,
             scope.get("client"),
             receive,
         )
+        connection, cycle = scope.get(EXCHANGE) or _NO_EXCHANGE
+        if connection is not None and (body := connection.take_body(cycle)) is not None:
+            request.body, request.receive = body, None
         response = await self.pipeline.serve(request)
         if response.chunks is not None:
             if scope["method"] == "HEAD":
@@ -110,8 +114,7 @@ class Application:
             else:
                 await _send_stream(response, receive, send)
             return
-        respond = scope.get(RESPOND)
-        if respond is None or response.closes or not respond(response):
+        if connection is None or response.closes or not connection.respond(cycle, response):
             start = {"status": response.status, "headers": split_head(response.head)}
             await send({"type": "http.response.start", **start})
             await send({"type": "http.response.body", "body": response.body})

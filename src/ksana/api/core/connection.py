@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from ksana.api.core.app import HEADERS
 from ksana.api.core.connection_guard import ConnectionGuard
 from ksana.api.core.crowd import Crowd
 from ksana.api.core.errors import error_body
@@ -140,10 +141,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Take a header line of the head. A trailer, after the body, never becomes a header: what
         the head said was judged already."""
         if self._in_head:
-            name = name.lower()
-            if name == b"expect" and value.lower() == b"100-continue":
-                self.expect_100_continue = True
-            self.headers.append((name, value))
+            self.headers.append((name.lower(), value))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -170,12 +168,16 @@ class GuardedProtocol(HttpToolsProtocol):
         ):
             self._too_large = True
             raise HeadTooLargeError
+        expected = headers.get(b"expect")
+        if expected is not None and expected.lower() == b"100-continue":
+            self.expect_100_continue = True
         # Only now: what is refused above is answered as a head, whatever was answered before it.
         self._in_head = False
         self.begin_request(headers)
 
     def begin_request(self, headers: dict[bytes, bytes]) -> None:
         """Begin to serve a request whose head is complete and was found good. `headers` by name."""
+        self.scope[HEADERS] = headers  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

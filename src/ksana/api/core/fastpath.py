@@ -12,7 +12,6 @@ module if it has changed.
 
 import asyncio
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any, Final
 
 import uvicorn
@@ -23,7 +22,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from ksana.api.core.app import RESPOND
+from ksana.api.core.app import EXCHANGE
 from ksana.api.core.connection import GuardedProtocol
 from ksana.api.core.pipeline import IncomingRequest, RenderedResponse
 from ksana.api.core.routing import FoundRoute
@@ -211,10 +210,18 @@ class FastpathProtocol(GuardedProtocol):
         self.on_response_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.scope[RESPOND] = partial(self._respond, cycle)  # type: ignore[typeddict-unknown-key]
+        cycle.scope[EXCHANGE] = (self, cycle)  # type: ignore[typeddict-unknown-key]
         super()._start_asgi_task(cycle, app)
 
-    def _respond(self, cycle: RequestResponseCycle, response: RenderedResponse) -> bool:
+    def take_body(self, cycle: RequestResponseCycle) -> bytes | None:
+        """The body of an ASGI request if all of it has come; None if it must be received."""
+        if cycle.more_body or cycle.disconnected:
+            return None
+        body = bytes(cycle.body)
+        cycle.body = bytearray()
+        return body
+
+    def respond(self, cycle: RequestResponseCycle, response: RenderedResponse) -> bool:
         """Write the whole answer to an ASGI request at once; False if it must go through `send`."""
         if cycle.response_started or self.flow.write_paused:
             return False
@@ -222,7 +229,7 @@ class FastpathProtocol(GuardedProtocol):
             return False
         cycle.response_started = True
         # It holds the cycle, which holds the scope.
-        cycle.scope.pop(RESPOND, None)  # type: ignore[typeddict-item]
+        cycle.scope.pop(EXCHANGE, None)  # type: ignore[typeddict-item]
         cycle.waiting_for_100_continue = False
         cycle.message_event.set()
         self.answer(cycle, response, has_body=cycle.scope["method"] != "HEAD")

@@ -38,6 +38,7 @@ GUARD_ATTRIBUTES: Final = {
     "loop",
     "parser",
     "pipeline",
+    "scope",
     "server_state",
     "tasks",
     "timeout_keep_alive",
@@ -49,9 +50,11 @@ SOCKET_ATTRIBUTES: Final = {"close_sent", "conn", "disconnected", "transport", "
 FASTPATH_ATTRIBUTES: Final = {"config", "expect_100_continue", "parser"}
 """What `fastpath` reads besides."""
 CYCLE_ATTRIBUTES: Final = {
+    "body",
     "disconnected",
     "keep_alive",
     "message_event",
+    "more_body",
     "on_response",
     "response_complete",
     "response_started",
