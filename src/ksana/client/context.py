@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ksana.client.shapes import Job
 
 MAX_MESSAGE_CHARS = 1024
@@ -32,16 +34,15 @@ class JobCancelled(Exception):
     CANCELED."""
 
 
-class CancelSignal:
-    """Tells a handler to stop. Set once, by the worker; read on the event loop or in a thread."""
+class CancelSignal(msgspec.Struct, eq=False, gc=False):
+    """Tells a handler to stop. Set once, by the worker; read on the event loop or in a thread.
 
-    __slots__ = ("_event", "_is_announced", "_thread_event", "reason")
+    One for each job, as a struct: made without a frame, and not walked by the garbage collector."""
 
-    def __init__(self) -> None:
-        self.reason: str | None = None
-        self._event: asyncio.Event | None = None
-        self._is_announced = False
-        self._thread_event: threading.Event | None = None
+    reason: str | None = None
+    _event: asyncio.Event | None = None
+    _is_announced: bool = False
+    _thread_event: threading.Event | None = None
 
     def is_set(self) -> bool:
         """Tell whether the handler should stop."""
@@ -119,7 +120,7 @@ class JobContext(AttemptContext):
         cancelled: CancelSignal,
         report: Callable[[float | None, str | None], None],
     ) -> None:
-        super().__init__(cancelled)
+        self.cancelled = cancelled
         self.job = job
         self.payload = payload
         """The job's payload, converted to the handler's `payload_type` if it names one."""

@@ -216,7 +216,7 @@ class GovernanceRunner(LeaseRunner[HeldGovernanceJob]):
         handler = self._handlers.get(job.action)
         held.is_async = handler is not None and handler.is_async
         self._stats.claimed += 1
-        self._hold(held, self._run)
+        self._hold(held, self._run(held))
 
     async def _run(self, held: HeldGovernanceJob) -> None:
         result = await self._run_handler(held)

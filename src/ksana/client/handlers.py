@@ -8,7 +8,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -40,6 +40,9 @@ class HandlerOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def result(self) -> Any:
         """The result as plain values."""
         return msgspec.json.decode(self.result_data) if self.result_data else None
+
+
+_NOTHING: Final = HandlerOutcome(status="SUCCEEDED")
 
 
 class Registered:
@@ -78,9 +81,8 @@ class Registered:
         try:
             # The plain case without the frame in between: it is most jobs, and counted in
             # microseconds.
-            return _succeeded(
-                await (self.handler(ctx) if self.is_plain else self._call(ctx, executor)), ctx
-            )
+            value = await (self.handler(ctx) if self.is_plain else self._call(ctx, executor))
+            return _NOTHING if value is None and not ctx.metrics else _succeeded(value, ctx)
         except JobCancelled as error:
             return HandlerOutcome(
                 status="CANCELED",

@@ -42,7 +42,10 @@ class HeldLease:
         self.task: asyncio.Task[None] | None = None
         self.cause: str | None = None
         """Why the handler was told to stop: BY_CANCEL, BY_STOP, or not at all."""
-        self.renew(sent_at, ttl_us)
+        # As `renew` does: a call for each job is counted in microseconds.
+        self.beaten_at = sent_at
+        self.fence_at = sent_at + ttl_us
+        self.beat_at = sent_at + ttl_us // 3
 
     def renew(self, sent_at: Micros, ttl_us: Micros) -> None:
         """Count the lease's time from when the request left: the server counted it from no

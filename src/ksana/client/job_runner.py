@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from functools import partial
 
 from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Micros
@@ -51,8 +52,6 @@ class JobRunner(LeaseRunner[LeasedJob]):
         self._on_lost = on_lost
         self._releases = Releases(client, self.settle, backoff)
         self._heartbeats: Heartbeats
-        self.begun = 0
-        """Handlers started so far."""
         self.waiting: deque[LeasedJob] = deque()
         """Taken ahead: leased, and not begun for want of a slot."""
         self._watch: asyncio.TimerHandle | None = None
@@ -78,12 +77,10 @@ class JobRunner(LeaseRunner[LeasedJob]):
             return
         if self._heartbeats.kept:
             sent_at = max(sent_at, self._heartbeats.kept.pop(lease_id, sent_at))
-        held = LeasedJob(job, lease_id, sent_at, self._ttl_us)
-        registered = self._handlers.get(job.job_type)
-        held.is_async = registered is not None and registered.is_async
+        held = LeasedJob(job, lease_id, sent_at, self._ttl_us, self._handlers.get(job.job_type))
         self._stats.claimed += 1
         if self.running < self._concurrency:
-            self._start(held)
+            self._hold(held, self._run_job(held))
             return
         self.held[held.key] = held
         self.waiting.append(held)
@@ -130,24 +127,18 @@ class JobRunner(LeaseRunner[LeasedJob]):
                 self._lose(held, reason or "its own lease time has passed")
                 self.held.pop(held.key, None)
             else:
-                self._start(held)
-
-    def _start(self, held: LeasedJob) -> None:
-        self.begun += 1
-        self._hold(held, self._run_job)
+                self._hold(held, self._run_job(held))
 
     async def _run_job(self, held: LeasedJob) -> None:
-        job = held.job
-        registered = self._handlers.get(job.job_type)
+        job, registered = held.job, held.registered
         try:
             if registered is None:
                 outcome = HandlerOutcome(
                     status="FAILED", error=f"this worker has no handler for {job.job_type!r}"
                 )
             else:
-                ctx = JobContext(
-                    job, job.payload, self._worker_id, held.cancelled, self._reporter(held)
-                )
+                report = partial(self._report, held)
+                ctx = JobContext(job, job.payload, self._worker_id, held.cancelled, report)
                 outcome = await registered.run(ctx, self._executor)
         except asyncio.CancelledError:
             outcome = HandlerOutcome(
@@ -157,7 +148,8 @@ class JobRunner(LeaseRunner[LeasedJob]):
             outcome = self._classify_interrupted(held, outcome)
         if self._may_send(held):
             self._send(held, outcome)
-        self._begin_waiting()
+        if self.waiting:
+            self._begin_waiting()
 
     def _classify_interrupted(self, held: LeasedJob, outcome: HandlerOutcome) -> HandlerOutcome:
         """A handler that gave up although nobody cancelled its job: the attempt failed and may be
@@ -176,18 +168,16 @@ class JobRunner(LeaseRunner[LeasedJob]):
             metrics=outcome.metrics,
         )
 
-    def _reporter(self, held: LeasedJob) -> Callable[[float | None, str | None], None]:
-        def report(fraction: float | None, message: str | None) -> None:
-            if fraction is not None:
-                held.progress = fraction
-            if message is not None:
-                held.message = message
-            is_first = held.reported == held.sent
-            held.reported += 1
-            if is_first:
-                self._heartbeats.wake()
-
-        return report
+    def _report(self, held: LeasedJob, fraction: float | None, message: str | None) -> None:
+        """Keep what a handler reports of its job for the next heartbeat."""
+        if fraction is not None:
+            held.progress = fraction
+        if message is not None:
+            held.message = message
+        is_first = held.reported == held.sent
+        held.reported += 1
+        if is_first:
+            self._heartbeats.wake()
 
     def _send(self, held: LeasedJob, outcome: HandlerOutcome) -> None:
         item = ReleaseItem(
@@ -210,10 +200,10 @@ class JobRunner(LeaseRunner[LeasedJob]):
         if refusal is not None:
             held.phase = held_lease.LOST
             self.report_lost(held, str(refusal))
-        elif item.status == "RETURNED":
-            stats.returned += 1
         elif item.status == "SUCCEEDED":
             stats.succeeded += 1
+        elif item.status == "RETURNED":
+            stats.returned += 1
         elif item.status == "FAILED":
             stats.failed += 1
         elif item.status == "CANCELED":
@@ -243,7 +233,7 @@ class JobRunner(LeaseRunner[LeasedJob]):
         """Somebody cancelled the job: tell the handler."""
         if held.phase is not held_lease.RUNNING or not held.cancelled.set("the job was cancelled"):
             return
-        registered = self._handlers.get(held.job.job_type)
+        registered = held.registered
         if (
             registered is not None
             and registered.is_async

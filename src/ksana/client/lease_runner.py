@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Coroutine, Sized
 from concurrent.futures import Executor
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -44,6 +44,8 @@ class LeaseRunner(ABC, Generic[H]):
         self.held: dict[str, H] = {}
         self.running = 0
         """Handlers at work now."""
+        self.begun = 0
+        """Handlers started so far."""
         self.has_room = asyncio.Event()
 
     @property
@@ -94,11 +96,12 @@ class LeaseRunner(ABC, Generic[H]):
                 held.phase = held_lease.LOST
                 self.report_lost(held, "the worker stopped before the handler did")
 
-    def _hold(self, held: H, run: Callable[[H], Any]) -> None:
+    def _hold(self, held: H, run: Coroutine[Any, Any, None]) -> None:
         """Start a handler."""
         self.held[held.key] = held
         self.running += 1
-        held.task = self._loop.create_task(run(held))
+        self.begun += 1
+        held.task = self._loop.create_task(run)
 
     def _may_send(self, held: H) -> bool:
         """A handler has ended: whether its result is wanted. Else it is dropped here."""

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
+import msgspec
+
 from ksana.client.errors import (
     AccessError,
     ApiConflictError,
@@ -36,17 +38,14 @@ I = TypeVar("I")  # noqa: E741
 log = logging.getLogger("ksana.client")
 
 
-class PendingResult(Generic[H, I]):
+class PendingResult(msgspec.Struct, Generic[H, I], eq=False, gc=False):
     """A result on its way."""
 
-    __slots__ = ("held", "is_substitute", "item", "size")
-
-    def __init__(self, held: H, item: I, size: int, *, is_substitute: bool = False) -> None:
-        self.held = held
-        self.item = item
-        self.size = size
-        self.is_substitute = is_substitute
-        """True when the server refused the result itself and this reports that failure instead."""
+    held: H
+    item: I
+    size: int
+    is_substitute: bool
+    """True when the server refused the result itself and this reports that failure instead."""
 
 
 class Outbox(ABC, Generic[H, I]):
@@ -90,10 +89,15 @@ class Outbox(ABC, Generic[H, I]):
     def __len__(self) -> int:
         return len(self._waiting) + self._in_flight
 
-    def add(self, held: H, item: I) -> None:
+    def add(self, held: H, item: I, is_substitute: bool = False) -> None:
         """Take a result. It leaves with what else ends in this turn of the event loop, or with the
         next batch."""
-        self._put(PendingResult(held, item, self.item_bytes + self.size_of(item)))
+        size = self.item_bytes + self.size_of(item)
+        self._waiting.append(PendingResult(held, item, size, is_substitute))
+        if not self._sending or (
+            self._sending < MAX_REQUESTS and len(self._waiting) >= FULL_ENOUGH
+        ):
+            self._begin_request()
 
     async def drain(self, within_sec: float) -> bool:
         """Wait until the server has answered for all results; False if not in time."""
@@ -115,17 +119,13 @@ class Outbox(ABC, Generic[H, I]):
         self._is_idle.set()
         return left
 
-    def _put(self, waiting: PendingResult[H, I]) -> None:
-        self._waiting.append(waiting)
-        if not self._sending or (
-            self._sending < MAX_REQUESTS and len(self._waiting) >= FULL_ENOUGH
-        ):
-            self._is_idle.clear()
-            self._sending += 1
-            # A task starts in the next turn of the loop: all that ends in this one goes with it.
-            request = asyncio.get_running_loop().create_task(self._send_batches())
-            self._requests.add(request)
-            request.add_done_callback(self._on_request_done)
+    def _begin_request(self) -> None:
+        self._is_idle.clear()
+        self._sending += 1
+        # A task starts in the next turn of the loop: all that ends in this one goes with it.
+        request = asyncio.get_running_loop().create_task(self._send_batches())
+        self._requests.add(request)
+        request.add_done_callback(self._on_request_done)
 
     def _on_request_done(self, request: asyncio.Task[None]) -> None:
         self._requests.discard(request)
@@ -213,8 +213,7 @@ class Outbox(ABC, Generic[H, I]):
             self._settle(waiting.held, waiting.item, error)
             return
         log.error("the server refused the result of job %s: %s", waiting.held.job_id, error)
-        item = self.substitute(waiting.item, error)
-        self._put(PendingResult(waiting.held, item, self.item_bytes, is_substitute=True))
+        self.add(waiting.held, self.substitute(waiting.item, error), is_substitute=True)
 
 
 def _is_refused(error: ClientError) -> bool:
