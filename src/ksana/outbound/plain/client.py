@@ -188,7 +188,6 @@ class PlainHttpClient:
         except OSError:
             connection.close()
             return False
-        connection.response = None
         connection.call = call
         call.connection = connection
         self._deadlines.add(call, call.due_s)
@@ -215,21 +214,22 @@ class PlainHttpClient:
         try:
             if response is None:
                 call.first_s = now_s
-                request = call.request
-                cap = self._hard_cap if request.max_body is None else request.max_body
+                request, hard_cap = call.request, self._hard_cap
+                most = request.max_body
                 # The answer to a HEAD request has no body, whatever it says.
                 common = None if request.method == "HEAD" else read_common(data)
-                if common is not None and len(common[1]) <= min(cap, self._hard_cap):
-                    self._release(call, connection, now_s, can_keep=True)
+                if common is not None:
                     status, body = common
-                    sends = call.count_sends() if call.sends_of_hops else call.sends
-                    timing = call.read_timing(now_s)
-                    self._notify(
-                        call, Reply("answered", timing, status, body, False, None, None, sends)
-                    )
-                    return
+                    size = len(body)
+                    if size <= hard_cap and (most is None or size <= most):
+                        self._release(call, connection, now_s, can_keep=True)
+                        sends = call.count_sends() if call.sends_of_hops else call.sends
+                        timing = call.read_timing(now_s)
+                        reply = Reply("answered", timing, status, body, False, None, None, sends)
+                        self._notify(call, reply)
+                        return
                 response = connection.response = ResponseParser(
-                    request.method == "HEAD", request.max_body, self._hard_cap
+                    request.method == "HEAD", most, hard_cap
                 )
             if response.feed(data):
                 self._finish(call, connection, response, now_s)

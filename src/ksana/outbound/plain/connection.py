@@ -8,7 +8,6 @@ never used again.
 import asyncio
 import socket
 import time
-from collections import OrderedDict
 from typing import Any, Final, Protocol
 
 from ksana.outbound.curl.handle import CONNECTION_LIFE_S
@@ -179,7 +178,8 @@ class ConnectionPool:
     def __init__(self, loop: asyncio.AbstractEventLoop, max_idle: int) -> None:
         self._loop = loop
         self._max_idle = max_idle
-        self._idle: OrderedDict[PlainConnection, None] = OrderedDict()
+        self._idle: dict[PlainConnection, None] = {}
+        """In the order in which they became idle."""
         self._sweep: asyncio.TimerHandle | None = None
         self.origins: dict[tuple[str, int], Origin] = {}
 
