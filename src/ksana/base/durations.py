@@ -6,6 +6,7 @@ Read into whole microseconds, printed in the shortest Go form.
 
 import re
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from typing import Final
 
 from ksana.base.instant import DAY, HOUR, MICROSECOND, MILLISECOND, MINUTE, SECOND, Micros
@@ -43,13 +44,20 @@ def parse_duration(value: str | int | float) -> Micros:
     text = value.strip()
     if len(text) > 64 or not text:
         raise ValueError(f"{text[:64]!r} is not a duration: {_ALLOWED}")
+    return _parse_text(text)
+
+
+@lru_cache(maxsize=1024)
+def _parse_text(text: str) -> Micros:
+    """Read a short text. Few are written, and each of them often."""
     if _NUMBER.match(text):
-        return _from_decimal(text, SECOND, value)
+        return _from_decimal(text, SECOND, text)
     if text[0] == "P":
         return _parse_iso(text)
     return _parse_go(text)
 
 
+@lru_cache(maxsize=1024)
 def format_duration(span: Micros) -> str:
     """Print a duration in the shortest Go form: `5m`, `1h30m`, `1.5s`, `250ms`, `0s`."""
     if span == 0:

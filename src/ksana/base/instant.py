@@ -69,7 +69,7 @@ def parse_instant(text: str) -> Instant:
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     if zone is None:
         raise ValueError(f"{text!r} has no offset: end it with Z or +hh:mm")
-    if second != "60" and zone == "Z" and fraction is None:  # as most are written
+    if second != "60" and zone == "Z":  # as most are written
         try:
             return to_instant(datetime.fromisoformat(text))
         except ValueError as error:

@@ -11,6 +11,7 @@ unknown member is refused by its name. A task of type `queue` or `node` has an e
 payload in `http.body`, and its job in `task.options`.
 """
 
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -50,6 +51,7 @@ _PLAIN: Final = (
 _PLAIN_RETRY: Final = ("strategy", "max_delay_us", "jitter_us")
 _OF_T: Final = ("type", "max_runs")
 """Options that T has members for."""
+_PLAIN_OPTIONS: Final = tuple(name for name in Options.__struct_fields__ if name not in _OF_T)
 _OTHER: Final = ("dialect", "body", "dst_gap", "dst_overlap", "retry", "options")
 
 
@@ -249,10 +251,10 @@ def _write_schedule(definition: Definition) -> dict[str, Any]:
 def _write_beyond(dialect: Dialect, definition: Definition) -> dict[str, Any]:
     """What the members of T leave out, by difference from what they make of it."""
     beyond: dict[str, Any] = {} if dialect == "T" else {"dialect": dialect}
-    for name in _PLAIN:
-        value = getattr(definition, name)
-        if value != getattr(_BARE, name):
-            beyond[name] = value
+    if (values := _plain_of(definition)) != _BARE_PLAIN:
+        for name, value, bare in zip(_PLAIN, values, _BARE_PLAIN, strict=True):
+            if value != bare:
+                beyond[name] = value
     if definition.body == "":
         beyond["body"] = ""
     if isinstance(definition.schedule, Cron):
@@ -261,16 +263,14 @@ def _write_beyond(dialect: Dialect, definition: Definition) -> dict[str, Any]:
             "dst_overlap": definition.schedule.dst_overlap,
         }
         beyond |= {name: value for name, value in rules.items() if value is not None}
-    retry = {name: getattr(definition.retry, name) for name in _PLAIN_RETRY}
-    if retry != {name: getattr(_BARE.retry, name) for name in _PLAIN_RETRY}:
-        beyond["retry"] = retry
-    options = {
-        name: getattr(definition.options, name)
-        for name in Options.__struct_fields__
-        if name not in _OF_T and getattr(definition.options, name) != getattr(_BARE.options, name)
-    }
-    if options:
-        beyond["options"] = options
+    if (values := _plain_retry_of(definition.retry)) != _BARE_RETRY:
+        beyond["retry"] = dict(zip(_PLAIN_RETRY, values, strict=True))
+    if (values := _plain_options_of(definition.options)) != _BARE_OPTIONS:
+        beyond["options"] = {
+            name: value
+            for name, value, bare in zip(_PLAIN_OPTIONS, values, _BARE_OPTIONS, strict=True)
+            if value != bare
+        }
     return beyond
 
 
@@ -326,9 +326,7 @@ def _read_beyond(beyond: dict[str, Any], definition: Definition) -> Definition:
     whole |= {name: beyond[name] for name in _PLAIN if name in beyond}
     whole["body"] = definition.body or beyond.get("body")
     whole["retry"] |= _part(beyond, "retry", _PLAIN_RETRY)
-    whole["options"] |= _part(
-        beyond, "options", tuple(name for name in Options.__struct_fields__ if name not in _OF_T)
-    )
+    whole["options"] |= _part(beyond, "options", _PLAIN_OPTIONS)
     try:
         return msgspec.convert(whole, Definition)
     except msgspec.ValidationError as error:
@@ -344,6 +342,14 @@ _BARE: Final = Definition(
     misfire_policy="SKIP",
 )
 """What the members of T make of everything they do not name (T0)."""
+
+# Values are compared all at once, and looked at one by one where they differ.
+_plain_of = attrgetter(*_PLAIN)
+_plain_retry_of = attrgetter(*_PLAIN_RETRY)
+_plain_options_of = attrgetter(*_PLAIN_OPTIONS)
+_BARE_PLAIN: Final = _plain_of(_BARE)
+_BARE_RETRY: Final = _plain_retry_of(_BARE.retry)
+_BARE_OPTIONS: Final = _plain_options_of(_BARE.options)
 
 
 def _part(beyond: dict[str, Any], name: str, allowed: tuple[str, ...]) -> dict[str, Any]:

@@ -123,8 +123,10 @@ def _read_jobs(
         except InvalidError as error:
             bad.append(BadJob(text, _describe(text), error.message))
             continue
-        job_ids |= {timer.job_id} - {""}
-        names |= {timer.definition.name} if timer.dialect == "C" else set()
+        if timer.job_id:
+            job_ids.add(timer.job_id)
+        if timer.dialect == "C":
+            names.add(timer.definition.name)
         timers.append(timer)
     return timers, bad
 

@@ -8,6 +8,7 @@ in memory and end with the process. One server per file, by the same lock as a S
 import asyncio
 import errno
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from ksana.store.sql.core.commit_queue import Writer
 from ksana.store.sql.core.migrate import apply_migrations
 from ksana.store.sql.core.session import Session
 from ksana.store.sql.core.sqlite_file import ServeLock
-from ksana.store.sql.core.statements import load_statements
+from ksana.store.sql.core.statements import Statement, load_statements
 from ksana.store.sql.core.tally import Tally
 from ksana.store.sql.core.threads import Executor, InlineExecutor, Reader
 from ksana.store.sql.core.tx import SqlTx
@@ -58,7 +59,7 @@ class JsonStore(SqlStore):
         self._mirror = opened.mirror
         self._flusher: Flusher | None = None
         self._is_closed = False
-        statements = load_statements(dialect.macros)
+        statements = opened.statements
         writer = Writer(dialect, statements, clock, self._tally, opened.mirror.seal)
         reader = Reader(dialect, statements, clock, self._tally)
         if inline:
@@ -108,6 +109,7 @@ class OpenedDocument(NamedTuple):
     mirror: Mirror
     lock: ServeLock | None
     warnings: list[str]
+    statements: Mapping[str, Statement]
 
 
 async def open_store(
@@ -162,8 +164,11 @@ def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> 
         alive_at = signed_at if signed_at is not None else document.updated_at
         dialect = MemoryDialect(clock)
         apply_migrations(dialect, now)
+        statements = load_statements(dialect.macros)
         mirror = Mirror(path, dialect, clock, document, refusal=refusal, signs_life=serve)
-        _restore(dialect, mirror, document, None if alive_at is None else min(alive_at, now), now)
+        if alive_at is not None:
+            alive_at = min(alive_at, now)
+        _restore(dialect, statements, mirror, document, alive_at, now)
         warnings += [
             f"{path}: the job {bad.label} is not armed: {bad.reason}" for bad in document.bad
         ]
@@ -184,7 +189,7 @@ def _open(path: Path, clock: Clock, *, serve: bool, defaults: TimerDefaults) -> 
     except BaseException:
         _drop(lock)
         raise
-    return OpenedDocument(dialect, mirror, lock, warnings)
+    return OpenedDocument(dialect, mirror, lock, warnings, statements)
 
 
 def _read(
@@ -208,19 +213,21 @@ def _read(
 
 def _restore(
     dialect: MemoryDialect,
+    statements: Mapping[str, Statement],
     mirror: Mirror,
     document: Document,
     alive_at: Instant | None,
     now: Instant,
 ) -> None:
-    session = Session(dialect, dialect.connection, load_statements(dialect.macros))
+    connection = dialect.connection
+    session = Session(dialect, connection, statements)
     tx = SqlTx(session, now)
     session.raw("BEGIN")
     tasks = document.list_tasks(now if alive_at is None else alive_at, now)
     for task in tasks:
         tx.tasks.restore(task)
     for key in document.keys:
-        dialect.connection.execute(
+        connection.execute(
             "INSERT INTO api_keys "
             "(id, name, secret_hash, scopes, created_at, revoked_at, last_used_at) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -240,8 +247,8 @@ def _restore(
         tx.instances.remember(
             Instance(new_uid(), "", "", alive_at, alive_at, alive_at, alive_at, None)
         )
-    dialect.connection.execute("DELETE FROM sqlite_sequence WHERE name = 'tasks'")
-    dialect.connection.execute(
+    connection.execute("DELETE FROM sqlite_sequence WHERE name = 'tasks'")
+    connection.execute(
         "INSERT INTO sqlite_sequence (name, seq) VALUES ('tasks', ?)", (document.last_task_id,)
     )
     mirror.load(tasks)
