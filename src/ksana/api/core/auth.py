@@ -24,6 +24,7 @@ class Authenticator:
     def __init__(self, services: Services) -> None:
         settings = services.settings
         self._keys = services.keys
+        self._monotonic = services.clock.monotonic
         self._open_without_keys = settings.open_without_keys
         self._any_host = not settings.bind_is_loopback
         self._hosts = LOOPBACK_HOSTS | {host.lower() for host in settings.allowed_hosts}
@@ -44,7 +45,7 @@ class Authenticator:
     async def admit(self, headers: Mapping[bytes, bytes], scope: str) -> Principal | None:
         """Find who calls and check the scope. None while auth is off. Raise 401 or 403."""
         keys = self._keys
-        if not keys.is_fresh:
+        if self._monotonic() >= keys.fresh_until:
             await keys.follow()
         if not keys.any_made and self._open_without_keys:
             return None

@@ -1,12 +1,29 @@
-"""How a claim is read and answered, alone or with a release."""
+"""Claims: the endpoint, and how one is read and answered, alone or with a release."""
 
 from typing import Any
 
+from ksana.api.core.routing import Answer, Call
 from ksana.api.queue.shapes import ClaimBody
 from ksana.api.queue.views import show_claim, show_claimed_job, show_held_lease
 from ksana.base.errors import InvalidError
+from ksana.base.instant import SECOND
 from ksana.domain.queue.classes import Wants
 from ksana.service.queue.claims import Claim, Claimed
+from ksana.service.queue.service import QueueService
+
+
+class ClaimEndpoints:
+    """The handlers."""
+
+    def __init__(self, service: QueueService) -> None:
+        self._service = service
+
+    async def claim(self, call: Call, body: ClaimBody) -> Answer:
+        """Hand out the next jobs."""
+        wait_us = round(body.wait_sec * SECOND)
+        claimed = await self._service.claim(read_claim(body), wait_us, call.is_gone)
+        answer = show_claimed(body, claimed)
+        return Answer(204) if answer is None else Answer(200, answer)
 
 
 def read_claim(body: ClaimBody, inside: str = "") -> Claim:

@@ -8,11 +8,9 @@ from msgspec.structs import astuple
 
 from ksana.api.core.idempotency import answer_once, read_key
 from ksana.api.core.routing import Answer, Call, Content
-from ksana.api.queue.claims import read_claim, show_claimed
 from ksana.api.queue.reading import read_instant, read_proof
 from ksana.api.queue.shapes import (
     CancelBody,
-    ClaimBody,
     ListQuery,
     StatusBody,
     SubmitBatch,
@@ -26,7 +24,6 @@ from ksana.api.queue.views import (
     shown_at,
 )
 from ksana.base.errors import ConflictError, InvalidError
-from ksana.base.instant import SECOND
 from ksana.domain.handover import MAX_CONSTRAINTS, MAX_PAYLOAD
 from ksana.domain.queue.classes import class_of, needs_of
 from ksana.domain.queue.jobs import Job, NewJob
@@ -65,13 +62,6 @@ class JobEndpoints:
         except ConflictError as error:
             raise _with_job(error) from None
         return Answer(201, {"jobs": [show_job(job) for job in made]})
-
-    async def claim(self, call: Call, body: ClaimBody) -> Answer:
-        """Hand out the next jobs."""
-        wait_us = round(body.wait_sec * SECOND)
-        claimed = await self._service.claim(read_claim(body), wait_us, call.is_gone)
-        answer = show_claimed(body, claimed)
-        return Answer(204) if answer is None else Answer(200, answer)
 
     async def get(self, call: Call) -> Any:
         """One job and how it ended."""

@@ -20,6 +20,7 @@ from ksana.api.queue.answers import (
     ReleaseResults,
     SeriesAnswer,
 )
+from ksana.api.queue.claims import ClaimEndpoints
 from ksana.api.queue.jobs import JobEndpoints
 from ksana.api.queue.leases import LeaseEndpoints
 from ksana.api.queue.shapes import (
@@ -55,6 +56,7 @@ class Queue:
 
     def __init__(self, service: QueueService, stats: QueueStats, explainer: QueueExplainer) -> None:
         self.jobs = JobEndpoints(service, explainer)
+        self.claims = ClaimEndpoints(service)
         self.leases = LeaseEndpoints(service)
         self.stats = StatsEndpoints(stats)
 
@@ -103,7 +105,7 @@ def _routes(queue: Queue) -> list[AnyRoute]:
         route(
             "POST",
             "/jobs/claim",
-            jobs.claim,
+            queue.claims.claim,
             "Claim the next jobs.",
             body=ClaimBody,
             answers={200: ClaimAnswer, 204: None},

@@ -66,6 +66,9 @@ class KeyRing:
         """Keys that were presented and are good, as long as the copy in memory is the same."""
         self.any_made = False
         """Whether a key was ever made. Revoking the last one does not switch auth off again."""
+        self.fresh_until: Micros = 0
+        """Until then, by the monotonic clock, `any_made` and `recognise` can be asked at once; who
+        asks later calls `follow` first."""
         self._loaded_at: Micros | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._touched: dict[str, Micros] = {}
@@ -99,9 +102,7 @@ class KeyRing:
     @property
     def is_fresh(self) -> bool:
         """Whether `any_made` and `recognise` can be asked without waiting."""
-        return (
-            self._loaded_at is not None and self._clock.monotonic() - self._loaded_at < REFRESH_US
-        )
+        return self._clock.monotonic() < self.fresh_until
 
     async def follow(self) -> None:
         """Renew the copy if it is old: at once if it is stale, else in the background."""
@@ -118,7 +119,7 @@ class KeyRing:
 
     def expire(self) -> None:
         """Keys were changed elsewhere: whoever asks next waits for a new copy."""
-        self._loaded_at = None
+        self._loaded_at, self.fresh_until = None, 0
 
     async def refresh(self) -> None:
         """Read all keys from the store. Uses are written by the background refresh alone."""
@@ -134,6 +135,7 @@ class KeyRing:
             if key.revoked_at is None
         }
         self._loaded_at = self._clock.monotonic()
+        self.fresh_until = self._loaded_at + REFRESH_US
 
     def recognise(self, text: str) -> Principal:
         """Find whose key this is, in the copy in memory. Raise UnauthenticatedError."""
