@@ -104,7 +104,10 @@ def find_filled(count: int) -> Path:
     tasks are soon due."""
     RESULTS.mkdir(exist_ok=True)
     folder = Path(ksana.store.sql.__file__).parent
-    sources = [*sorted((folder / "migrations").glob("*.sql")), folder / "tasks.py"]
+    sources = [
+        *sorted((folder / "migrations").glob("*.sql")),
+        *sorted((folder / "tasks").glob("*.py")),
+    ]
     made_of = (
         b"".join(source.read_bytes() for source in sources)
         + inspect.getsource(insert_waiting).encode()
