@@ -152,11 +152,14 @@ class SqliteFile:
         self._file = file
 
     def one(self, statement: str) -> Any:
+        return self.all(statement)[0]
+
+    def all(self, statement: str) -> list[Any]:
         import sqlite3
 
         uri = f"file:{self._file}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=30)) as connection:
-            return connection.execute(statement).fetchone()
+            return connection.execute(statement).fetchall()
 
 
 class Network:
@@ -166,10 +169,13 @@ class Network:
         self._server, self._name = server, name
 
     def one(self, statement: str) -> Any:
+        return self.all(statement)[0]
+
+    def all(self, statement: str) -> list[Any]:
         connection = self._server.connect(self._name)
         with contextlib.closing(connection), connection.cursor() as cursor:
             cursor.execute(statement)
-            return cursor.fetchone()
+            return list(cursor.fetchall())
 
 
 # ------------------------------------------------------------------------------ how one is run

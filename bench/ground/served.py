@@ -3,9 +3,10 @@ opened read-only."""
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from tests.ground.process import Program
@@ -85,15 +86,7 @@ class Served:
     def runs(self, since: Instant) -> list["Ran"]:
         """All runs of slots from then on."""
         with closing(self._connect()) as connection:
-            rows = connection.execute(
-                "SELECT scheduled_time, start_time, end_time, status, response_code, attempts"
-                " FROM task_runs WHERE scheduled_time >= ?",
-                (since,),
-            ).fetchall()
-        return [
-            Ran(slot, start, end, status, code, _sent_at(attempts))
-            for slot, start, end, status, code, attempts in rows
-        ]
+            return list(map(read_ran, connection.execute(select_ran(since)).fetchall()))
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(
@@ -117,9 +110,20 @@ class Ran(msgspec.Struct, frozen=True):
         return self.status == "SUCCESS" and self.response_code == 200
 
 
-def _sent_at(attempts: str | None) -> Instant | None:
+def select_ran(since: Instant) -> str:
+    """The statement that reads runs of slots from then on, on any store."""
+    return (
+        "SELECT scheduled_time, start_time, end_time, status, response_code, attempts"
+        f" FROM task_runs WHERE scheduled_time >= {since}"
+    )
+
+
+def read_ran(row: Sequence[Any]) -> Ran:
+    """One of its rows."""
+    slot_at, started_at, ended_at, status, code, attempts = row
     kept = msgspec.json.decode(attempts) if attempts else []
-    return parse_instant(kept[0]["started_at"]) if kept else None
+    sent_at = parse_instant(kept[0]["started_at"]) if kept else None
+    return Ran(slot_at, started_at, ended_at, status, code, sent_at)
 
 
 @contextmanager
