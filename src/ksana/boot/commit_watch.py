@@ -15,6 +15,7 @@ import msgspec
 import structlog
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
+from ksana.boot.logs import is_written
 from ksana.domain.events import EventKind
 from ksana.domain.histogram import BUCKETS, bucket_seconds
 from ksana.ports.events import EventRow
@@ -100,7 +101,8 @@ class CommitWatch:
             if _ALERT in data and name in self._alerts:
                 with self._lock:
                     self._alerts[name] += 1
-            if self._kinds[name].is_logged(data):
+            kind = self._kinds[name]
+            if kind.is_logged(data) and is_written(kind.log):
                 logged.append(row)
         if logged and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._log_events, logged)

@@ -77,6 +77,11 @@ class LevelledLogger(structlog.BoundLoggerBase):
         return self._proxy_to_logger(name, event, **members)
 
 
+def is_written(level: str) -> bool:
+    """Whether lines of a level are written now: for whoever would make many of them in vain."""
+    return logging.getLogger().isEnabledFor(_LEVELS[level])
+
+
 class LogSwitch:
     """What may be changed of the log while the server runs."""
 
