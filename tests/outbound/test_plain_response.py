@@ -181,6 +181,15 @@ def test_the_short_way_is_for_answers_without_a_doubt(
     assert read_common(COMMON % (status, lines)) == ((int(status), b"ok") if is_common else None)
 
 
+@pytest.mark.parametrize("filler", [b"f", b"f" * 600], ids=["remembered", "too long for it"])
+def test_a_head_that_comes_again_is_read_the_same(filler: bytes) -> None:
+    data = COMMON % (b"200", b"X-Filler: %b\r\nContent-Length: 2" % filler)
+    assert read_common(data) == read_common(data) == (200, b"ok")
+    assert read_common(data[:-1]) is None, "its body may be another"
+    assert read_common(data + b"!") is None
+    assert read_common(data[:-2] + b"no") == (200, b"no")
+
+
 class Judge:
     """The same answer as httptools reads it."""
 
