@@ -250,8 +250,8 @@ async def test_a_watermark_that_cannot_be_written_is_no_outcome_to_leave_out(
 def test_tasks_are_locked_where_others_write_too(sole: bool) -> None:
     tx = ScriptedTx(run_changes_finish=[True], runs_count_open={})
     record_outcomes(tx, [over(1)], sole)
-    locks = [] if sole else [Told("tasks.find", (7,), {"lock": True})]
-    assert [told for told in tx.told if told.what == "tasks.find"] == locks
+    locks = [] if sole else [Told("tasks.lock", ([7],), {})]
+    assert [told for told in tx.told if told.what == "tasks.lock"] == locks
 
 
 @pytest.mark.parametrize(

@@ -224,8 +224,8 @@ def test_tasks_whose_slot_is_freed_are_locked_in_one_order(lock: bool) -> None:
     tx = tx_of()
     ends = [an_end(n, task_id=task_id, frees_slot=True) for n, task_id in enumerate((9, 8, 9))]
     write_changes(tx, [*ends, an_end(4, task_id=1)], lock=lock)
-    locks = [Told("tasks.find", (task_id,), {"lock": True}) for task_id in (8, 9)]
-    assert [told for told in tx.told if told.what == "tasks.find"] == (locks if lock else [])
+    assert tx.args_of("tasks.lock") == ([([8, 9],)] if lock else [])
+    assert not lock or tx.verbs()[0] == "tasks.lock", "before anything is written"
     assert tx.args_of("runs.count_open") == [([8, 9],)]
     assert tx.verbs()[-1] == "runs.count_open", "after what was written"
 
@@ -233,7 +233,7 @@ def test_tasks_whose_slot_is_freed_are_locked_in_one_order(lock: bool) -> None:
 def test_locks_are_taken_unless_one_says_that_none_is_needed() -> None:
     tx = tx_of()
     write_changes(tx, [an_end(1, frees_slot=True)])
-    assert tx.told[0] == Told("tasks.find", (7,), {"lock": True})
+    assert tx.told[0] == Told("tasks.lock", ([7],), {})
 
 
 # Turns

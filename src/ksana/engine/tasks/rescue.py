@@ -194,8 +194,7 @@ def rescue_forgotten(tx: TasksTx, run_ids: list[int]) -> set[str]:
 
 def promote_stalled(tx: TasksTx, task_ids: list[int]) -> set[str]:
     """Let waiting runs start that a lost promotion left behind."""
-    for task_id in sorted(task_ids):
-        tx.tasks.find(task_id, lock=True)
+    tx.tasks.lock(sorted(task_ids))
     return promote_waiting(tx, task_ids)
 
 

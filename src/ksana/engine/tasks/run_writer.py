@@ -71,9 +71,8 @@ def write_changes(tx: TasksTx, changes: Sequence[RunChange], *, lock: bool = Tru
     needs no lock.
     """
     freed = sorted({change.task_id for change in changes if change.frees_slot})
-    if lock:
-        for task_id in freed:
-            tx.tasks.find(task_id, lock=True)
+    if lock and freed:
+        tx.tasks.lock(freed)
     written = _write(tx, changes)
     pairs = zip(changes, written.done, strict=True)
     dead = [decide.bury(change) for change, is_done in pairs if is_done and change.new in DEAD]

@@ -70,6 +70,11 @@ class Tasks(Protocol):
         concurrency."""
         ...
 
+    def lock(self, task_ids: Sequence[int]) -> None:
+        """Lock the rows of some tasks, the lowest id first: whoever locks several does it in this
+        order. Ids of none are passed over."""
+        ...
+
     def find_id(self, *, job_id: str | None = None, name: str | None = None) -> int | None:
         """The living task with this job id, or with this name among those made through C."""
         ...

@@ -121,6 +121,10 @@ class SqlTasks:
         row = self._session.one("tasks.lock_task" if lock else "tasks.get_task", id=task_id)
         return None if row is None else read_task(row)
 
+    def lock(self, task_ids: Sequence[int]) -> None:
+        if task_ids:
+            self._session.all("tasks.lock_tasks", ids=sorted(task_ids))
+
     def find_id(self, *, job_id: str | None = None, name: str | None = None) -> int | None:
         rows = self._session.filtered("tasks.find_id", {"job_id": job_id, "name": name})
         return int(rows[0][0]) if rows else None

@@ -57,6 +57,10 @@ SELECT id, job_id, dialect, name, description, timezone, schedule_json, exec_typ
   fire_at, runs_fired, last_run_at, last_status, last_error
 FROM tasks WHERE id = :id {for_update}
 
+-- name: lock_tasks
+-- Some tasks locked, in the order of their ids.
+SELECT id FROM tasks WHERE id {in ids} ORDER BY id {for_update}
+
 -- name: list_tasks
 -- Living tasks, oldest first.
 -- filter status: AND status = :status

@@ -107,11 +107,15 @@ class Dialect(Protocol):
 
 def all_match(dialect: Dialect, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> bool:
     """Run a guarded change for many rows at once, with one count for all of them. If a guard said
-    no it is taken back, and they must be asked one by one."""
+    no it is taken back, and they must be asked one by one. Over a network nobody waits for the end
+    of the savepoint: the next one of its name takes its place, and COMMIT ends it."""
     begin, wide = ("SAVEPOINT run_each", None), dialect.widen(cursor, sql, rows)
     is_whole = sum(send([begin, *wide])[1:]) == len(rows)
     undo, end = ("ROLLBACK TO SAVEPOINT run_each", None), ("RELEASE SAVEPOINT run_each", None)
-    send([end] if is_whole else [undo, end])
+    if not is_whole:
+        send([undo, end])
+    elif not dialect.is_network:
+        send([end])
     return is_whole
 
 
