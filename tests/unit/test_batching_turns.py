@@ -50,6 +50,23 @@ async def test_a_lone_item_waits_for_a_turn_and_no_longer() -> None:
     assert not batcher._under_way
 
 
+async def test_who_follows_a_lone_item_does_not_wait_until_there_are_several_again() -> None:
+    ledger, batcher = make_quick()
+    await batcher.add(1)
+    second = batcher.add(2)
+    await asyncio.sleep(0)
+    assert ledger.sets == [[1], [2]], "nobody came with the first"
+    answers = [second, batcher.add(3), batcher.add(4)]
+    await asyncio.gather(*answers)
+    assert ledger.sets == [[1], [2], [3, 4]]
+    answers = [batcher.add(5)]
+    await asyncio.sleep(0)
+    assert len(ledger.sets) == 3, "there may be more of them"
+    answers.append(batcher.add(6))
+    await asyncio.gather(*answers)
+    assert ledger.sets == [[1], [2], [3, 4], [5, 6]]
+
+
 @pytest.mark.parametrize("at_once", [1, 2])
 async def test_after_some_have_ended_still_only_so_many_are_under_way(at_once: int) -> None:
     store, ledger, batcher = make(at_once=at_once)

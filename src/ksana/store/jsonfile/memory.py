@@ -94,7 +94,9 @@ class _Line(CallQueue):
     def run_errand(self, fn: Callable[[], T]) -> T:
         """Have the thread call `fn` between two transactions; wait for the answer."""
         answer: Future[T] = Future()
-        self._put(_Errand(fn, answer))
+        with self._lock:
+            self._calls.append(_Errand(fn, answer))
+            self._ring()
         return answer.result()
 
 

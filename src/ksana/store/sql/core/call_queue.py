@@ -60,7 +60,9 @@ class CallQueue:
         if self._watcher is None or self._watcher.is_closed():
             self._watcher = loop
             loop.call_later(STALE_SECONDS / 10, self._watch)
-        self._put(StoreCall(fn, args, kwargs, future, loop))
+        with self._lock:
+            self._calls.append(StoreCall(fn, args, kwargs, future, loop))
+            self._ring()
         return future
 
     def refuse(self) -> None:
@@ -113,11 +115,6 @@ class CallQueue:
         give_up_at = time.monotonic() + CLOSE_SECONDS
         for thread in threads:
             await asyncio.to_thread(thread.join, max(0.0, give_up_at - time.monotonic()))
-
-    def _put(self, call: StoreCall) -> None:
-        with self._lock:
-            self._calls.append(call)
-            self._ring()
 
     def _ring(self) -> None:
         """Wake a thread for what waits, unless one is on its way. Under the lock."""
