@@ -41,8 +41,6 @@ EXPLAINED: dict[str, str] = {
     "ksana.client.lease_thread.LeaseThread.stop: self.wake() -> pass (#2)": "it was woken before it is waited for",
     "ksana.client.lease_thread.LeaseThread.wake: loop is not None and wake is not None -> loop is not None or wake is not None": "the thread sets both before anything can be woken",
     "ksana.client.node_session.NodeSession._stay_connected: left <= pause -> left < pause": "the loop's clock is never at just that instant",
-    "ksana.client.queue.QueueClient.submit: 1 -> 2": "a fresh id more is made and dropped",
-    "ksana.client.queue.QueueClient.submit: 0 -> -1": "of one id the last is the first",
     "ksana.client.tester.WorkerTester.run_one: 1 -> 2": "one handler runs at a time",
     "ksana.client.tester.WorkerTester.run_one: True -> False": "only the status is told",
     "ksana.client.transport.Transport.close: 0 -> -1": "a sleep of less than nothing is one of nothing",

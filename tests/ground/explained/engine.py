@@ -102,7 +102,6 @@ EXPLAINED: dict[str, str] = {
     "ksana.engine.tasks.run_history.RunHistory.__init__: 0 -> 1 (#2)": "no clock shows 1970",
     "ksana.engine.tasks.run_history.RunHistory.__init__: 0 -> -1 (#2)": "no clock shows 1970",
     "ksana.engine.tasks.run_writer.write_runs: True -> False": "both lists are made of the same things and are as long",
-    "ksana.engine.tasks.run_writer.write_changes: True -> False (#2)": "both lists are made of the same things and are as long",
     "ksana.engine.tasks.run_writer.promote_waiting: 0 -> -1": "either is no room",
     "ksana.engine.tasks.run_writer.write_held_back: True -> False": "both lists are made of the same things and are as long",
     "ksana.engine.tasks.run_writer._write: True -> False": "both lists are made of the same things and are as long",

@@ -91,7 +91,7 @@ EXPLAINED: dict[str, str] = {
     "ksana.service.core.batching.Batcher._write: 0 -> -1 (#2)": "a sleep of less than nothing is one of nothing",
     "ksana.service.core.batching.Batcher._write_apart: True -> False": "there is a future for each item",
     "ksana.service.core.batching.Batcher._write_apart: 0 -> -1": "of one answer the last is the first",
-    "ksana.service.core.batching.Batcher._write: True -> False": "there is a future for each item",
+    "ksana.service.core.batching.Batcher._tell: True -> False": "there is a future for each item",
     "ksana.service.core.events.EventLog.__init__: 0 -> 1": "it is set before it is looked at",
     "ksana.service.core.events.EventLog.__init__: 0 -> -1": "it is set before it is looked at",
     "ksana.service.core.events.EventLog.__init__: 0 -> 1 (#2)": "it is set before it is looked at",
