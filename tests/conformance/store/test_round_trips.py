@@ -2,6 +2,7 @@
 statement, the last of it with COMMIT."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -36,6 +37,12 @@ CLASS = class_of("trips", "noop", 1, ())
 CACHE = JobClassCache()
 WAYS = {"submit": 2, "claim": 2, "heartbeat": 2, "release": 2, "whole release": 2}
 """How often each waits for the database at least."""
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known of the classes of another store would make a claim look first."""
+    monkeypatch.setattr(sys.modules[__name__], "CACHE", JobClassCache())
 
 
 def new_jobs(count: int) -> list[NewJob]:
