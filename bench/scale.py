@@ -42,7 +42,7 @@ NAME = "scale"
 ROUNDS, JOBS, IN_FLIGHT = 3, 20_000, 100
 SINGLE_SHARE = 10
 """One job per fetch is slower by an order: a tenth of the jobs is enough."""
-TIMERS, RECURRING, STEP, CALLS = 10_000, 14_000, 1_000, 64
+TIMERS, RECURRING, STEP, CALLS = 10_000, 22_000, 1_000, 64
 BATCH = 500
 KILLED_WITHIN_SEC = 90
 CLAIMERS, FULL = 64, 50
