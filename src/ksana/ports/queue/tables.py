@@ -5,8 +5,8 @@ counted over time is the core's `tx.series`.
 
 Nothing here decides: values come from `domain.queue`, and a table answers what it found or how many
 rows its guard let through. None raises for a lost race. Locks are taken in one order: the pool of
-capacity, allotments, leases, jobs, gauges; allotments that are drawn from or added to without the
-pool come last, and nobody waits for the pool then.
+capacity, allotments, jobs with their leases, gauges; allotments that are drawn from or added to
+without the pool come last, and nobody waits for the pool then.
 """
 
 from collections.abc import Sequence

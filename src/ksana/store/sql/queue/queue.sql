@@ -1,7 +1,7 @@
 -- The queue: jobs with their leases, classes, capacity, gauges.
 --
 -- A job's position: NULL once ended, 0 scheduled (it waits for its time), 1 ready, 2 claimed, 3 waits for capacity, 4 running.
--- Locks are taken in one order: capacity, leases, jobs; units are given back at the end, before anything is counted.
+-- Locks are taken in one order: capacity, jobs with their leases; units are given back at the end, before anything is counted.
 -- `(SELECT {now})` asks the store's clock once for a statement, not once for a row. A search by time is bounded by `:now_at` too: a database
 -- does not search an index by a clock that may differ from row to row, and would walk through all that waits.
 
