@@ -71,6 +71,8 @@ PLANS: dict[str, tuple[str, ...]] = {
     "core.list_events_back": ("event_packs",),
     "core.list_entity_events": ("scheduler_events_entity",),
     "core.list_entity_events_back": ("scheduler_events_entity",),
+    "core.list_dated_events": ("scheduler_events_entity",),
+    "core.list_dated_events_back": ("scheduler_events_entity",),
     "core.get_event_row": ("event_packs",),
     "core.first_event_after": ("event_packs",),
     "core.list_oldest_events": ("event_packs",),
@@ -111,6 +113,7 @@ VALUES: dict[str, Any] = {
     "seqs": [3, 5, 7],
     "entity_type": "JOB",
     "entity_id": "00000000-0000-7000-8000-000000000000",
+    "with_entity_id": "%0000%",
 }
 TEXT_IDS = ["00000000-0000-7000-8000-000000000000"]
 
@@ -137,6 +140,8 @@ def fill(tx: Any) -> None:
             for n in range(ROWS)
         ]
     )
+    for n in range(2 * ROWS):
+        tx.events.append("TASK", n, "TASK_CREATED")
     submit_jobs(
         tx,
         [
@@ -212,7 +217,7 @@ async def test_what_every_firing_claim_and_release_asks_for_is_found_by_its_inde
                 tx,
                 name,
                 kind,
-                {**VALUES, "ids": TEXT_IDS} if ".lock_" in name else VALUES,
+                {**VALUES, "ids": TEXT_IDS} if ".lock_" in name or "dated" in name else VALUES,
             )
             for name in PLANS
         }
@@ -273,8 +278,12 @@ async def test_many_rows_are_changed_by_their_keys_not_by_a_walk_over_all_that_w
         assert "Hash Join" not in plan and "Merge Join" not in plan, (name, plan)
 
 
-SORTED = {"runs.list_held", "runs.list_orphans", "runs.count_open", "runs.list_stalled"}
-"""Those over all unfinished runs: few, and asked for now and then."""
+SORTED = {
+    *("runs.list_held", "runs.list_orphans", "runs.count_open", "runs.list_stalled"),
+    *("core.list_dated_events", "core.list_dated_events_back"),
+}
+"""Those over all unfinished runs: few, and asked for now and then; and what one entity has of the
+rows of some instants."""
 
 
 @pytest.mark.spec("X2")

@@ -137,9 +137,11 @@ def test_every_event_of_a_change_is_as_its_kind_says() -> None:
         names, text = change.events
         facts = msgspec.json.decode(text)
         assert [fact[0] for fact in facts] == list(names)
-        for name, members, *of_lease in facts:
-            entity = "LEASE" if of_lease else "JOB"
-            assert of_lease in ([], ["LEASE", "l1"])
+        for name, members, *named in facts:
+            entity = named[0] if named else "JOB"
+            assert named in ([], ["JOB", "j1"], ["LEASE", "l1"], ["LEASE", "l1", "j1"])
+            # Beside the events of other jobs each must say whose it is.
+            assert change.move not in changes.DATED or named[-1:] == ["j1"]
             assert BY_NAME[entity, name].allows(members), (name, members)
             seen.add(name)
     others = {"JOB_SUBMITTED", "JOB_CANCEL_REQUESTED", "CAPACITY_RECOUNTED"}

@@ -11,12 +11,13 @@ from ksana.domain.queue.events import Facts
 
 pytestmark = pytest.mark.spec("Q15")
 
-RELEASED = '["LEASE_RELEASED",{"job_id":"j","status":"FAILED"},"LEASE","l"]'
+RELEASED = '["LEASE_RELEASED",{"job_id":"j","status":"FAILED"},"LEASE","l","j"]'
 WORKER = events.encode('w"1')
 GRANT = ["LEASE_GRANTED", {"job_id": "j", "worker_id": 'w"1', "cost_units": 3}, "LEASE", "l"]
 RUNS = ["JOB_RUNNING", {"lease_id": "l", "attempts": 2}]
 CLAIM = ["JOB_CLAIMED", {"worker_id": 'w"1'}]
-END = ["LEASE_RELEASED", {"job_id": "j", "status": "FAILED"}, "LEASE", "l"]
+END = ["LEASE_RELEASED", {"job_id": "j", "status": "FAILED"}, "LEASE", "l", "j"]
+OF_JOB = ["JOB", "j"]
 ATTEMPT = {"lease_id": "l", "attempts": 2, "reason": "RELEASED"}
 AGAIN = {"reason": "FAILED", "attempts": 2, "max_attempts": 5, "delay_ms": 1500}
 
@@ -24,8 +25,15 @@ AGAIN = {"reason": "FAILED", "attempts": 2, "max_attempts": 5, "delay_ms": 1500}
 @pytest.mark.parametrize(
     ("make", "told"),
     [
+        (
+            lambda: events.submitted("j", "HIGH", 3),
+            [["JOB_SUBMITTED", {"priority": "HIGH", "cost_units": 3}, *OF_JOB]],
+        ),
         (lambda: events.claimed('w"1'), [CLAIM]),
-        (lambda: events.started("l", "j", WORKER, 3, 2), [CLAIM, GRANT, RUNS]),
+        (
+            lambda: events.started("l", "j", WORKER, 3, 2),
+            [CLAIM + OF_JOB, [*GRANT, "j"], RUNS + OF_JOB],
+        ),
         (lambda: events.granted("l", "j", WORKER, 3, 2), [GRANT, RUNS]),
         (
             lambda: events.claim_expired("w", "PREPARING", 2),
@@ -49,16 +57,16 @@ AGAIN = {"reason": "FAILED", "attempts": 2, "max_attempts": 5, "delay_ms": 1500}
             [["JOB_CANCELED", {"reason": "why", "from": "QUEUED"}]],
         ),
         (
-            lambda: events.ended(RELEASED, "DONE", "l", 2, "RELEASED", None),
-            [END, ["JOB_DONE", ATTEMPT]],
+            lambda: events.ended(RELEASED, "j", "DONE", "l", 2, "RELEASED", None),
+            [END, ["JOB_DONE", ATTEMPT, *OF_JOB]],
         ),
         (
-            lambda: events.ended(RELEASED, "FAILED", "l", 2, "RELEASED", 'e"'),
-            [END, ["JOB_FAILED", ATTEMPT | {"error": 'e"', "alert": True}]],
+            lambda: events.ended(RELEASED, "j", "FAILED", "l", 2, "RELEASED", 'e"'),
+            [END, ["JOB_FAILED", ATTEMPT | {"error": 'e"', "alert": True}, *OF_JOB]],
         ),
         (
-            lambda: events.ended(RELEASED, "TIMEOUT", "l", 2, "RELEASED", None),
-            [END, ["JOB_TIMEOUT", ATTEMPT | {"alert": True}]],
+            lambda: events.ended(RELEASED, "j", "TIMEOUT", "l", 2, "RELEASED", None),
+            [END, ["JOB_TIMEOUT", ATTEMPT | {"alert": True}, *OF_JOB]],
         ),
         (
             lambda: events.requeued(RELEASED, "RELEASED", "FAILED", 2, 5, 1_500_999, None),
@@ -80,12 +88,6 @@ def test_an_event_says_what_it_should(make: Callable[[], Facts], told: list[Any]
 
 def test_events_that_are_written_alone() -> None:
     assert events.released("l", "j", "FAILED") == RELEASED
-    assert events.submitted("j", "HIGH", 3) == (
-        "JOB",
-        "j",
-        "JOB_SUBMITTED",
-        '{"priority":"HIGH","cost_units":3}',
-    )
     assert events.cancel_requested("j", "why", "l") == (
         "JOB",
         "j",
@@ -97,4 +99,5 @@ def test_events_that_are_written_alone() -> None:
         {"job_id": "j", "worker_id": "w", "cost_units": 3, "ttl_sec": 1.5},
         "LEASE",
         "l",
+        "j",
     ]

@@ -279,7 +279,7 @@ def test_an_attempt_that_ends_frees_its_units_and_says_how() -> None:
     assert end_attempt(a_lease(), EndDecision("FAILED"), said, "d", NOW, turns) == JobChange(
         move="finish",
         new="FAILED",
-        events=events.ended(released, "FAILED", "l", 2, "RELEASED", "e"),
+        events=events.ended(released, "j", "FAILED", "l", 2, "RELEASED", "e"),
         started_at=NOW - 30,
         result_json="1",
         **common,

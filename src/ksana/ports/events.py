@@ -55,6 +55,12 @@ class Events(Protocol):
         found by the entity too."""
         ...
 
+    def append_dated(self, packs: Sequence[EventPack]) -> None:
+        """The same of entities of one type whose rows keep this instant, `tx.now`: by it they are
+        found among the events of others. Every event names its entity; one of a part names the
+        entity behind it: `[type, data, entity type, entity id, id of the whole]`."""
+        ...
+
     def list_after(
         self,
         after: int,

@@ -116,7 +116,7 @@ def end_attempt(
             job_id,
             held.job_state,
             state,
-            events.ended(of_lease, state, lease_id, held.attempts, lease_end, error),
+            events.ended(of_lease, job_id, state, lease_id, held.attempts, lease_end, error),
             None,
             held.cost_units,
             lease_id,

@@ -46,6 +46,10 @@ Move = Literal[
 """Which guarded write carries a change: a method of `ports.queue.tables.JobChangeTable`."""
 
 
+DATED: Final = frozenset({"start", "finish"})
+"""Moves whose instant the job's row keeps, or the row of an earlier lease: their events are found
+by it."""
+
 LeaseEnd = Literal["RELEASED", "EXPIRED"]
 
 

@@ -16,7 +16,9 @@ EventText = tuple[str, str, str, str]
 
 Facts = tuple[tuple[str, ...], str] | tuple[()]
 """The events of one change of a job and its lease: their types, and `[[type, data], …]` as JSON,
-where a lease's event is `[type, data, "LEASE", lease_id]`. Empty: none."""
+where a lease's event is `[type, data, "LEASE", lease_id]`. Those of a move whose instant the job's
+row keeps (`changes.DATED`) lie with other jobs' and name the job too: `[type, data, "JOB", job_id]`
+and `[type, data, "LEASE", lease_id, job_id]`. Empty: none."""
 
 _ENDED_NAMES: Final = {
     "DONE": "JOB_DONE",
@@ -30,6 +32,7 @@ _ENDINGS: Final = {
     for reason in ("RELEASED", "EXPIRED")
 }
 _ALERTING: Final = frozenset({"FAILED", "TIMEOUT"})
+_SUBMITTED: Final = ("JOB_SUBMITTED",)
 _STARTED: Final = ("JOB_CLAIMED", "LEASE_GRANTED", "JOB_RUNNING")
 _GRANTED: Final = ("LEASE_GRANTED", "JOB_RUNNING")
 
@@ -131,9 +134,12 @@ def encode(data: Any) -> str:
     return _encode_json(data).decode()
 
 
-def submitted(job_id: str, priority: str, cost_units: int) -> EventText:
-    data = f'{{"priority":"{priority}","cost_units":{cost_units}}}'
-    return ("JOB", job_id, "JOB_SUBMITTED", data)
+def submitted(job_id: str, priority: str, cost_units: int) -> Facts:
+    return (
+        _SUBMITTED,
+        f'[["JOB_SUBMITTED",{{"priority":"{priority}","cost_units":{cost_units}}},'
+        f'"JOB","{job_id}"]]',
+    )
 
 
 def claimed(worker_id: str) -> Facts:
@@ -146,10 +152,10 @@ def started(lease_id: str, job_id: str, worker_json: str, cost_units: int, attem
     once for a batch."""
     return (
         _STARTED,
-        f'[["JOB_CLAIMED",{{"worker_id":{worker_json}}}],'
+        f'[["JOB_CLAIMED",{{"worker_id":{worker_json}}},"JOB","{job_id}"],'
         f'["LEASE_GRANTED",{{"job_id":"{job_id}","worker_id":{worker_json},'
-        f'"cost_units":{cost_units}}},"LEASE","{lease_id}"],'
-        f'["JOB_RUNNING",{{"lease_id":"{lease_id}","attempts":{attempts}}}]]',
+        f'"cost_units":{cost_units}}},"LEASE","{lease_id}","{job_id}"],'
+        f'["JOB_RUNNING",{{"lease_id":"{lease_id}","attempts":{attempts}}},"JOB","{job_id}"]]',
     )
 
 
@@ -209,7 +215,7 @@ def canceled(reason: str | None, state: str) -> Facts:
 def released(lease_id: str, job_id: str, status: str) -> str:
     """The first of the two events of an attempt's end."""
     data = f'{{"job_id":"{job_id}","status":"{status}"}}'
-    return f'["LEASE_RELEASED",{data},"LEASE","{lease_id}"]'
+    return f'["LEASE_RELEASED",{data},"LEASE","{lease_id}","{job_id}"]'
 
 
 def lease_expired(
@@ -222,11 +228,17 @@ def lease_expired(
         "cost_units": cost_units,
         "ttl_sec": ttl_sec,
     }
-    return f'["LEASE_EXPIRED",{encode(data)},"LEASE","{lease_id}"]'
+    return f'["LEASE_EXPIRED",{encode(data)},"LEASE","{lease_id}","{job_id}"]'
 
 
 def ended(
-    of_lease: str, state: str, lease_id: str, attempts: int, reason: str, error: str | None
+    of_lease: str,
+    job_id: str,
+    state: str,
+    lease_id: str,
+    attempts: int,
+    reason: str,
+    error: str | None,
 ) -> Facts:
     """A job that ended with its attempt. `reason` is how the attempt did: RELEASED or EXPIRED."""
     more = ""
@@ -238,7 +250,7 @@ def ended(
     return (
         names,
         f'[{of_lease},["{names[1]}",{{"lease_id":"{lease_id}","attempts":{attempts},'
-        f'"reason":"{reason}"{more}}}]]',
+        f'"reason":"{reason}"{more}}},"JOB","{job_id}"]]',
     )
 
 

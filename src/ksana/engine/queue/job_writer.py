@@ -13,7 +13,7 @@ from ksana.domain.handover import pick_handed_over
 from ksana.domain.histogram import bucket_counts, sum_seconds
 from ksana.domain.lifecycle import JOB, LEASE
 from ksana.domain.queue import events
-from ksana.domain.queue.changes import JobChange
+from ksana.domain.queue.changes import DATED, JobChange
 from ksana.domain.queue.classes import TRUSTED, kept_until
 from ksana.domain.queue.effects import ChangeCounts, count_changes, group_changes
 from ksana.domain.queue.jobs import CLAIM_HELD, DEAD, Job
@@ -37,8 +37,11 @@ def enter_jobs(tx: QueueTx, jobs: Sequence[Job], *, once: bool, is_checked: bool
     for job in jobs:
         if job.state not in JOB.initial:
             raise AssertionError(f"a job does not begin as {job.state}")
-    tx.events.append_texts(
-        [events.submitted(job.job_id, job.priority, job.cost_units) for job in jobs]
+    tx.events.append_dated(
+        [
+            ("JOB", job.job_id, *events.submitted(job.job_id, job.priority, job.cost_units))
+            for job in jobs
+        ]
     )
     if tx.jobs.insert(jobs, once=once, is_checked=is_checked) < len(jobs):
         return False
@@ -80,9 +83,10 @@ def _write(tx: QueueTx, changes: Sequence[JobChange], *, is_held: bool) -> bool:
         if move == "cancel" and old in CLAIM_HELD:
             for change in alike:
                 tx.capacity.drop_reserve(change.job_id)
-    packs = [("JOB", change.job_id, *change.events) for change in changes if change.events]
-    if packs:
-        tx.events.append_packs(packs)
+    for (move, _, _, _), alike in groups.items():
+        packs = [("JOB", change.job_id, *change.events) for change in alike if change.events]
+        if packs:
+            (tx.events.append_dated if move in DATED else tx.events.append_packs)(packs)
     _count(tx, count_changes(groups, tx.now))
     return True
 

@@ -61,6 +61,32 @@ WHERE entity_id = :entity_id AND entity_type = :entity_type AND id >= :low {filt
 ORDER BY entity_id DESC, entity_type DESC, id DESC
 LIMIT :limit
 
+-- name: list_dated_events
+-- Rows of one of several instants that have an entity's id, in their order. By `id + 0`: a database would walk through the log for it.
+-- filter event_type: AND (event_type = :event_type OR (event_type = '' AND data_json LIKE :with_event_type))
+-- filter high: AND id <= :high
+-- filter since: AND ts >= :since
+-- filter until: AND ts < :until
+-- large: data_json
+SELECT id, ts, entity_type, entity_id, event_type, data_json
+FROM event_packs {force_index scheduler_events_entity}
+WHERE entity_id {in ids} AND entity_type = :entity_type AND id >= :low AND data_json LIKE :with_entity_id {filters}
+ORDER BY id + 0
+LIMIT :limit
+
+-- name: list_dated_events_back
+-- The same, the newest first.
+-- filter event_type: AND (event_type = :event_type OR (event_type = '' AND data_json LIKE :with_event_type))
+-- filter high: AND id <= :high
+-- filter since: AND ts >= :since
+-- filter until: AND ts < :until
+-- large: data_json
+SELECT id, ts, entity_type, entity_id, event_type, data_json
+FROM event_packs {force_index scheduler_events_entity}
+WHERE entity_id {in ids} AND entity_type = :entity_type AND id >= :low AND data_json LIKE :with_entity_id {filters}
+ORDER BY id + 0 DESC
+LIMIT :limit
+
 -- name: latest_event_row
 -- The number of the newest row, 0 in an empty log.
 SELECT COALESCE(MAX(id), 0) FROM event_packs

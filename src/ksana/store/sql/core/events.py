@@ -1,15 +1,5 @@
-"""The event log in SQL: `event_packs`, and `scheduler_events` as a view of it.
-
-A row holds the events of one entity and one commit that follow each other: a single one as it is,
-several as a pack, with an empty `event_type` and a JSON array in `data_json`. An event of a part of
-the entity (a lease of a job) lies in the entity's pack and names its own entity there:
-
-    [["JOB_CLAIMED",{…}],["LEASE_GRANTED",{…},"LEASE","0192…"],["JOB_RUNNING",{…}]]
-
-An event's id is its row's number times `PLACES` plus its place in the row. Rows up to the fact
-`events.single_to` are older than packs: there the event's id is the row's number. Both grow
-together, so whatever is said of the order of rows holds for events.
-"""
+"""The event log in SQL: `event_packs`, and `scheduler_events` as a view of it. `event_rows` says
+what lies in a row."""
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -20,14 +10,20 @@ import msgspec
 from ksana.base.instant import Instant
 from ksana.ports.events import Event, EventPack, EventRow, EventText
 from ksana.ports.pages import PageRows
-from ksana.store.sql.core.packages import find_event_owners
-from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.core.event_rows import (
+    MAX_PACK,
+    PLACES,
+    Names,
+    open_row,
+    row_of,
+    share,
+    split,
+    split_large,
+)
+from ksana.store.sql.core.packages import find_event_rows
+from ksana.store.sql.core.session import Session
 
-PLACES: Final = 16
-"""Events that a row can have. The view counts by it too: it never changes."""
-
-_MAX_PACK: Final = 64 * 1024
-"""Characters of a pack; larger events get rows of their own, so that a page stays bounded."""
+_encode = msgspec.json.Encoder().encode
 
 _COLUMNS: Final = ("ts", "entity_type", "entity_id", "event_type", "data_json")
 
@@ -39,25 +35,6 @@ _GAP_WINDOW: Final = 1000
 _PURGE_WINDOWS: Final = 20
 """Windows of the oldest rows one purge looks through for something to remove."""
 
-_encode = msgspec.json.Encoder().encode
-
-
-class _Packed(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
-    """An event in a pack."""
-
-    type: str
-    data: msgspec.Raw
-    entity_type: str | None = None
-    entity_id: str | None = None
-
-    @property
-    def text(self) -> str:
-        """Its data."""
-        return bytes(self.data).decode()
-
-
-_decode_pack = msgspec.json.Decoder(list[_Packed]).decode
-
 
 class SqlEvents:
     """Gathers the events of a batch and writes them in one go."""
@@ -68,7 +45,7 @@ class SqlEvents:
         self._session = session
         self._now = now
         self._rows: list[EventRow] = []
-        self._names: list[tuple[str, ...]] = []
+        self._names: list[Names] = []
         """The types of the events of each row."""
 
     def append(
@@ -96,7 +73,7 @@ class SqlEvents:
     def _add_to_last(self, name: str, data: str) -> bool:
         """Put an event of the same entity into the last row, if there is room."""
         now, entity_type, entity_id, first, text = self._rows[-1]
-        if len(self._names[-1]) >= PLACES or len(text) + len(data) > _MAX_PACK:
+        if len(self._names[-1]) >= PLACES or len(text) + len(data) > MAX_PACK:
             return False
         before = f'[["{first}",{text}]' if first else text[:-1]
         self._rows[-1] = (now, entity_type, entity_id, "", f'{before},["{name}",{data}]]')
@@ -104,13 +81,21 @@ class SqlEvents:
         return True
 
     def append_packs(self, packs: Sequence[EventPack]) -> None:
-        self._session.wrote = True
         now = self._now
         rows = [(now, kind, id_, "", text) for kind, id_, _, text in packs]
-        names = [names for _, _, names, _ in packs]
-        if max(map(len, [row[4] for row in rows])) > _MAX_PACK:
-            rows = [part for row in rows for part in _split_large(row)]
-            names = [tuple(one[3] for one in _split(row)) for row in rows]
+        self._add_rows(rows, [names for _, _, names, _ in packs])
+
+    def append_dated(self, packs: Sequence[EventPack]) -> None:
+        if len(packs) == 1:
+            self.append_packs(packs)
+            return
+        self._add_rows(*share(packs, self._now))
+
+    def _add_rows(self, rows: list[EventRow], names: list[Names]) -> None:
+        self._session.wrote = True
+        if max(map(len, [row[4] for row in rows])) > MAX_PACK:
+            rows = [part for row in rows for part in split_large(row)]
+            names = [tuple(one[3] for one in split(row)) for row in rows]
         self._rows += rows
         self._names += names
 
@@ -135,43 +120,40 @@ class SqlEvents:
             return self._list(wanted, None, limit, span, max_bytes, is_newest_first)
         own = None if entity_type is None else (entity_type, entity_id)
         pages = [self._list(wanted, own, limit, span, max_bytes, is_newest_first)]
-        for owner in self._find_owners(entity_type, entity_id):
-            pages.append(self._list(wanted, owner, limit, span, max_bytes, is_newest_first))
+        for kind, (row_type, find) in find_event_rows().items():
+            ids = find(self._session, entity_id) if entity_type in (None, kind) else ()
+            if ids:
+                place = (row_type, tuple(ids))
+                pages.append(self._list(wanted, place, limit, span, max_bytes, is_newest_first))
         return _merge(pages, limit, is_newest_first) if len(pages) > 1 else pages[0]
-
-    def _find_owners(self, entity_type: str | None, entity_id: str) -> list[tuple[str, str]]:
-        """The entities in whose packs the events of this one lie."""
-        found = []
-        for part, (owner_type, find) in find_event_owners().items():
-            if entity_type in (None, part):
-                owner_id = find(self._session, entity_id)
-                if owner_id is not None:
-                    found.append((owner_type, owner_id))
-        return found
 
     def _list(
         self,
         wanted: "_Wanted",
-        entity: tuple[str, str] | None,
+        place: tuple[str, str | tuple[str, ...]] | None,
         limit: int,
         span: dict[str, Instant | None],
         max_bytes: int | None,
         is_newest_first: bool,
     ) -> PageRows[Event]:
-        """Events in the log's order, or in that of one entity's rows."""
+        """Events in the log's order: of all rows, of one entity's, or of several ids'."""
         single_to = self._find_single_to()
-        low = _row_of(wanted.after + 1, single_to)
-        high = None if wanted.before is None else _row_of(wanted.before - 1, single_to)
-        filters: dict[str, Any] = {**span, **wanted.row_filters(entity)}
+        low = row_of(wanted.after + 1, single_to)
+        high = None if wanted.before is None else row_of(wanted.before - 1, single_to)
+        filters: dict[str, Any] = {**span, **wanted.row_filters(is_anywhere=place is None)}
         params: dict[str, Any] = {
             "limit": limit,
             "with_entity_type": f'%,"{wanted.entity_type}","%',
             "with_event_type": f'%["{wanted.event_type}",%',
         }
-        statement = "core.list_events"
-        if entity is not None:
+        statement, whole_id = "core.list_events", None
+        if place is not None and isinstance(place[1], str):
             statement = "core.list_entity_events"
-            params |= {"entity_type": entity[0], "entity_id": entity[1]}
+            params |= {"entity_type": place[0], "entity_id": place[1]}
+        elif place is not None:
+            statement, whole_id = "core.list_dated_events", wanted.entity_id
+            named = f'%,"{wanted.entity_id}"%'
+            params |= {"entity_type": place[0], "ids": place[1], "with_entity_id": named}
         statement += "_back" if is_newest_first else ""
         events: PageRows[Event] = PageRows()
         while True:
@@ -179,7 +161,8 @@ class SqlEvents:
                 statement, filters | {"high": high}, max_bytes, low=low, **params
             )
             for row in rows:
-                found = [event for event in _open_row(row, single_to) if wanted.matches(event)]
+                opened = open_row(row, single_to, whole_id)
+                found = [event for event in opened if wanted.matches(event)]
                 events += reversed(found) if is_newest_first else found
             if len(events) >= limit:
                 del events[limit:]
@@ -222,9 +205,9 @@ class SqlEvents:
 
     def find_settled(self, events: Sequence[Event], after: int, since: Instant) -> int:
         single_to = self._find_single_to()
-        last, last_row = after, _row_of(after, single_to)
+        last, last_row = after, row_of(after, single_to)
         for event in events:
-            row = _row_of(event.id, single_to)
+            row = row_of(event.id, single_to)
             if row > last_row + 1 and event.ts > since:
                 break
             last, last_row = event.id, row
@@ -261,7 +244,7 @@ class SqlEvents:
         if types.isdisjoint(chain.from_iterable(names)):
             return []
         told = [row for row, of in zip(rows, names, strict=True) if not types.isdisjoint(of)]
-        return [event for row in told for event in _split(row) if event[3] in types]
+        return [event for row in told for event in split(row) if event[3] in types]
 
     def _find_single_to(self) -> int:
         """Up to which row an event's id is the number of its row."""
@@ -281,7 +264,7 @@ class SqlEvents:
         if number <= single_to:
             return number
         row = self._session.one("core.get_event_row", id=number)
-        return number * PLACES + PLACES - 1 if row is None else _open_row(row, single_to)[-1].id
+        return number * PLACES + PLACES - 1 if row is None else open_row(row, single_to)[-1].id
 
 
 class _Wanted(msgspec.Struct, frozen=True):
@@ -294,10 +277,9 @@ class _Wanted(msgspec.Struct, frozen=True):
     before: int | None
     with_parts: bool
 
-    def row_filters(self, entity: tuple[str, str] | None) -> dict[str, Any]:
-        """The filters of rows that may have such events. A pack is let through where its text has
-        the name: what is inside is looked at when it was read."""
-        if entity is not None:
+    def row_filters(self, *, is_anywhere: bool) -> dict[str, Any]:
+        """The filters of rows that may have such events: of packs those whose text has the name."""
+        if not is_anywhere:
             return {"event_type": self.event_type}
         names = {"event_type": self.event_type, "entity_id": self.entity_id}
         return names if self.entity_id is not None else {**names, "entity_type": self.entity_type}
@@ -312,49 +294,6 @@ class _Wanted(msgspec.Struct, frozen=True):
             (self.entity_type is None or event.entity_type == self.entity_type)
             and (self.entity_id is None or event.entity_id == self.entity_id)
         )
-
-
-def _row_of(event_id: int, single_to: int) -> int:
-    """The number of the row that has an event, or would have."""
-    return event_id if event_id <= single_to else max(event_id // PLACES, single_to + 1)
-
-
-def _open_row(row: Row, single_to: int) -> list[Event]:
-    """The events of a row, in order."""
-    number, ts, entity_type, entity_id, event_type, text = row
-    first = number * PLACES if number > single_to else number
-    if event_type:
-        return [Event(first, ts, entity_type, entity_id, event_type, msgspec.Raw(text.encode()))]
-    return [
-        Event(
-            place,
-            ts,
-            one.entity_type or entity_type,
-            entity_id if one.entity_id is None else one.entity_id,
-            one.type,
-            one.data.copy(),
-        )
-        for place, one in enumerate(_decode_pack(text), first)
-    ]
-
-
-def _split(row: EventRow) -> list[EventRow]:
-    """The events of a row that was not written yet."""
-    now, entity_type, entity_id, event_type, text = row
-    if event_type:
-        return [row]
-    return [
-        (now, one.entity_type or entity_type, one.entity_id or entity_id, one.type, one.text)
-        for one in _decode_pack(text)
-    ]
-
-
-def _split_large(row: EventRow) -> list[EventRow]:
-    """A pack that is too large as several, each with one event."""
-    if len(row[4]) <= _MAX_PACK:
-        return [row]
-    own = row[:4]
-    return [(*own, f"[{_encode(one).decode()}]") for one in _decode_pack(row[4])]
 
 
 def _merge(pages: Sequence[PageRows[Event]], limit: int, is_newest_first: bool) -> PageRows[Event]:

@@ -1,10 +1,10 @@
 """The packages beside this one: each brings its statements (`*.sql`) and its tables (`TABLES`),
-and says whose packs the events of its parts lie in (`EVENT_OWNERS`).
+and says in which rows the events of its entities and their parts lie (`EVENT_ROWS`).
 
 A surface joins the store by being a package here. Nothing in the core names one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module, resources
 from importlib.resources.abc import Traversable
@@ -15,8 +15,8 @@ _ROOT = "ksana.store.sql"
 TableFactory = Callable[[Any, Any], Any]
 """Makes a table for one transaction: `factory(session, tx)`."""
 
-FindOwner = Callable[[Any, str], str | None]
-"""Finds the id of the entity that another is a part of: `find(session, part_id)`."""
+FindRows = Callable[[Any, str], Sequence[str]]
+"""Finds under which ids the events of an entity lie besides its own: `find(session, id)`."""
 
 
 def list_packages() -> list[Traversable]:
@@ -47,10 +47,10 @@ def find_tables() -> Mapping[str, TableFactory]:
 
 
 @cache
-def find_event_owners() -> Mapping[str, tuple[str, FindOwner]]:
-    """For each type of entity that is a part of another: the other's type, and what finds its
-    id."""
-    owners: dict[str, tuple[str, FindOwner]] = {}
+def find_event_rows() -> Mapping[str, tuple[str, FindRows]]:
+    """For each type of entity whose events lie in other rows than its own: the type of those, and
+    what finds their ids."""
+    found: dict[str, tuple[str, FindRows]] = {}
     for folder in list_packages():
-        owners |= getattr(import_module(f"{_ROOT}.{folder.name}"), "EVENT_OWNERS", {})
-    return owners
+        found |= getattr(import_module(f"{_ROOT}.{folder.name}"), "EVENT_ROWS", {})
+    return found

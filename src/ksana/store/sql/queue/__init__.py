@@ -6,7 +6,7 @@ from ksana.store.sql.queue.gauges import SqlGauges
 from ksana.store.sql.queue.job_classes import SqlJobClasses
 from ksana.store.sql.queue.job_lists import SqlJobLists
 from ksana.store.sql.queue.jobs import SqlJobOrder, SqlJobs
-from ksana.store.sql.queue.leases import SqlLeases, find_job_of_lease
+from ksana.store.sql.queue.leases import SqlLeases, find_dated_of_job, find_rows_of_lease
 
 TABLES = {
     "jobs": SqlJobs,
@@ -19,4 +19,4 @@ TABLES = {
     "gauges": SqlGauges,
 }
 
-EVENT_OWNERS = {"LEASE": ("JOB", find_job_of_lease)}
+EVENT_ROWS = {"JOB": ("JOB", find_dated_of_job), "LEASE": ("JOB", find_rows_of_lease)}

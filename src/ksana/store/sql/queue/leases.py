@@ -13,6 +13,7 @@ from ksana.base.ids import number_of
 from ksana.base.instant import Instant
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.jobs import Job, Lease, LeasedJob, LeaseWithJob, lease_of
+from ksana.store.sql.core.event_rows import dated_id
 from ksana.store.sql.core.session import Session
 
 _KEPT: Final = (
@@ -152,11 +153,22 @@ class SqlLeases:
             self._session.run_rows_later("queue.keep_lease", _KEPT, rows)
 
 
-def find_job_of_lease(session: Session, lease_id: str) -> str | None:
-    """The id of the job that a lease is of: its events lie with the job's."""
+def find_rows_of_lease(session: Session, lease_id: str) -> list[str]:
+    """Where the events of a lease lie: with its job's."""
     number = number_of(lease_id)
     if number is None:
         row = session.one("queue.find_job_of_lease", lease_id=lease_id)
     else:
         row = session.one("queue.find_job_id", seq=number)
-    return None if row is None else row[0]
+    return [] if row is None else [row[0], *find_dated_of_job(session, row[0])]
+
+
+def find_dated_of_job(session: Session, job_id: str) -> list[str]:
+    """Where events of a job may lie with those of others: at the instants that its row and those of
+    its leases keep."""
+    row = session.one("queue.find_instants", job_id=job_id)
+    if row is None:
+        return []
+    granted = session.all("queue.list_grants", job_seq=row[0])
+    instants = {*row[1:], *(one[0] for one in granted)}
+    return [dated_id(at) for at in sorted(instants - {None})]

@@ -423,6 +423,14 @@ SELECT lease_id, job_id, addon_id, worker_id, cost_units, ttl_sec, state, grante
   released_at, release_status, release_digest, lease_token
 FROM past_leases WHERE job_seq = :job_seq ORDER BY granted_at, lease_id
 
+-- name: find_instants
+-- A job's number, and when it was submitted, started last and ended: events of these instants may lie with those of other jobs.
+SELECT seq, created_at, started_at, finished_at FROM scheduler_job_runs WHERE {keyed job_keys seq job_id}
+
+-- name: list_grants
+-- When the leases of a job were granted that lie by themselves.
+SELECT granted_at FROM past_leases WHERE job_seq = :job_seq
+
 -- name: list_active_leases
 -- Who holds capacity, the first to run out first, with large values left out.
 SELECT seq, job_id, addon_id, job_type, priority, cost_units, '', '', state, max_attempts,
