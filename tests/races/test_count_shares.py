@@ -66,7 +66,7 @@ def read_counts(tx: Any, since: int) -> tuple[Any, ...]:
 @pytest.mark.spec("X4")
 async def test_nobody_waits_for_another_instances_counts(stores: list[SqlStore]) -> None:
     has_written, may_end = threading.Event(), threading.Event()
-    slow = asyncio.create_task(stores[0].transact(count_and_wait, has_written, may_end))
+    slow = asyncio.ensure_future(stores[0].transact(count_and_wait, has_written, may_end))
     assert await asyncio.to_thread(has_written.wait, WAIT)
     try:
         # While the first has its counts written and not committed. The server ends that transaction

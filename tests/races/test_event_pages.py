@@ -83,7 +83,7 @@ async def test_an_event_behind_a_transaction_under_way_is_shown_after_it(
     slow, quick, reading = stores
     log = EventLog(reading, SystemClock())
     has_id, may_end = threading.Event(), threading.Event()
-    under_way = asyncio.create_task(slow.transact(append_and_wait, "first", has_id, may_end))
+    under_way = asyncio.ensure_future(slow.transact(append_and_wait, "first", has_id, may_end))
     assert await asyncio.to_thread(has_id.wait, 30)
     await quick.transact(append, "second")
     try:
@@ -134,7 +134,7 @@ async def test_a_gap_is_found_however_many_young_events_follow_it(stores: list[S
     slow, quick, reading = stores
     await quick.transact(append, "before")
     has_id, may_end = threading.Event(), threading.Event()
-    under_way = asyncio.create_task(slow.transact(append_and_wait, "late", has_id, may_end))
+    under_way = asyncio.ensure_future(slow.transact(append_and_wait, "late", has_id, may_end))
     assert await asyncio.to_thread(has_id.wait, 30)
     await quick.transact(append, *("after" for _ in range(2500)))
     first = (await reading.read(lambda tx: tx.events.list_after(0, 1)))[0].id

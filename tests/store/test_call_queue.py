@@ -36,7 +36,7 @@ class Served:
             self.queue.answer(batch)
 
     def ask(self) -> "asyncio.Future[tuple[int, int]]":
-        return self.queue.add(lambda: None, (), {})
+        return self.queue.add(lambda _: None)
 
     async def all_asleep(self) -> None:
         while len(self.queue._asleep) < THREADS:
@@ -112,7 +112,7 @@ async def test_closing_works_off_what_waits_and_ends_every_thread() -> None:
     await closing
     assert not any(thread.is_alive() for thread in served.threads)
     with pytest.raises(StoreDownError, match="closed"):
-        served.ask()
+        await served.ask()
 
 
 async def test_what_nobody_takes_is_refused_in_time_and_the_rest_stays(

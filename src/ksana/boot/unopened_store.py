@@ -31,9 +31,9 @@ class UnopenedStore:
         self.sole = real.sole
         # Bound on the instance, so that the hot path does not pass through an extra coroutine per
         # call.
-        self.transact = real.transact  # type: ignore[method-assign]
-        self.read = real.read  # type: ignore[method-assign]
-        self.read_list = real.read_list  # type: ignore[method-assign]
+        self.transact = real.transact  # type: ignore[method-assign, assignment]
+        self.read = real.read  # type: ignore[method-assign, assignment]
+        self.read_list = real.read_list  # type: ignore[method-assign, assignment]
         self.health = real.health  # type: ignore[method-assign]
         if self._watch is not None:
             real.watch_commits(*self._watch)

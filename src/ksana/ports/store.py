@@ -23,11 +23,11 @@ not: it then raises RaceLostError, or the database does in its place, and it is 
 with `tx.is_again` true. Now it looks first.
 
 `store.read(fn, *args)` is the read-only twin on other connections: a consistent snapshot, no
-writes. When the store cannot be reached or cannot write, both raise StoreDownError, soon, and
-nothing took effect.
+writes. When the store cannot be reached or cannot write, who awaits either gets StoreDownError,
+soon, and nothing took effect.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -329,21 +329,21 @@ class Store(Protocol):
         """Whether one server at most can be on this store (SQLite, JSON)."""
         ...
 
-    async def transact(
+    def transact(
         self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    ) -> Awaitable[T]:
         """Run `fn(tx, *args)` durably."""
         ...
 
-    async def read(
+    def read(
         self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    ) -> Awaitable[T]:
         """Run `fn(tx, *args)` on a snapshot, read-only."""
         ...
 
-    async def read_list(
+    def read_list(
         self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    ) -> Awaitable[T]:
         """The same for a list: on connections that only lists use, and within a deadline, after
         which it raises StoreDownError."""
         ...

@@ -233,7 +233,7 @@ async def test_a_submit_does_not_wait_for_a_capacity_that_another_instance_holds
         is_held.set()
         go_on.wait(20)
 
-    holding = asyncio.create_task(frozen.transact(hold))
+    holding = asyncio.ensure_future(frozen.transact(hold))
     try:
         assert await asyncio.to_thread(is_held.wait, 10)
         async with asyncio.timeout(4):  # less than a statement waits for a lock

@@ -47,7 +47,7 @@ async def pool_held(store: SqlStore) -> AsyncIterator[None]:
         is_held.set()
         assert may_end.wait(20)
 
-    holding = asyncio.create_task(store.transact(hold))
+    holding = asyncio.ensure_future(store.transact(hold))
     await asyncio.to_thread(is_held.wait, 20)
     try:
         yield
@@ -152,7 +152,7 @@ async def test_a_claim_whose_units_were_brought_home_before_its_commit_is_decide
             assert may_go.wait(20)
         return claimed
 
-    slow = asyncio.create_task(store.transact(claim_slowly))
+    slow = asyncio.ensure_future(store.transact(claim_slowly))
     await asyncio.to_thread(looked.wait, 20)
     taken = len((await grab(other, 7)).taken)
     may_go.set()

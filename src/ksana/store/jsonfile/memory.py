@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ksana.base.clock import Clock
 from ksana.store.sql.core import sqlite_file
@@ -21,6 +21,7 @@ from ksana.store.sql.core.commit_queue import StoreCall, Writer
 from ksana.store.sql.core.dialects import SqliteDialect
 from ksana.store.sql.core.threads import BATCH_LIMIT, WAITING_LIMIT, Reader
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -82,10 +83,10 @@ class _Line(CallQueue):
     event loop."""
 
     def add_read(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> "asyncio.Future[Any]":
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> "asyncio.Future[T]":
         """Put a function that reads in the line."""
-        return self.add(_read, (fn, args, kwargs), {})
+        return self.add(_read, fn, args, kwargs)
 
     def refuse(self) -> None:
         """Take nothing new but errands."""
@@ -157,5 +158,5 @@ class _Reads:
         """Nothing of its own to close."""
 
 
-def _read() -> None:
+def _read(*_: Any) -> Any:
     """Marks a function in the line as one that reads; never called."""

@@ -31,7 +31,7 @@ from ksana.store.sql.core.session import Session
 from ksana.store.sql.core.sqlite_file import ServeLock
 from ksana.store.sql.core.statements import Statement, load_statements
 from ksana.store.sql.core.tally import Tally
-from ksana.store.sql.core.threads import Executor, InlineExecutor, Reader
+from ksana.store.sql.core.threads import InlineExecutor, Reader
 from ksana.store.sql.core.tx import SqlTx
 
 RATED_FOR = 10_000
@@ -63,12 +63,11 @@ class JsonStore(SqlStore):
         writer = Writer(dialect, statements, clock, self._tally, opened.mirror.seal)
         reader = Reader(dialect, statements, clock, self._tally)
         if inline:
-            self._writes, self._reads = InlineExecutor(writer, None), InlineExecutor(None, reader)
-            self._lists: Executor = self._reads
+            reads = InlineExecutor(None, reader)
+            self._work_by(InlineExecutor(writer, None), reads, reads)
             return
         thread = MemoryThread(writer, reader)
-        self._writes, self._reads = thread, thread.reads
-        self._lists = self._reads
+        self._work_by(thread, thread.reads, thread.reads)
         if opened.lock is not None:
             self._flusher = Flusher(opened.mirror, partial(thread.run_errand, opened.mirror.copy))
 

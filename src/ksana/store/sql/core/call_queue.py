@@ -12,10 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ksana.base.errors import StoreDownError
 from ksana.store.sql.core.commit_queue import StoreCall
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 STALE_SECONDS = 10.0
 """How long a function may wait to be begun while no thread takes any."""
@@ -48,15 +51,15 @@ class CallQueue:
         """Threads end once nothing waits any more."""
 
     def add(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> "asyncio.Future[Any]":
-        """Put a function in the queue."""
-        if self._is_closed:
-            raise StoreDownError("the store is closed")
-        if len(self._calls) >= self._limit:
-            raise StoreDownError(f"more than {self._limit} functions wait for the store already")
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> "asyncio.Future[T]":
+        """Put a function in the queue. Who awaits its answer gets StoreDownError if nothing more
+        is taken."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
+        if self._is_closed or len(self._calls) >= self._limit:
+            future.set_exception(self._refusal())
+            return future
         if self._watcher is None or self._watcher.is_closed():
             self._watcher = loop
             loop.call_later(STALE_SECONDS / 10, self._watch)
@@ -115,6 +118,11 @@ class CallQueue:
         give_up_at = time.monotonic() + CLOSE_SECONDS
         for thread in threads:
             await asyncio.to_thread(thread.join, max(0.0, give_up_at - time.monotonic()))
+
+    def _refusal(self) -> StoreDownError:
+        if self._is_closed:
+            return StoreDownError("the store is closed")
+        return StoreDownError(f"more than {self._limit} functions wait for the store already")
 
     def _ring(self) -> None:
         """Wake a thread for what waits, unless one is on its way. Under the lock."""

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError, StoreDownError
@@ -40,7 +40,6 @@ from ksana.store.sql.core.threads import (
     WriterThreads,
 )
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 NETWORK_WRITERS = 4
@@ -70,13 +69,9 @@ class SqlStore:
         self._checkpointer: Checkpointer | None = None
         statements = load_statements(dialect.macros)
         if inline:
-            self._writes: WriteExecutor = InlineExecutor(
-                Writer(dialect, statements, clock, self._tally), None
-            )
-            self._reads: Executor = InlineExecutor(
-                None, Reader(dialect, statements, clock, self._tally)
-            )
-            self._lists: Executor = self._reads
+            reader = InlineExecutor(None, Reader(dialect, statements, clock, self._tally))
+            writer = InlineExecutor(Writer(dialect, statements, clock, self._tally), None)
+            self._work_by(writer, reader, reader)
             return
         count = NETWORK_WRITERS if dialect.is_network else 1
         after_commits: Callable[[], None] | None = None
@@ -89,39 +84,29 @@ class SqlStore:
         writers = [
             Writer(dialect, statements, clock, self._tally, check=check) for _ in range(count)
         ]
-        self._writes = WriterThreads(writers, "store-write", after_commits, gate)
-        self._reads = ReaderThreads(dialect, statements, clock, self._tally, READERS)
-        self._lists = ReaderThreads(
-            dialect,
-            statements,
-            clock,
-            self._tally,
-            LIST_READERS,
-            name="store-list",
-            limit_sec=LIST_SECONDS,
+        self._work_by(
+            WriterThreads(writers, "store-write", after_commits, gate),
+            ReaderThreads(dialect, statements, clock, self._tally, READERS),
+            ReaderThreads(
+                dialect,
+                statements,
+                clock,
+                self._tally,
+                LIST_READERS,
+                name="store-list",
+                limit_sec=LIST_SECONDS,
+            ),
         )
+
+    def _work_by(self, writes: WriteExecutor, reads: Executor, lists: Executor) -> None:
+        """Have them do the work. What a store offers is what they offer: a call passes nothing of
+        the store's own on its way."""
+        self._writes, self._reads, self._lists = writes, reads, lists
+        self.transact, self.read, self.read_list = writes.start, reads.start, lists.start
 
     @property
     def url(self) -> str:
         return self._url
-
-    async def transact(
-        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        result: T = await self._writes.start(fn, args, kwargs)
-        return result
-
-    async def read(
-        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        result: T = await self._reads.start(fn, args, kwargs)
-        return result
-
-    async def read_list(
-        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        result: T = await self._lists.start(fn, args, kwargs)
-        return result
 
     def health(self) -> StoreHealth:
         tally = self._tally

@@ -4,19 +4,22 @@ beside them, or everything inline for tests."""
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
-from ksana.store.sql.core.call_queue import CallQueue, settle
+from ksana.store.sql.core.call_queue import CallQueue
 from ksana.store.sql.core.commit_queue import FIRST_PAUSE, StoreCall, Writer
 from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import ReadSession
 from ksana.store.sql.core.statements import Statement
 from ksana.store.sql.core.tally import Tally, summary
 from ksana.store.sql.core.tx import SqlTx
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 BATCH_LIMIT = 512
 """Functions in one commit at most: bounds the time the first of them waits for the last."""
@@ -38,8 +41,11 @@ class Executor(Protocol):
     """Somewhere to hand a function and await its answer."""
 
     def start(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> "asyncio.Future[Any]": ...
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Awaitable[T]:
+        """Have `fn(tx, *args)` run. What is awaited raises StoreDownError if nothing more is
+        taken."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -250,18 +256,18 @@ class InlineExecutor:
         self._writer = writer
         self._reader = reader
 
-    def start(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> "asyncio.Future[Any]":
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        work = StoreCall(fn, args, kwargs, future, loop)
+    async def start(
+        self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        work = StoreCall(fn, args, kwargs, None, asyncio.get_running_loop())
         if self._writer is not None:
             self._writer.commit([work])
         elif self._reader is not None:
             self._reader.run(work)
-        settle([work])
-        return future
+        if work.error is not None:
+            raise work.error
+        result: T = work.result
+        return result
 
     def refuse(self) -> None:
         """Nothing waits here, so there is nothing to refuse before the end."""
