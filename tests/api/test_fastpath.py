@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from ksana.api.core import uvicorn_check
+from ksana.api.core.exchange import IncomingRequest
 from ksana.api.core.fastpath import MAX_BUFFERED, FastpathProtocol
-from ksana.api.core.pipeline import IncomingRequest
 from ksana.api.core.routing import Answer, Call, Route, Stream
 from ksana.api.core.server import choose_protocols
 from ksana.base.errors import ConflictError, StoreDownError

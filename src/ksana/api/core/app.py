@@ -12,17 +12,17 @@ import structlog
 from starlette.websockets import WebSocket, WebSocketState
 
 from ksana.api.core import docs, events, health, log_settings, openapi
-from ksana.api.core.body import Receive
 from ksana.api.core.errors import refusal
-from ksana.api.core.health import StatsSections
-from ksana.api.core.pipeline import (
-    UNKNOWN_ROUTE,
+from ksana.api.core.exchange import (
+    EXCHANGE,
+    HEADERS,
     IncomingRequest,
-    Pipeline,
+    Receive,
     RenderedResponse,
-    sane_request_id,
     split_head,
 )
+from ksana.api.core.health import StatsSections
+from ksana.api.core.pipeline import UNKNOWN_ROUTE, Pipeline, sane_request_id
 from ksana.api.core.router import FastpathRoutes, Router
 from ksana.api.core.routing import AnyRoute, Call, Route, SocketRoute
 from ksana.api.core.services import LogControl, Services
@@ -35,10 +35,6 @@ log = structlog.get_logger("ksana.api")
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-HEADERS: Final = "ksana.headers"
-"""Where our connections put the headers of a request by name, in its scope."""
-EXCHANGE: Final = "ksana.exchange"
-"""Where our connections put (connection, cycle); other servers have none of it."""
 _NO_EXCHANGE: Final = (None, None)
 _JSON: Final = (b"content-type", b"application/json")
 

@@ -1,23 +1,23 @@
-"""From the bytes of a body to a typed value, or to a 4xx. Whatever is sent, nothing here ends in a
-5xx.
+"""Reading the bytes of a body, and what is refused of them with a 4xx. Whatever is sent, nothing
+here ends in a 5xx.
 
-Checked before decoding: size, media type, UTF-8, nesting. Checked besides the types: NUL
+`pipeline` decodes. Checked before: size, media type, UTF-8, nesting. Checked besides the types: NUL
 characters, which no store keeps the same way.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
 
 from ksana.api.core.errors import from_validation
+from ksana.api.core.exchange import Receive
 from ksana.api.core.routing import Route
-from ksana.base.errors import InvalidError, MediaTypeError, TooLargeError
+from ksana.base.errors import InvalidError, KsanaError, MediaTypeError, TooLargeError
 
 MAX_DEPTH: Final = 64
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 # The string pattern takes an unterminated string to the end of the text: without that a body of
 # escaped quotes would be scanned once per quote.
@@ -75,38 +75,24 @@ def too_large(max_body: int) -> TooLargeError:
     return TooLargeError(f"the body is larger than {max_body} bytes", limit=max_body)
 
 
-def decode_body(route: Route, body: bytes, headers: Mapping[bytes, bytes]) -> Any:
-    """Turn a body into the route's type."""
-    decoder, content_type = route.decoder, headers.get(b"content-type")
-    assert decoder is not None
-    if not body:
-        if not route.empty_body_ok:
-            raise InvalidError("a JSON body is needed", code="INVALID_JSON")
-        body = b"{}"
-    elif content_type is not None and content_type != b"application/json":
-        check_media_type(content_type)
-    try:
-        if not body.isascii():
-            body.decode("utf-8")  # msgspec.Raw members are not looked into
-        if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-            check_depth(body)
-        if b"\\u0000" in body:
-            check_no_nul(body)
-        if route.has_ignored:
-            body = _drop_members(body, route.ignored_members)
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
+def no_body() -> InvalidError:
+    """Make the 400 of a body that is missing."""
+    return InvalidError("a JSON body is needed", code="INVALID_JSON")
+
+
+def find_refusal(
+    error: Exception, route: Route, body: bytes, headers: Mapping[bytes, bytes]
+) -> KsanaError:
+    """Say why a body that is not the route's type is none."""
+    if isinstance(error, msgspec.ValidationError):
         sent = check_json(body)  # a wrong member is noticed before the text proves to be cut off
-        raise from_validation(error, route.body, sent) from None
-    except msgspec.DecodeError as error:
-        raise _not_json(error) from None
-    except UnicodeDecodeError as error:
+        return from_validation(error, route.body, sent)
+    if isinstance(error, msgspec.DecodeError):
+        return _not_json(error)
+    if isinstance(error, UnicodeDecodeError):
         check_encoding(headers.get(b"content-encoding", b""))
-        raise InvalidError(
-            f"the body is not UTF-8: byte {error.start}", code="INVALID_JSON"
-        ) from None
-    except RecursionError:
-        raise _too_deep() from None
+        return InvalidError(f"the body is not UTF-8: byte {error.start}", code="INVALID_JSON")
+    return _too_deep()
 
 
 def check_json(body: bytes) -> Any:
@@ -183,7 +169,8 @@ def _find_nul(value: Any, path: str) -> str:
     return ""
 
 
-def _drop_members(body: bytes, ignored: frozenset[str]) -> bytes:
+def drop_members(body: bytes, ignored: frozenset[str]) -> bytes:
+    """The body without these members."""
     members = _decode_members(body)
     if ignored.isdisjoint(members):
         return body

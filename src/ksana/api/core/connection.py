@@ -17,10 +17,10 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from ksana.api.core.app import HEADERS
 from ksana.api.core.connection_guard import ConnectionGuard
 from ksana.api.core.crowd import Crowd
 from ksana.api.core.errors import error_body
+from ksana.api.core.exchange import HEADERS
 from ksana.base.ids import new_uid
 
 HEAD_SEC: Final = 5.0

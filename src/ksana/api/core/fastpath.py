@@ -22,9 +22,8 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from ksana.api.core.app import EXCHANGE
 from ksana.api.core.connection import GuardedProtocol
-from ksana.api.core.pipeline import IncomingRequest, RenderedResponse
+from ksana.api.core.exchange import EXCHANGE, IncomingRequest, RenderedResponse
 from ksana.api.core.routing import FoundRoute
 
 MAX_BUFFERED: Final = 256 * 1024
@@ -112,7 +111,7 @@ class FastpathProtocol(GuardedProtocol):
         self._is_half_closed = False
         """The caller stopped sending inside a body, and may still read."""
         app: Any = config.app
-        self._find_route = app.fastpath.find
+        self._fixed_routes, self._find_route = app.fastpath.fixed, app.fastpath.find
         self._serve = app.pipeline.serve
 
     def on_message_begin(self) -> None:
@@ -138,7 +137,8 @@ class FastpathProtocol(GuardedProtocol):
             or not length.isdigit()
             or int(length) > MAX_BUFFERED
         ):
-            found = self._find_route(parser.get_method(), self.url)
+            asked = parser.get_method(), self.url
+            found = self._fixed_routes.get(asked) or self._find_route(*asked)
         if found is not None and not self.is_full():
             keep_alive = self._version != "1.0" and parser.should_keep_alive()
             self._buffered = BufferedRequest(self, found[0], found[1], headers, keep_alive)

@@ -9,7 +9,6 @@ socket.
 
 import asyncio
 import itertools
-import re
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
@@ -19,13 +18,19 @@ import structlog
 from ksana.api.core.access_log import NO_ACCESS_LOG, log_request
 from ksana.api.core.auth import Authenticator, RateLimiter
 from ksana.api.core.body import (
-    Receive,
+    MAX_DEPTH,
+    check_depth,
     check_length,
-    decode_body,
+    check_media_type,
+    check_no_nul,
+    drop_members,
+    find_refusal,
+    no_body,
     read_body,
     too_large,
 )
 from ksana.api.core.errors import error_body, refusal
+from ksana.api.core.exchange import IncomingRequest, RenderedResponse, join_head
 from ksana.api.core.page_turns import PageTurns
 from ksana.api.core.query import decode_query, refuse_query
 from ksana.api.core.router import Router
@@ -40,6 +45,7 @@ from ksana.api.core.routing import (
     Stream,
 )
 from ksana.api.core.services import DEFAULT_RATE, LogControl, Services
+from ksana.api.core.trace import find_trace
 from ksana.api.core.traffic import RequestSpans, Traffic
 from ksana.base.errors import KsanaError, RateLimitedError, TooLargeError
 from ksana.base.ids import new_uid
@@ -60,64 +66,7 @@ _CLOSE: Final = (b"connection", b"close")
 # request.
 _ID_PREFIX: Final = new_uid()[:20]
 _id_counter = itertools.count(1)
-_LINE_BREAK = re.compile(rb"[\r\n\0]")
 _encode = msgspec.json.Encoder().encode
-
-
-class IncomingRequest:
-    """A request to be answered. While `receive` is set the body is still on its way, and is read
-    only after everything that the head decides; without it `body` is complete."""
-
-    __slots__ = (
-        "body",
-        "found",
-        "headers",
-        "method",
-        "path",
-        "peer",
-        "query_string",
-        "raw_path",
-        "receive",
-    )
-
-    def __init__(
-        self,
-        method: str,
-        path: str,
-        raw_path: bytes,
-        query_string: bytes,
-        headers: dict[bytes, bytes],
-        peer: Any,
-        receive: Receive | None = None,
-    ) -> None:
-        self.method = method
-        self.path = path
-        self.raw_path = raw_path
-        self.query_string = query_string
-        self.headers = headers
-        self.peer = peer
-        """(address, port) of the caller, if the server knows it."""
-        self.body = b""
-        self.receive = receive
-        self.found: FoundRoute | None = None
-        """The route, if it had to be known before the request was complete."""
-
-    def is_gone(self) -> bool:
-        """Whether the caller is known to have left. Not known of requests that came by ASGI."""
-        return False
-
-
-class RenderedResponse(msgspec.Struct, frozen=True):
-    """An answer as bytes. `head` holds the header lines, each with its line break; the status line
-    and the server's own headers are the server's."""
-
-    status: int
-    head: bytes
-    body: bytes = b""
-    chunks: AsyncIterator[bytes] | None = None
-    """The body of a stream, in place of `body`. Whoever sends it closes it."""
-    closes: bool = False
-    """The connection ends with this answer; `head` says so."""
 
 
 class Pipeline:
@@ -135,8 +84,10 @@ class Pipeline:
         self._services = services
         self._max_body = services.settings.max_body
         self._monotonic = services.clock.monotonic
-        self._traffic = Traffic(spans)
-        services.metrics.register(self._traffic)
+        traffic = Traffic()
+        services.metrics.register(traffic)
+        self._answers = traffic.answers
+        self._spans = spans
         self._logs = logs or NO_ACCESS_LOG
         self._pages = PageTurns()
         self._limiter = RateLimiter(
@@ -174,7 +125,7 @@ class Pipeline:
                 raw = request.body
                 if request.receive is not None:
                     raw = await read_body(request.receive, max_body)
-                sent = decode_body(route, raw, headers)
+                sent = _decode(route, raw, headers)
                 response = _render(await route.handler(call, sent), request_id)
             if response.chunks is not None:
                 chunks = self._count_stream(
@@ -186,9 +137,7 @@ class Pipeline:
             why = error if is_admitted else self.count_refused(request.peer) or error
             response = _render(_refuse(why, request, template, request_id), request_id)
         status, size, spent_us = response.status, len(response.body), self._monotonic() - started
-        self._traffic.record(method, template, status, spent_us, request_id, headers)
-        if self._logs.access:
-            log_request(request, template, principal, request_id, status, size, spent_us)
+        self._record(request, template, principal, request_id, status, size, spent_us)
         return response
 
     def count(self, principal: Principal | None, peer: Any) -> None:
@@ -203,6 +152,28 @@ class Pipeline:
         except RateLimitedError as error:
             return error
         return None
+
+    def _record(
+        self,
+        request: IncomingRequest,
+        template: str,
+        principal: Principal | None,
+        request_id: str,
+        status: int,
+        size: int | None,
+        spent_us: Micros,
+    ) -> None:
+        """Count an answer, tell a tracer of it, and log it if requests are logged."""
+        counted = self._answers.get((request.method, template, status))
+        if counted is None:
+            counted = self._answers[request.method, template, status] = [0, 0]
+        counted[0] += 1
+        counted[1] += spent_us
+        if self._spans is not None:
+            trace = find_trace(request.headers)
+            self._spans.served(request.method, template, status, spent_us, request_id, trace)
+        if self._logs.access:
+            log_request(request, template, principal, request_id, status, size, spent_us)
 
     async def _read_page(
         self, route: Route, call: Call, request: IncomingRequest
@@ -250,11 +221,7 @@ class Pipeline:
             if close is not None:
                 await close()
             spent_us = self._monotonic() - started
-            self._traffic.record(
-                request.method, template, 200, spent_us, request_id, request.headers
-            )
-            if self._logs.access:
-                log_request(request, template, principal, request_id, 200, None, spent_us)
+            self._record(request, template, principal, request_id, 200, None, spent_us)
 
 
 def _take_query(route: Route, call: Call, query_string: bytes) -> None:
@@ -262,6 +229,30 @@ def _take_query(route: Route, call: Call, query_string: bytes) -> None:
         call.query = decode_query(route.query, query_string, allows_unknown=route.any_query)
     elif not route.any_query:
         refuse_query(query_string)
+
+
+def _decode(route: Route, body: bytes, headers: dict[bytes, bytes]) -> Any:
+    """A body as the route's type."""
+    decoder, content_type = route.decoder, headers.get(b"content-type")
+    assert decoder is not None
+    if not body:
+        if not route.empty_body_ok:
+            raise no_body()
+        body = b"{}"
+    elif content_type is not None and content_type != b"application/json":
+        check_media_type(content_type)
+    try:
+        if not body.isascii():
+            body.decode("utf-8")  # msgspec.Raw members are not looked into
+        if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+            check_depth(body)
+        if b"\\u0000" in body:
+            check_no_nul(body)
+        if route.has_ignored:
+            body = drop_members(body, route.ignored_members)
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise find_refusal(error, route, body, headers) from None
 
 
 def next_request_id() -> str:
@@ -326,7 +317,7 @@ def _render(value: Any, request_id: str) -> RenderedResponse:
         lines.append((b"content-type", media_type.encode()))
     if status not in (204, 304):
         lines.append((b"content-length", b"%d" % len(body)))
-    return RenderedResponse(status, _join_head(lines), body, None, _CLOSE in headers)
+    return RenderedResponse(status, join_head(lines), body, None, _CLOSE in headers)
 
 
 def _stream_head(stream: Stream, request_id: str) -> bytes:
@@ -337,23 +328,4 @@ def _stream_head(stream: Stream, request_id: str) -> bytes:
         (b"x-request-id", request_id.encode()),
         *stream.headers,
     ]
-    return _join_head(lines)
-
-
-def _join_head(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The header lines. Nothing a caller sent can put a line break into them."""
-    head = b""
-    for name, value in headers:
-        if _LINE_BREAK.search(name) or _LINE_BREAK.search(value):
-            raise ValueError(f"the header {name!r} holds a line break")
-        head += b"%s: %s\r\n" % (name, value)
-    return head
-
-
-def split_head(head: bytes) -> list[tuple[bytes, bytes]]:
-    """The header lines as ASGI wants them."""
-    pairs = []
-    for line in head.split(b"\r\n")[:-1]:
-        name, _, value = line.partition(b": ")
-        pairs.append((name, value))
-    return pairs
+    return join_head(lines)

@@ -152,17 +152,16 @@ class FastpathRoutes:
         for route in chosen:
             check_route(route)
         self._methods = frozenset(route.method.encode() for route in chosen)
-        self._fixed: dict[tuple[bytes, bytes], tuple[FoundRoute, str]] = {
+        self.fixed: dict[tuple[bytes, bytes], tuple[FoundRoute, str]] = {
             (route.method.encode(), route.path.encode()): ((route, {}), route.path)
             for route in chosen
             if not route.converters
         }
+        """Those of a fixed path, by method and URL: looked at first."""
 
     def find(self, method: bytes, url: bytes) -> tuple[FoundRoute, str] | None:
-        """The route a request is for and its path; None if it must go through ASGI."""
-        found = self._fixed.get((method, url))
-        if found is not None:
-            return found
+        """The route with parameters that a request is for, and its path; None if it must go through
+        ASGI."""
         if method not in self._methods or b"?" in url or b"%" in url or not url.isascii():
             return None
         path = url.decode("ascii")
