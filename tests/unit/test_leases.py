@@ -2,7 +2,8 @@
 
 import pytest
 
-from ksana.domain.leases import NO_TOKEN, Proof, judge_holder, read_token, show_token
+from ksana.base.ids import NO_TOKEN, read_token, show_token
+from ksana.domain.leases import Proof, judge_holder
 
 pytestmark = pytest.mark.spec("X12")
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksana.base.errors import ConflictError
+from ksana.base.ids import NO_TOKEN, read_token, show_token
 from ksana.domain import lifecycle
 from ksana.domain.events import EventKind
-from ksana.domain.leases import ANYBODY, NO_TOKEN, Proof, judge_holder, read_token, show_token
+from ksana.domain.leases import ANYBODY, Proof, judge_holder
 from ksana.domain.queue import changes
 from ksana.domain.queue.attempt_ends import (
     EndDecision,

@@ -19,6 +19,9 @@ _UUID_LENGTH: Final = 36
 _VERSION_AT: Final = 14
 """The place of the version in the text of a UUID."""
 _AHEAD: Final = 8192
+NO_TOKEN: Final = 0
+"""Of a claim or a lease older than tokens: no token fits it."""
+_MOST_DIGITS: Final = 16
 _UID = re.compile(r"[0-9a-f]{32}\Z", re.ASCII)
 
 
@@ -136,6 +139,21 @@ def new_token() -> int:
 def new_tokens(count: int) -> list[int]:
     """Make as many fencing tokens, with one question to the source of chance."""
     return [number >> 2 or 1 for number in struct.unpack(f">{count}Q", _draw(8 * count))]
+
+
+def show_token(token: int) -> str:
+    """A fencing token as callers see it."""
+    return f"{token:016x}"
+
+
+def read_token(text: str) -> int:
+    """A token as a caller sent it. What is none of ours becomes NO_TOKEN, which fits nothing."""
+    if len(text) > _MOST_DIGITS or not text.isascii() or not text.isalnum():
+        return NO_TOKEN
+    try:
+        return int(text, 16)
+    except ValueError:
+        return NO_TOKEN
 
 
 def new_prefixed(prefix: str) -> str:

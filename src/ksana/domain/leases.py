@@ -9,12 +9,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from ksana.base.ids import NO_TOKEN
+
 Refusal = Literal["WRONG_TOKEN", "OTHER_WORKER", "NO_PROOF"]
-
-NO_TOKEN: Final = 0
-"""Of a claim or a lease older than tokens: no token fits it."""
-
-_MOST_DIGITS: Final = 16
 
 
 class Proof(msgspec.Struct, frozen=True, gc=False):
@@ -38,18 +35,3 @@ def judge_holder(proof: Proof, token: int, worker_id: str | None, claims: int) -
     if proof.token is None and proof.worker_id is None and claims > 1:
         return "NO_PROOF"
     return None
-
-
-def show_token(token: int) -> str:
-    """A token as callers see it."""
-    return f"{token:016x}"
-
-
-def read_token(text: str) -> int:
-    """A token as a caller sent it. What is none of ours becomes NO_TOKEN, which fits nothing."""
-    if len(text) > _MOST_DIGITS or not text.isascii() or not text.isalnum():
-        return NO_TOKEN
-    try:
-        return int(text, 16)
-    except ValueError:
-        return NO_TOKEN

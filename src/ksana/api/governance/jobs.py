@@ -24,10 +24,10 @@ from ksana.api.governance.shapes import (
 )
 from ksana.api.governance.views import GovernanceJobView, show_handed, show_job
 from ksana.base.errors import KsanaError
+from ksana.base.ids import read_token
 from ksana.base.instant import SECOND
 from ksana.domain.governance.jobs import AttemptFailure, NewGovernanceJob, Renewal
 from ksana.domain.governance.records import MAX_ERROR, URGENCY
-from ksana.domain.leases import read_token
 from ksana.engine.governance.ending import Ended
 from ksana.engine.governance.pulling import Pull
 from ksana.ports.governance.tables import GovernanceJobFilter

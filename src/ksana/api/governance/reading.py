@@ -10,12 +10,12 @@ from ksana.api.core.reading import find_instant, read_span
 from ksana.api.core.routing import Call
 from ksana.api.governance.shapes import AckBody, ObjectBody
 from ksana.base.errors import InvalidError
+from ksana.base.ids import read_token
 from ksana.base.instant import Instant
 from ksana.domain.governance.audit import place_of
 from ksana.domain.governance.jobs import Ack, digest_of
 from ksana.domain.governance.objects import NO_FIELDS, ObjectFields
 from ksana.domain.governance.records import GATES, MAX_OBJECT_ID, OBJECT_TYPES, Who
-from ksana.domain.leases import read_token
 from ksana.ports.governance.tables import AuditPlace
 from ksana.service.governance.portions import AuditCursor
 

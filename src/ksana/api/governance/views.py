@@ -4,12 +4,12 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ksana.base.durations import format_duration
+from ksana.base.ids import show_token
 from ksana.base.instant import Instant, Micros
 from ksana.domain.governance.audit import AuditRow
 from ksana.domain.governance.changes import show_at
 from ksana.domain.governance.hand_out import HandOut
 from ksana.domain.governance.records import Gate, GovernanceJob, GovernedObject
-from ksana.domain.leases import show_token
 
 
 class GovernanceJobView(msgspec.Struct, frozen=True, gc=False):

@@ -8,17 +8,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ksana.api.core.explain import ReasonView
-from ksana.api.queue.views import (
-    ClaimedJobView,
-    CompactJob,
-    HeldLeaseView,
-    HolderView,
-    JobView,
-    LeaseView,
-    PointView,
-    ReleaseAnswer,
-    ResultView,
-)
+from ksana.api.queue.claims import ClaimedJobView, CompactJob, HeldLeaseView, JobView, LeaseView
+from ksana.api.queue.views import HolderView, PointView, ReleaseAnswer, ResultView
 from ksana.service.queue.stats import PriorityDepth
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import astuple
 
 from ksana.api.core.idempotency import answer_once, read_key
 from ksana.api.core.routing import Answer, Call, Content
+from ksana.api.queue.claims import show_job, show_lease, shown_at
 from ksana.api.queue.reading import read_instant, read_proof
 from ksana.api.queue.shapes import (
     CancelBody,
@@ -16,13 +17,7 @@ from ksana.api.queue.shapes import (
     SubmitBatch,
     SubmitJob,
 )
-from ksana.api.queue.views import (
-    JobAnswer,
-    show_job,
-    show_lease,
-    show_result,
-    shown_at,
-)
+from ksana.api.queue.views import JobAnswer, show_result
 from ksana.base.errors import ConflictError, InvalidError
 from ksana.domain.handover import MAX_CONSTRAINTS, MAX_PAYLOAD
 from ksana.domain.queue.classes import class_of, needs_of

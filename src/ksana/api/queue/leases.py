@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ksana.api.core.routing import Call
-from ksana.api.queue.claims import read_next, show_claimed
+from ksana.api.queue.claims import read_next, show_claimed, show_held_lease, show_job, show_lease
 from ksana.api.queue.reading import read_id, read_proof
 from ksana.api.queue.shapes import (
     ClaimBody,
@@ -24,10 +24,7 @@ from ksana.api.queue.views import (
     ReleaseAnswer,
     show_compactly,
     show_heartbeat,
-    show_held_lease,
     show_holder,
-    show_job,
-    show_lease,
     show_release,
 )
 from ksana.base.errors import InvalidError, KsanaError

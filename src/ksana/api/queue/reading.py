@@ -7,8 +7,9 @@ from typing import Final
 from ksana.api.core.routing import to_uuid_text
 from ksana.base.durations import parse_duration
 from ksana.base.errors import InvalidError
+from ksana.base.ids import read_token
 from ksana.base.instant import Instant, Micros, parse_instant
-from ksana.domain.leases import ANYBODY, Proof, read_token
+from ksana.domain.leases import ANYBODY, Proof
 
 _USUAL_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ksana.base.errors import ConflictError, InvalidError, KsanaError
+from ksana.base.ids import NO_TOKEN
 from ksana.base.instant import SECOND, Instant, Micros, format_instant
 from ksana.domain.governance.changes import GovernanceJobChange
 from ksana.domain.governance.hand_out import VERIFY_LIMIT, has_reached_limit
@@ -22,7 +23,6 @@ from ksana.domain.governance.records import (
     default_idempotency_key,
     object_key,
 )
-from ksana.domain.leases import NO_TOKEN
 from ksana.domain.lifecycle import GOV_JOB
 
 PAST_GRACE: Final[Micros] = SECOND
