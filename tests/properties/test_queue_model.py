@@ -15,7 +15,7 @@ from ksana.domain.queue import attempt_ends
 from ksana.domain.queue.admission import Capacity
 from ksana.domain.queue.attempt_ends import EndDecision
 from ksana.service.queue import leases as lease_service
-from ksana.store.sql.queue.gauges import SqlGauges
+from ksana.store.sql.queue.changes import SqlGauges
 from ksana.store.sql.queue.leases import SqlLeases
 from tests.properties.queue_model import QueueMachine
 

@@ -3,7 +3,6 @@
 from ksana.store.sql.core.dead_letters import SqlDeadLetters
 from ksana.store.sql.core.handover import SqlHandoverEnds
 from ksana.store.sql.core.idempotency import SqlIdempotency
-from ksana.store.sql.core.series import SqlSeries
 from ksana.store.sql.core.tables import (
     SqlClockSteps,
     SqlFacts,
@@ -12,7 +11,7 @@ from ksana.store.sql.core.tables import (
     SqlLocks,
     SqlMarks,
 )
-from ksana.store.sql.core.tx import SqlRowCounts
+from ksana.store.sql.core.tx import SqlRowCounts, SqlSeries
 
 TABLES = {
     "instances": SqlInstances,

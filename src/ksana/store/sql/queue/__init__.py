@@ -1,8 +1,7 @@
 """Queue jobs, their order, leases and capacity in SQL."""
 
 from ksana.store.sql.queue.capacity import SqlCapacity
-from ksana.store.sql.queue.changes import SqlJobChanges
-from ksana.store.sql.queue.gauges import SqlGauges
+from ksana.store.sql.queue.changes import SqlGauges, SqlJobChanges
 from ksana.store.sql.queue.job_classes import SqlJobClasses
 from ksana.store.sql.queue.job_lists import SqlJobLists
 from ksana.store.sql.queue.jobs import SqlJobOrder, SqlJobs
