@@ -12,7 +12,7 @@ from ksana.domain.tasks.arming import find_moved_slot
 from ksana.domain.tasks.records import Task
 from ksana.engine.tasks import zone_rules
 from ksana.engine.tasks.zone_rules import ZoneRules, find_edition
-from ksana.store.sql.tasks import task_rows
+from ksana.store.sql.tasks import definitions
 from tests.engine.tasks_world import World, cron, data_of, every, once, task_of
 
 pytestmark = [pytest.mark.fault("F24"), pytest.mark.spec("X5")]
@@ -30,7 +30,7 @@ def change_rules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Change]:
         zones.get_zone.cache_clear()
         timetable.get_timetable.cache_clear()
         timetable._clock_of.cache_clear()
-        task_rows._decode_schedule.cache_clear()
+        definitions._decode_schedule.cache_clear()
 
     def change(other: str) -> None:
         def load_other(name: str) -> ZoneInfo:

@@ -47,7 +47,7 @@ from ksana.store.jsonfile.document import (
 )
 from ksana.store.jsonfile.memory import MemoryDialect
 from ksana.store.sql.core.session import Row, Session
-from ksana.store.sql.tasks.task_rows import read_task
+from ksana.store.sql.tasks.definitions import read_task
 
 FLUSH_AFTER: Final = 0.5
 """Seconds between a firing and the write that shows it: half of what is promised, the other half is

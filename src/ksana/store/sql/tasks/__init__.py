@@ -4,10 +4,9 @@ from ksana.store.sql.tasks.definitions import SqlTaskDue, SqlTasks
 from ksana.store.sql.tasks.forecast import SqlArmedTasks
 from ksana.store.sql.tasks.history import SqlHistory
 from ksana.store.sql.tasks.ledger import SqlSlotLedger
-from ksana.store.sql.tasks.run_changes import SqlRunChanges
 from ksana.store.sql.tasks.run_due import SqlRunDue
 from ksana.store.sql.tasks.run_lists import SqlRunLists
-from ksana.store.sql.tasks.runs import SqlRuns
+from ksana.store.sql.tasks.runs import SqlRunChanges, SqlRuns
 from ksana.store.sql.tasks.seals import SqlTaskSeals
 from ksana.store.sql.tasks.task_lists import SqlTaskLists
 

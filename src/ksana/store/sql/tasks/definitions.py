@@ -1,24 +1,36 @@
-"""`tasks`: definitions and where their schedules stand."""
+"""`tasks`: definitions, as they are read and changed, and where their schedules stand. How one
+becomes its columns is told in `task_rows`."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
 
-from ksana.base.instant import Instant, Micros
-from ksana.domain.tasks.records import Definition, Task
+from ksana.base.instant import SECOND, Instant, Micros
+from ksana.domain.schedule import Schedule
+from ksana.domain.tasks.records import Definition, Options, RetryPolicy, Task
 from ksana.ports.store import WHOLE, Share
 from ksana.ports.tasks.tables import Advance, FindTask, find_no_task
 from ksana.store.sql.core.session import Row, Session
-from ksana.store.sql.tasks.task_lists import KIND
 from ksana.store.sql.tasks.task_rows import (
     DEFINITION_COLUMNS,
     GONE_MARK,
     definition_row,
-    list_tasks_as,
-    read_task,
     write_secrets,
 )
+
+KIND: Final = "tasks"
+"""What counts of living tasks are called."""
+
+# Cached by their text: tasks made alike, and one task from firing to firing, have the same.
+_decode_schedule = lru_cache(maxsize=4096)(msgspec.json.Decoder(Schedule).decode)
+_decode_headers = msgspec.json.Decoder(dict[str, str]).decode
+_decode_retry = lru_cache(maxsize=1024)(msgspec.json.Decoder(RetryPolicy).decode)
+_decode_options = msgspec.json.Decoder(Options).decode
+_DEFAULT_OPTIONS = Options()
+_NO_RETRY = RetryPolicy()
+_NO_RETRY_JSON = msgspec.json.encode(_NO_RETRY).decode()
 
 _NEW_COLUMNS = (
     "job_id",
@@ -34,6 +46,11 @@ _NEW_COLUMNS = (
     *DEFINITION_COLUMNS,
 )
 _ADVANCE_COLUMNS = ("next_slot_at", "fire_at", "started", "last_status", "id", "version", "slot")
+
+TaskRow: Final = msgspec.defstruct(
+    "TaskRow", [(f"column{n}", Any) for n in range(33)], array_like=True, gc=False
+)
+"""The columns every task statement selects, for reading many rows in one step."""
 
 
 class DueRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -239,6 +256,90 @@ def _where_it_stands(task: Task, row: DueRow) -> Task:
         row.last_run_at,
         row.last_status,
         row.last_error,
+    )
+
+
+def list_tasks_as(session: Session, name: str, **params: Any) -> list[Task]:
+    """Read the tasks a statement selects."""
+    rows = session.all_as(TaskRow, name, **params)
+    return [read_task(msgspec.structs.astuple(row)) for row in rows]
+
+
+def read_task(row: Row) -> Task:
+    """Read a row of the columns every task statement selects."""
+    (
+        task_id,
+        job_id,
+        dialect,
+        name,
+        description,
+        _timezone,
+        schedule_json,
+        exec_type,
+        method,
+        url,
+        headers_json,
+        body,
+        timeout,
+        retry_json,
+        max_concurrency,
+        policy,
+        misfire,
+        catchup,
+        callback_method,
+        callback_timeout,
+        tags,
+        options_json,
+        status,
+        version,
+        created_at,
+        updated_at,
+        deleted,
+        next_slot_at,
+        fire_at,
+        runs_fired,
+        last_run_at,
+        last_status,
+        last_error,
+    ) = row
+    definition = Definition(
+        name,
+        description,
+        _decode_schedule(schedule_json),
+        exec_type,
+        method,
+        url,
+        _decode_headers(headers_json) if headers_json != "{}" else {},
+        body,
+        round(timeout * SECOND),
+        _NO_RETRY if retry_json == _NO_RETRY_JSON else _decode_retry(retry_json),
+        max_concurrency,
+        policy,
+        misfire,
+        catchup,
+        callback_method,
+        round(callback_timeout * SECOND),
+        tuple(tags.strip(",").split(",")) if tags else (),
+        _DEFAULT_OPTIONS if options_json == "{}" else _decode_options(options_json),
+    )
+    if deleted:
+        job_id = job_id.rpartition(GONE_MARK)[0]
+    return Task(
+        task_id,
+        job_id,
+        dialect,
+        definition,
+        status,
+        version,
+        created_at,
+        updated_at,
+        bool(deleted),
+        next_slot_at,
+        fire_at,
+        runs_fired,
+        last_run_at,
+        last_status,
+        last_error,
     )
 
 

@@ -15,7 +15,7 @@ from ksana.ports.retention import OldRows, WalkPlace
 from ksana.ports.tasks.history import Miscount
 from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.core.tx import CORRECTIONS
-from ksana.store.sql.tasks.run_lists import KIND
+from ksana.store.sql.tasks.runs import KIND
 
 LOOK_THROUGH: Final = 20_000
 """Runs of one task looked at for surplus beyond those it keeps."""

@@ -6,8 +6,8 @@ from typing import Any
 from ksana.base.instant import Instant
 from ksana.domain.tasks.records import Run, Task
 from ksana.store.sql.core.session import Session
+from ksana.store.sql.tasks.definitions import list_tasks_as
 from ksana.store.sql.tasks.runs import list_runs_as
-from ksana.store.sql.tasks.task_rows import list_tasks_as
 
 
 class SqlRunDue:

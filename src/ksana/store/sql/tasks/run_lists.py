@@ -15,10 +15,7 @@ from ksana.ports.pages import (
 from ksana.ports.tasks.runs import RunFilter
 from ksana.store.sql.core.looking import look_through
 from ksana.store.sql.core.session import Row, Session
-from ksana.store.sql.tasks.runs import read_run
-
-KIND: Final = "runs"
-"""What counts of runs are called."""
+from ksana.store.sql.tasks.runs import KIND, read_run
 
 _EVER: Final = 1 << 62
 """Beyond every id and instant."""

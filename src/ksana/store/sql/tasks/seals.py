@@ -4,7 +4,8 @@ from typing import Any
 
 from ksana.domain.tasks.records import Definition, Task
 from ksana.store.sql.core.session import Session
-from ksana.store.sql.tasks.task_rows import list_tasks_as, write_secrets
+from ksana.store.sql.tasks.definitions import list_tasks_as
+from ksana.store.sql.tasks.task_rows import write_secrets
 
 
 class SqlTaskSeals:

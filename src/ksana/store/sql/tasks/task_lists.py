@@ -1,17 +1,14 @@
 """Pages of living tasks: ids from an index first, then the rows."""
 
 from collections.abc import Collection
-from typing import Any, Final
+from typing import Any
 
 from ksana.domain.tasks.records import Task
 from ksana.ports.pages import LOOK_THROUGH, MAX_PAGE_BYTES, PageRows, Total
 from ksana.ports.tasks.tables import TaskFilter
 from ksana.store.sql.core.looking import look_through
 from ksana.store.sql.core.session import Session
-from ksana.store.sql.tasks.task_rows import read_task
-
-KIND: Final = "tasks"
-"""What counts of living tasks are called."""
+from ksana.store.sql.tasks.definitions import KIND, read_task
 
 
 class SqlTaskLists:
