@@ -8,7 +8,8 @@ import pytest
 
 from ksana.base.instant import HOUR, SECOND, format_instant
 from ksana.domain.tasks import callbacks, changes, rescue
-from ksana.domain.tasks.changes import MAX_ATTEMPTS_KEPT, MAX_ERROR, RunChange, append_attempt
+from ksana.domain.tasks.changes import MAX_ERROR, RunChange
+from ksana.domain.tasks.outcome import MAX_ATTEMPTS_KEPT, append_attempt
 from ksana.domain.tasks.records import NODE_PLACE, RetryPolicy, Run
 from tests.unit.task_ground import NOW, a_run, a_task
 

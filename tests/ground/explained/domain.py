@@ -41,7 +41,7 @@ EXPLAINED: dict[str, str] = {
     "ksana.domain.secrets._half_at_end: len(value) - 1 -> len(value) + 1": "a longer beginning than the value is the value, and that was masked already",
     "ksana.domain.secrets._half_at_end: 1 -> 0": "the whole value was masked already",
     "ksana.domain.tasks.sealing.settle_seal: return text -> return None": "what is rewritten there is thrown away; only what was seen counts",
-    "ksana.domain.tasks.changes.append_attempt: '[]' -> '[]~'": "a short cut: the way below makes the same of an empty list",
+    "ksana.domain.tasks.outcome.append_attempt: '[]' -> '[]~'": "a short cut: the way below makes the same of an empty list",
     "ksana.domain.tasks.job_runs.decide_job_end: 0 -> 1": "the time for a callback is not looked at where there is none",
     "ksana.domain.tasks.job_runs.decide_job_end: 0 -> -1": "the time for a callback is not looked at where there is none",
     "ksana.domain.tasks.job_runs.end_by_job: 0 -> -1": "a job never ends before it began there: the earlier of both is taken as its beginning",

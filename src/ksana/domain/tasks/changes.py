@@ -18,7 +18,6 @@ from ksana.domain.retry import Backoff, delay_after
 from ksana.domain.tasks.records import RetryPolicy, Run
 
 MAX_ERROR: Final = 1024
-MAX_ATTEMPTS_KEPT: Final = 100
 
 LAST_STATUS: Final[dict[str, str]] = {
     "SUCCESS": "success",
@@ -168,14 +167,6 @@ def retry_delay(policy: RetryPolicy, attempt: int, uid: str) -> int:
         policy.initial_delay_us, policy.strategy, policy.max_delay_us, policy.jitter_us
     )
     return delay_after(backoff, attempt, uid)
-
-
-def append_attempt(attempts: str, record: bytes) -> str:
-    """Add a record to the JSON array, keeping the newest."""
-    if attempts == "[]":
-        return f"[{record.decode()}]"
-    kept: list[msgspec.Raw] = msgspec.json.decode(attempts, type=list[msgspec.Raw])
-    return _encode([*kept[-MAX_ATTEMPTS_KEPT + 1 :], msgspec.Raw(record)]).decode()
 
 
 def facts(

@@ -18,7 +18,6 @@ from ksana.domain.tasks.changes import (
     METRIC_OF,
     AttemptRecord,
     RunChange,
-    append_attempt,
     retry_delay,
 )
 from ksana.domain.tasks.records import ClaimedRun, RetryPolicy
@@ -183,6 +182,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 _DONE: Final = Outcome("SUCCESS", "ANSWERED_2XX")
 UNKNOWN: Final = Outcome("FAILED", "OUTCOME_UNKNOWN_AT_MOST_ONCE")
+MAX_ATTEMPTS_KEPT: Final = 100
+"""The newest of a run."""
 _FINAL: Final = RUN.final
 _encode = msgspec.json.Encoder().encode
 
@@ -291,3 +292,11 @@ def end_attempt(
         is_final and run.is_counted and task.definition.concurrency_policy == "QUEUE",
         record,
     )
+
+
+def append_attempt(attempts: str, record: bytes) -> str:
+    """Add a record to the JSON array, keeping the newest."""
+    if attempts == "[]":
+        return f"[{record.decode()}]"
+    kept: list[msgspec.Raw] = msgspec.json.decode(attempts, type=list[msgspec.Raw])
+    return _encode([*kept[-MAX_ATTEMPTS_KEPT + 1 :], msgspec.Raw(record)]).decode()

@@ -4,7 +4,8 @@ the clock in, one RunChange out."""
 import msgspec
 
 from ksana.base.instant import Instant, format_instant
-from ksana.domain.tasks.changes import MAX_ERROR, RunChange, append_attempt, facts, move
+from ksana.domain.tasks.changes import MAX_ERROR, RunChange, facts, move
+from ksana.domain.tasks.outcome import append_attempt
 from ksana.domain.tasks.records import NODE_PLACE, Definition, Run, Task
 
 _encode = msgspec.json.Encoder().encode

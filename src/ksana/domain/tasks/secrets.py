@@ -3,6 +3,7 @@ secret, or follows its task to another place, only with a value that the caller 
 
 import base64
 import binascii
+import hashlib
 from collections.abc import Iterable
 from typing import Final
 
@@ -66,6 +67,12 @@ def add_token(secrets: Secrets | None, token: str) -> Secrets:
     if secrets is None:
         return Secrets(SECRET_HEADERS | OF_THE_CALL, forms)
     return Secrets(secrets.names, secrets.values + forms, secrets.is_body_secret)
+
+
+def hash_token(token: str) -> str:
+    """The hash of a callback token as it is stored. It has 128 random bits, so a fast one will
+    do."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def add_body(secrets: Secrets, body: str) -> Secrets:

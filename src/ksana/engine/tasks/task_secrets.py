@@ -14,6 +14,7 @@ import msgspec
 from ksana.domain.secrets import SEALED
 from ksana.domain.tasks.records import ClaimedRun, Definition
 from ksana.domain.tasks.sealing import GONE, has_secrets, rewrite_secrets
+from ksana.domain.tasks.secrets import hash_token
 from ksana.ports.secrets import ClearBox, SealError, SecretBox
 
 TOKEN_DIGITS: Final = 32
@@ -90,12 +91,6 @@ class TaskSecrets:
             "the run's callback token was made with a key that is not among those of "
             "KSANA_SECRET_KEY"
         )
-
-
-def hash_token(token: str) -> str:
-    """The hash of a callback token as it is stored. It has 128 random bits, so a fast one will
-    do."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _derive(key: bytes, uid: str) -> str:

@@ -15,9 +15,9 @@ from ksana.domain.secrets import Secrets, mask
 from ksana.domain.tasks.callbacks import end_by_callback
 from ksana.domain.tasks.changes import extend_deadline
 from ksana.domain.tasks.records import Run, Task
-from ksana.domain.tasks.secrets import add_token, find_secrets
+from ksana.domain.tasks.secrets import add_token, find_secrets, hash_token
 from ksana.engine.tasks.run_writer import write_changes
-from ksana.engine.tasks.task_secrets import CLEAR, TOKEN_DIGITS, TaskSecrets, hash_token
+from ksana.engine.tasks.task_secrets import CLEAR, TOKEN_DIGITS, TaskSecrets
 from ksana.ports.secrets import SealError
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
