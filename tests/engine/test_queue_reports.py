@@ -9,9 +9,8 @@ import pytest
 from ksana.base.errors import ConflictError, KsanaError, NotFoundError
 from ksana.base.instant import SECOND
 from ksana.domain.handover import job_id_of
-from ksana.domain.queue.admission import Limits
+from ksana.domain.queue.admission import Limits, grant_lease
 from ksana.domain.queue.attempt_ends import Release
-from ksana.domain.queue.changes import grant_lease
 from ksana.domain.queue.jobs import CLAIM_TTL_US, Job, JobPosition
 from ksana.ports.queue.tables import JobFilter
 from ksana.service.queue.jobs import Report

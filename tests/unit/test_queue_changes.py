@@ -13,7 +13,7 @@ from ksana.base.ids import NO_TOKEN, read_token, show_token
 from ksana.domain import lifecycle
 from ksana.domain.events import EventKind
 from ksana.domain.leases import ANYBODY, Proof, judge_holder
-from ksana.domain.queue import changes
+from ksana.domain.queue import admission, attempt_ends, changes
 from ksana.domain.queue.attempt_ends import (
     EndDecision,
     Release,
@@ -21,9 +21,9 @@ from ksana.domain.queue.attempt_ends import (
     end_attempt,
     expire_lease,
 )
-from ksana.domain.queue.changes import JobChange
+from ksana.domain.queue.changes import JobChange, count_changes, group_changes
 from ksana.domain.queue.classes import Wants, class_of, rivals_of
-from ksana.domain.queue.effects import METRICS, count_changes, group_changes, wake_after
+from ksana.domain.queue.effects import METRICS, wake_after
 from ksana.domain.queue.events import KINDS
 from ksana.domain.queue.jobs import (
     CLAIM_HELD,
@@ -111,10 +111,10 @@ def every_change() -> list[JobChange]:
     for state in sorted(CLAIM_HELD):
         job = a_job(state=state)
         made += [
-            changes.grant_lease(job, "l1", 8, 30, NOW),
-            changes.deny_lease(job, NOW, NOW, denial),
+            admission.grant_lease(job, "l1", 8, 30, NOW),
+            admission.deny_lease(job, NOW, NOW, denial),
             changes.cancel_job(job, "why"),
-            changes.take_back(ExpiredClaim(1, "j1", state, "w", 7, 0, 2), turns()),
+            attempt_ends.take_back(ExpiredClaim(1, "j1", state, "w", 7, 0, 2), turns()),
         ]
         for to in sorted(CLAIM_HELD):
             if changes.can_report(state, to):

@@ -5,8 +5,9 @@ import pytest
 
 from ksana.base.instant import SECOND
 from ksana.domain.queue.admission import PATIENCE, Limits
+from ksana.domain.queue.changes import claimed_job
 from ksana.domain.queue.classes import Wants
-from ksana.domain.queue.effects import claimed_job, new_lease
+from ksana.domain.queue.effects import new_lease
 from ksana.service.queue.claims import (
     NOTHING,
     SHORT,

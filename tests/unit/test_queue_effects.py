@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ksana.base.instant import SECOND
-from ksana.domain.queue import changes, effects
+from ksana.domain.queue import admission, changes, effects
 from ksana.domain.queue.admission import (
     PATIENCE,
     Admission,
@@ -19,8 +19,8 @@ from ksana.domain.queue.admission import (
     request_of,
 )
 from ksana.domain.queue.attempt_ends import EndDecision, Release, end_attempt
-from ksana.domain.queue.changes import JobChange
-from ksana.domain.queue.effects import ChangeCounts, Wake
+from ksana.domain.queue.changes import ChangeCounts, JobChange
+from ksana.domain.queue.effects import Wake
 from ksana.domain.queue.jobs import Lease, ReadyJob, lease_of
 from ksana.domain.queue.turns import Turns
 from tests.unit.queue_rows import NOW, SOON, Numbers, a_job, a_lease, a_ready_job
@@ -40,7 +40,7 @@ EXPIRE = change(
 @pytest.mark.spec("Q16")
 def test_figures_follow_from_changes() -> None:
     def count(*all_: JobChange) -> ChangeCounts:
-        return effects.count_changes(effects.group_changes(all_), NOW)
+        return changes.count_changes(changes.group_changes(all_), NOW)
 
     assert count(START, START) == ChangeCounts(
         queued=-2, running=2, leases=2, units=6, waited_since=Counter({7: 2})
@@ -77,9 +77,9 @@ def test_figures_follow_from_changes() -> None:
 
 def test_changes_are_grouped_by_kind_in_their_order() -> None:
     alike = [START, START]
-    [(kind, group)] = effects.group_changes(alike).items()
+    [(kind, group)] = changes.group_changes(alike).items()
     assert (kind, group) == (("start", "QUEUED", "RUNNING", None), alike)
-    mixed = effects.group_changes([FINISH, START, FINISH])
+    mixed = changes.group_changes([FINISH, START, FINISH])
     assert list(mixed.values()) == [[FINISH, FINISH], [START]]
 
 
@@ -107,13 +107,13 @@ def differences(old: Any, new: Any) -> dict[str, Any]:
 def test_a_claimed_job_is_known_without_reading_it_again() -> None:
     ready = a_ready_job(state="QUEUED", position=changes.READY)
     [claim] = changes.claim_jobs([ready], [77], "w", SOON)
-    job = effects.claimed_job(ready, claim, NOW)
+    job = changes.claimed_job(ready, claim, NOW)
     assert (job.state, job.claims, job.claim_token) == ("CLAIMED", 3, 77)
     assert (job.claimed_by, job.claim_expires_at) == ("w", SOON)
     assert (job.position, job.updated_at, job.lease_id) == (changes.CLAIMED, NOW, None)
     assert (job.attempts, job.started_at, job.next_retry_at) == (1, None, 11)
     [start] = changes.start_jobs([ready], ["l"], [77], "w", 20.0, SOON)
-    running = effects.claimed_job(ready, start, NOW)
+    running = changes.claimed_job(ready, start, NOW)
     assert (running.state, running.attempts) == ("RUNNING", 2)
     assert lease_of(running) == effects.new_lease(start, NOW)
     assert (running.next_retry_at, running.started_at) == (None, NOW)
@@ -127,7 +127,7 @@ def test_a_claimed_job_is_known_without_reading_it_again() -> None:
 
 def test_a_held_job_after_a_grant_a_denial_and_a_report() -> None:
     job = a_job(pending_at=5)
-    granted = effects.held_job(job, changes.grant_lease(job, "l", 77, 20.0, SOON), NOW)
+    granted = effects.held_job(job, admission.grant_lease(job, "l", 77, 20.0, SOON), NOW)
     assert differences(job, granted) == {
         "state": "RUNNING",
         "lease_id": "l",
@@ -144,7 +144,7 @@ def test_a_held_job_after_a_grant_a_denial_and_a_report() -> None:
         "position": changes.RUNNING,
     }
     first = a_job(claim_expires_at=1)
-    denied = effects.held_job(first, changes.deny_lease(first, 12, SOON, {}), NOW)
+    denied = effects.held_job(first, admission.deny_lease(first, 12, SOON, {}), NOW)
     assert differences(first, denied) == {
         "state": "LEASE_PENDING",
         "next_retry_at": 12,
@@ -153,7 +153,7 @@ def test_a_held_job_after_a_grant_a_denial_and_a_report() -> None:
         "updated_at": NOW,
         "position": changes.PENDING,
     }
-    again = effects.held_job(job, changes.deny_lease(job, 12, SOON, {}), NOW)
+    again = effects.held_job(job, admission.deny_lease(job, 12, SOON, {}), NOW)
     assert again.pending_at == 5, "it waits since it was refused first"
     report = changes.report_state(first, "PREPARING", 0.7, "load", SOON)
     assert differences(first, effects.held_job(first, report, NOW)) == {

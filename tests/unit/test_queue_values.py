@@ -6,7 +6,7 @@ import pytest
 
 from ksana.base.errors import ConflictError
 from ksana.base.instant import SECOND
-from ksana.domain.queue import changes, events
+from ksana.domain.queue import admission, attempt_ends, changes, events
 from ksana.domain.queue.attempt_ends import (
     EndDecision,
     Release,
@@ -118,7 +118,7 @@ def test_a_claim_and_a_start_are_written_under_their_token() -> None:
 
 @pytest.mark.spec("Q5", "Q9")
 def test_a_claimed_job_is_granted_its_lease_or_waits_for_it() -> None:
-    grant = changes.grant_lease(a_job(), "l", 77, 20.0, SOON)
+    grant = admission.grant_lease(a_job(), "l", 77, 20.0, SOON)
     assert grant == JobChange(
         move="grant",
         seq=4,
@@ -139,7 +139,7 @@ def test_a_claimed_job_is_granted_its_lease_or_waits_for_it() -> None:
         lease_token=77,
         ttl_sec=20.0,
     )
-    deny = changes.deny_lease(a_job(), 5, SOON, {"code": "X"})
+    deny = admission.deny_lease(a_job(), 5, SOON, {"code": "X"})
     assert deny == JobChange(
         move="deny",
         seq=4,
@@ -152,7 +152,7 @@ def test_a_claimed_job_is_granted_its_lease_or_waits_for_it() -> None:
         claim_token=8,
         until=SOON,
     )
-    again = changes.deny_lease(a_job(state="LEASE_PENDING"), 5, SOON, {"code": "X"})
+    again = admission.deny_lease(a_job(state="LEASE_PENDING"), 5, SOON, {"code": "X"})
     assert again.events == events.denied({"code": "X"})
 
 
@@ -198,7 +198,7 @@ def test_a_job_that_does_not_run_is_cancelled_at_once_and_a_claim_is_taken_back(
     with pytest.raises(ConflictError):
         changes.cancel_job(a_job(state="DONE"), None)
     expired = ExpiredClaim(4, "j", "PREPARING", "w", 8, 1, 1)
-    assert changes.take_back(expired, Turns(Numbers(6, 9))) == JobChange(
+    assert attempt_ends.take_back(expired, Turns(Numbers(6, 9))) == JobChange(
         move="take_back",
         seq=4,
         job_id="j",

@@ -8,7 +8,7 @@ import pytest
 from ksana.base.errors import ConflictError, KsanaError
 from ksana.base.ids import new_uuid
 from ksana.domain.leases import Proof
-from ksana.domain.queue import changes
+from ksana.domain.queue import admission, changes
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants
@@ -79,8 +79,8 @@ async def test_the_statement_itself_refuses_another_token(store: SqlStore) -> No
     stale = msgspec.structs.replace(job, claim_token=old)
     until = job.claim_expires_at
     for change in (
-        changes.grant_lease(stale, new_uuid(), 7, 30, until),
-        changes.deny_lease(stale, until, until, {}),
+        admission.grant_lease(stale, new_uuid(), 7, 30, until),
+        admission.deny_lease(stale, until, until, {}),
         changes.report_state(stale, "PREPARING", 0.5, None, until),
     ):
         assert not await store.transact(write_and_undo, change)

@@ -1,5 +1,5 @@
-"""Admission: whether a job may run now within the capacity, and why not. Pure: rows and `now` in, a
-decision out.
+"""Admission: whether a job may run now within the capacity, and why not; and what a claimed job
+becomes that is granted a lease or denied one. Pure: rows and `now` in, a decision out.
 
 Three rules, in this order. The sum of what runs never passes the total. An addon with a share never
 passes it. A refused request of the highest waiting priority keeps its units for a while, so that
@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 
 from ksana.base.instant import SECOND, Instant, Micros
+from ksana.domain.queue import events
+from ksana.domain.queue.changes import PENDING, RUNNING, JobChange
 from ksana.domain.queue.classes import MOST_CLASSES
 from ksana.domain.queue.jobs import CLAIM_TTL_US, Job, ReadyJob
 
@@ -234,3 +236,47 @@ def admit_ready(
             capacity = capacity.with_reserve(request, now + RETRY_MOST + RESERVE_GRACE)
             has_reserved = True
     return Admission(capacity, admitted, has_refused, has_reserved)
+
+
+def grant_lease(job: Job, lease_id: str, token: int, ttl_sec: float, until: Instant) -> JobChange:
+    """A claimed job runs."""
+    worker_json = events.encode(job.claimed_by)
+    return JobChange(
+        move="grant",
+        seq=job.seq,
+        job_id=job.job_id,
+        old=job.state,
+        new="RUNNING",
+        events=events.granted(lease_id, job.job_id, worker_json, job.cost_units, job.attempts + 1),
+        position=RUNNING,
+        due_at=job.due_at,
+        claim_token=job.claim_token,
+        old_attempts=job.attempts,
+        attempts=job.attempts + 1,
+        addon_id=job.addon_id,
+        cost_units=job.cost_units,
+        worker_id=job.claimed_by,
+        until=until,
+        lease_id=lease_id,
+        lease_token=token,
+        ttl_sec=ttl_sec,
+    )
+
+
+def deny_lease(
+    job: Job, next_retry_at: Instant, until: Instant, denial: dict[str, object]
+) -> JobChange:
+    """A claimed job waits for capacity; its claim is kept."""
+    is_new = job.state != "LEASE_PENDING"
+    return JobChange(
+        move="deny",
+        seq=job.seq,
+        job_id=job.job_id,
+        old=job.state,
+        new="LEASE_PENDING",
+        events=events.pending(job.claimed_by, denial) if is_new else events.denied(denial),
+        position=PENDING,
+        next_retry_at=next_retry_at,
+        claim_token=job.claim_token,
+        until=until,
+    )

@@ -1,5 +1,5 @@
 """How an attempt of a queue job ends: what becomes of the job when its lease is released or runs
-out. Pure."""
+out, or its claim before it has one. Pure."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.leases import ANYBODY, Proof
 from ksana.domain.queue import events
 from ksana.domain.queue.changes import READY, SCHEDULED, JobChange, LeaseEnd
-from ksana.domain.queue.jobs import LeaseWithJob, release_digest
+from ksana.domain.queue.jobs import ExpiredClaim, LeaseWithJob, release_digest
 from ksana.domain.queue.turns import Turns
 from ksana.domain.retry import Backoff, delay_after
 
@@ -167,3 +167,18 @@ def expire_lease(held: LeaseWithJob, now: Instant, turns: Turns) -> JobChange:
     """A lease that ran out."""
     said = Release(held.lease_id, "TIMEOUT", error=f"the lease ran out after {held.ttl_sec:g} s")
     return end_attempt(held, after_expiry(held), said, None, now, turns)
+
+
+def take_back(claim: ExpiredClaim, turns: Turns) -> JobChange:
+    """A claim that ran out: the job is queued again, at the front of its priority."""
+    return JobChange(
+        move="take_back",
+        seq=claim.seq,
+        job_id=claim.job_id,
+        old=claim.state,
+        new="QUEUED",
+        events=events.claim_expired(claim.claimed_by, claim.state, claim.attempts),
+        position=READY,
+        turn=turns.front(claim.urgency),
+        claim_token=claim.claim_token,
+    )

@@ -1,11 +1,13 @@
-"""Every move of a queue job, decided: what it was, what it becomes, why, what is written and what
-is recorded. Pure: rows, a command and `now` in, a `JobChange` out.
+"""Every move of a queue job: what it was, what it becomes, why, what is written and recorded, and
+what moves add up to. Pure: rows, a command and `now` in, a `JobChange` out.
 
-`engine.queue.job_writer` writes changes, and nothing else moves a job.
+`engine.queue.job_writer` writes changes, and nothing else moves a job. Leases are granted and
+denied in `admission`; they end, and claims run out, in `attempt_ends`.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final, Literal
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -15,9 +17,9 @@ from ksana.domain.queue import events
 from ksana.domain.queue.events import Facts
 from ksana.domain.queue.jobs import (
     CLAIM_HELD,
+    ENDED,
     URGENCY,
     DueJob,
-    ExpiredClaim,
     Job,
     JobPosition,
     NewJob,
@@ -213,51 +215,42 @@ def start_jobs(
     return changes
 
 
+def claimed_job(job: ReadyJob, change: JobChange, now: Instant) -> Job:
+    """The whole job once its claim is written, with or without a lease."""
+    row = msgspec.structs.asdict(job)
+    is_running = change.new == "RUNNING"
+    row |= {
+        "state": change.new,
+        "updated_at": now,
+        "position": change.position,
+        "claims": change.claims,
+        "claim_token": change.claim_token,
+        "claimed_by": change.worker_id,
+    }
+    if is_running:
+        row |= {
+            "attempts": change.attempts,
+            "next_retry_at": None,
+            "started_at": now,
+            **lease_members(change, now),
+        }
+    else:
+        row["claim_expires_at"] = change.until
+    return Job(**row)
+
+
+def lease_members(change: JobChange, now: Instant) -> dict[str, Any]:
+    """What a new lease adds to its job."""
+    return {
+        "lease_id": change.lease_id,
+        "lease_token": change.lease_token,
+        "lease_ttl_sec": change.ttl_sec,
+        "heartbeat_at": now,
+        "lease_expires_at": change.until,
+    }
+
+
 # What a holder of a claim may do
-
-
-def grant_lease(job: Job, lease_id: str, token: int, ttl_sec: float, until: Instant) -> JobChange:
-    """A claimed job runs."""
-    worker_json = events.encode(job.claimed_by)
-    return JobChange(
-        move="grant",
-        seq=job.seq,
-        job_id=job.job_id,
-        old=job.state,
-        new="RUNNING",
-        events=events.granted(lease_id, job.job_id, worker_json, job.cost_units, job.attempts + 1),
-        position=RUNNING,
-        due_at=job.due_at,
-        claim_token=job.claim_token,
-        old_attempts=job.attempts,
-        attempts=job.attempts + 1,
-        addon_id=job.addon_id,
-        cost_units=job.cost_units,
-        worker_id=job.claimed_by,
-        until=until,
-        lease_id=lease_id,
-        lease_token=token,
-        ttl_sec=ttl_sec,
-    )
-
-
-def deny_lease(
-    job: Job, next_retry_at: Instant, until: Instant, denial: dict[str, object]
-) -> JobChange:
-    """A claimed job waits for capacity; its claim is kept."""
-    is_new = job.state != "LEASE_PENDING"
-    return JobChange(
-        move="deny",
-        seq=job.seq,
-        job_id=job.job_id,
-        old=job.state,
-        new="LEASE_PENDING",
-        events=events.pending(job.claimed_by, denial) if is_new else events.denied(denial),
-        position=PENDING,
-        next_retry_at=next_retry_at,
-        claim_token=job.claim_token,
-        until=until,
-    )
 
 
 def can_report(state: str, to: str) -> bool:
@@ -305,16 +298,68 @@ def cancel_job(job: Job, reason: str | None) -> JobChange:
     )
 
 
-def take_back(claim: ExpiredClaim, turns: Turns) -> JobChange:
-    """A claim that ran out: the job is queued again, at the front of its priority."""
-    return JobChange(
-        move="take_back",
-        seq=claim.seq,
-        job_id=claim.job_id,
-        old=claim.state,
-        new="QUEUED",
-        events=events.claim_expired(claim.claimed_by, claim.state, claim.attempts),
-        position=READY,
-        turn=turns.front(claim.urgency),
-        claim_token=claim.claim_token,
-    )
+# What changes add up to
+
+
+class ChangeCounts(msgspec.Struct):
+    """How the figures of the queue change. `waited_since` and `ran_since` tell from when to count
+    the wait and the run of each job that started or ended."""
+
+    queued: int = 0
+    running: int = 0
+    leases: int = 0
+    units: int = 0
+    arrivals: int = 0
+    """How often something became claimable, or units became free."""
+    ended_leases: int = 0
+    freed_units: int = 0
+    expired: int = 0
+    ended: Counter[str] = msgspec.field(default_factory=Counter)
+    waited_since: Counter[Instant] = msgspec.field(default_factory=Counter)
+    ran_since: Counter[Instant] = msgspec.field(default_factory=Counter)
+
+
+ChangeKind = tuple[str, str, str, str | None]
+"""(move, old state, new state, how the lease ended) of a change."""
+
+
+def group_changes(changes: Sequence[JobChange]) -> dict[ChangeKind, Sequence[JobChange]]:
+    """Changes by their kind, in the order of the first of each. A batch is mostly of one."""
+    kinds = [(change.move, change.old, change.new, change.lease_end) for change in changes]
+    if kinds.count(kinds[0]) == len(kinds):
+        return {kinds[0]: changes}
+    groups: dict[ChangeKind, list[JobChange]] = {}
+    for kind, change in zip(kinds, changes, strict=True):
+        groups.setdefault(kind, []).append(change)
+    return dict(groups)
+
+
+def count_changes(groups: Mapping[ChangeKind, Sequence[JobChange]], now: Instant) -> ChangeCounts:
+    """Add up what grouped changes do to the figures."""
+    counts = ChangeCounts()
+    for (_, old, new, lease_end), changes in groups.items():
+        number = len(changes)
+        if old == "QUEUED":
+            counts.queued -= number
+        elif old == "RUNNING":
+            counts.running -= number
+        if new == "QUEUED":
+            counts.queued += number
+        elif new == "RUNNING":
+            counts.running += number
+            counts.leases += number
+            counts.units += sum([change.cost_units for change in changes])
+            counts.waited_since.update([change.due_at for change in changes])
+        elif new in ENDED:
+            counts.ended[new] += number
+        if new == "QUEUED" or lease_end is not None:
+            counts.arrivals += number
+        if lease_end is not None:
+            counts.ended_leases += number
+            counts.freed_units += sum([change.cost_units for change in changes])
+            counts.expired += number if lease_end == "EXPIRED" else 0
+            if new != "QUEUED":
+                counts.ran_since.update([change.started_at or now for change in changes])
+    counts.leases -= counts.ended_leases
+    counts.units -= counts.freed_units
+    return counts

@@ -1,15 +1,13 @@
-"""What follows from changes of jobs, whatever moved them: counts, who is to be woken, and the jobs
-and leases as they are once it is written, so that no row is read twice. Pure."""
+"""What follows from changes of jobs, whatever moved them: who is to be woken, and the jobs and
+leases as they are once it is written, so that no row is read twice. Pure."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
 from ksana.base.instant import Instant
-from ksana.domain.queue.changes import READY, SCHEDULED, JobChange
-from ksana.domain.queue.jobs import ENDED, FINAL_OF, Job, Lease, ReadyJob
+from ksana.domain.queue.changes import READY, SCHEDULED, JobChange, lease_members
+from ksana.domain.queue.jobs import FINAL_OF, Job, Lease
 
 METRICS = (
     "queue.canceled",
@@ -26,70 +24,6 @@ METRICS = (
     "queue.wait",
 )
 """All that the queue counts over time."""
-
-
-class ChangeCounts(msgspec.Struct):
-    """How the figures of the queue change. `waited_since` and `ran_since` tell from when to count
-    the wait and the run of each job that started or ended."""
-
-    queued: int = 0
-    running: int = 0
-    leases: int = 0
-    units: int = 0
-    arrivals: int = 0
-    """How often something became claimable, or units became free."""
-    ended_leases: int = 0
-    freed_units: int = 0
-    expired: int = 0
-    ended: Counter[str] = msgspec.field(default_factory=Counter)
-    waited_since: Counter[Instant] = msgspec.field(default_factory=Counter)
-    ran_since: Counter[Instant] = msgspec.field(default_factory=Counter)
-
-
-ChangeKind = tuple[str, str, str, str | None]
-"""(move, old state, new state, how the lease ended) of a change."""
-
-
-def group_changes(changes: Sequence[JobChange]) -> dict[ChangeKind, Sequence[JobChange]]:
-    """Changes by their kind, in the order of the first of each. A batch is mostly of one."""
-    kinds = [(change.move, change.old, change.new, change.lease_end) for change in changes]
-    if kinds.count(kinds[0]) == len(kinds):
-        return {kinds[0]: changes}
-    groups: dict[ChangeKind, list[JobChange]] = {}
-    for kind, change in zip(kinds, changes, strict=True):
-        groups.setdefault(kind, []).append(change)
-    return dict(groups)
-
-
-def count_changes(groups: Mapping[ChangeKind, Sequence[JobChange]], now: Instant) -> ChangeCounts:
-    """Add up what grouped changes do to the figures."""
-    counts = ChangeCounts()
-    for (_, old, new, lease_end), changes in groups.items():
-        number = len(changes)
-        if old == "QUEUED":
-            counts.queued -= number
-        elif old == "RUNNING":
-            counts.running -= number
-        if new == "QUEUED":
-            counts.queued += number
-        elif new == "RUNNING":
-            counts.running += number
-            counts.leases += number
-            counts.units += sum([change.cost_units for change in changes])
-            counts.waited_since.update([change.due_at for change in changes])
-        elif new in ENDED:
-            counts.ended[new] += number
-        if new == "QUEUED" or lease_end is not None:
-            counts.arrivals += number
-        if lease_end is not None:
-            counts.ended_leases += number
-            counts.freed_units += sum([change.cost_units for change in changes])
-            counts.expired += number if lease_end == "EXPIRED" else 0
-            if new != "QUEUED":
-                counts.ran_since.update([change.started_at or now for change in changes])
-    counts.leases -= counts.ended_leases
-    counts.units -= counts.freed_units
-    return counts
 
 
 class Wake(msgspec.Struct, frozen=True):
@@ -115,30 +49,6 @@ def wake_after(changes: Iterable[JobChange]) -> Wake:
     return Wake(has_ready, freed_units, next_due)
 
 
-def claimed_job(job: ReadyJob, change: JobChange, now: Instant) -> Job:
-    """The whole job once its claim is written, with or without a lease."""
-    row = msgspec.structs.asdict(job)
-    is_running = change.new == "RUNNING"
-    row |= {
-        "state": change.new,
-        "updated_at": now,
-        "position": change.position,
-        "claims": change.claims,
-        "claim_token": change.claim_token,
-        "claimed_by": change.worker_id,
-    }
-    if is_running:
-        row |= {
-            "attempts": change.attempts,
-            "next_retry_at": None,
-            "started_at": now,
-            **_leased(change, now),
-        }
-    else:
-        row["claim_expires_at"] = change.until
-    return Job(**row)
-
-
 def held_job(job: Job, change: JobChange, now: Instant) -> Job:
     """The whole job once a grant, a denial or a report is written."""
     if change.move == "grant":
@@ -152,7 +62,7 @@ def held_job(job: Job, change: JobChange, now: Instant) -> Job:
             started_at=now,
             updated_at=now,
             position=change.position,
-            **_leased(change, now),
+            **lease_members(change, now),
         )
     if change.move == "deny":
         return msgspec.structs.replace(
@@ -173,17 +83,6 @@ def held_job(job: Job, change: JobChange, now: Instant) -> Job:
         updated_at=now,
         position=change.position,
     )
-
-
-def _leased(change: JobChange, now: Instant) -> dict[str, Any]:
-    """What a new lease adds to its job."""
-    return {
-        "lease_id": change.lease_id,
-        "lease_token": change.lease_token,
-        "lease_ttl_sec": change.ttl_sec,
-        "heartbeat_at": now,
-        "lease_expires_at": change.until,
-    }
 
 
 def canceled_job(job: Job, change: JobChange, now: Instant) -> Job:

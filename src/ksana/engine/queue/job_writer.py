@@ -13,9 +13,14 @@ from ksana.domain.handover import pick_handed_over
 from ksana.domain.histogram import bucket_counts, sum_seconds
 from ksana.domain.lifecycle import JOB, LEASE
 from ksana.domain.queue import events
-from ksana.domain.queue.changes import DATED, JobChange
+from ksana.domain.queue.changes import (
+    DATED,
+    ChangeCounts,
+    JobChange,
+    count_changes,
+    group_changes,
+)
 from ksana.domain.queue.classes import TRUSTED, kept_until
-from ksana.domain.queue.effects import ChangeCounts, count_changes, group_changes
 from ksana.domain.queue.jobs import CLAIM_HELD, DEAD, Job
 from ksana.ports.queue.tables import QueueTx
 

@@ -21,8 +21,8 @@ import msgspec
 
 from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
-from ksana.domain.queue.attempt_ends import expire_lease
-from ksana.domain.queue.changes import JobChange, promote_jobs, take_back
+from ksana.domain.queue.attempt_ends import expire_lease, take_back
+from ksana.domain.queue.changes import JobChange, promote_jobs
 from ksana.domain.queue.effects import Wake, wake_after
 from ksana.domain.queue.jobs import LeaseWithJob
 from ksana.domain.queue.turns import Turns

@@ -66,7 +66,7 @@ class Claimed(msgspec.Struct, frozen=True):
     def jobs(self) -> list[Job]:
         """The jobs as they are now."""
         at, pairs = self.at, zip(self.taken, self.changes, strict=True)
-        return [effects.claimed_job(job, change, at) for job, change in pairs]
+        return [changes.claimed_job(job, change, at) for job, change in pairs]
 
     @property
     def leases(self) -> list[Lease]:

@@ -12,13 +12,15 @@ from ksana.base.ids import new_numbered_uuids, new_token
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.leases import ANYBODY, Proof, judge_holder
 from ksana.domain.lifecycle import JOB
-from ksana.domain.queue import changes, effects
+from ksana.domain.queue import effects
 from ksana.domain.queue.admission import (
     RESERVE_GRACE,
     Capacity,
     Denial,
     Limits,
+    deny_lease,
     find_denial,
+    grant_lease,
     may_reserve,
     request_of,
     retry_after_us,
@@ -159,7 +161,7 @@ def _grant(tx: QueueTx, capacity: Capacity, job: Job, request: LeaseRequest) -> 
     now: Instant = tx.now
     until = now + round(request.ttl_sec * SECOND)
     lease_id = new_numbered_uuids([job.seq])[0]
-    change = changes.grant_lease(job, lease_id, new_token(), request.ttl_sec, until)
+    change = grant_lease(job, lease_id, new_token(), request.ttl_sec, until)
     if not write_changes(tx, [change]):
         raise claim_ran_out(job)
     tx.capacity.write(capacity.with_grant(job.cost_units, job.job_id))
@@ -186,7 +188,7 @@ def _deny(tx: QueueTx, capacity: Capacity, job: Job, denial: Denial, limits: Lim
         "reserved": capacity.reserved(now),
         "position": position,
     }
-    change = changes.deny_lease(job, next_retry_at, until, data)
+    change = deny_lease(job, next_retry_at, until, data)
     if not write_changes(tx, [change]):
         raise claim_ran_out(job)
     pending = effects.held_job(job, change, now)
