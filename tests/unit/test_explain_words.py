@@ -33,7 +33,6 @@ WRITERS = [
     "service/tasks/runs.py",
     "service/tasks/triggers.py",
     "service/tasks/callbacks.py",
-    "domain/tasks/callbacks.py",
     "domain/tasks/changes.py",
     "domain/tasks/firing.py",
     "domain/tasks/outcome.py",

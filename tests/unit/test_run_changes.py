@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ksana.base.instant import HOUR, SECOND, format_instant
-from ksana.domain.tasks import callbacks, changes, rescue
+from ksana.domain.tasks import changes, rescue
 from ksana.domain.tasks.changes import MAX_ERROR, RunChange
 from ksana.domain.tasks.outcome import MAX_ATTEMPTS_KEPT, append_attempt
 from ksana.domain.tasks.records import NODE_PLACE, RetryPolicy, Run
@@ -157,7 +157,7 @@ def test_of_many_attempts_the_newest_are_kept() -> None:
 @pytest.mark.parametrize("status", ["RUNNING", "CALLBACK_PENDING", "RETRYING"])
 def test_a_callback_that_says_success_ends_the_run_in_any_state(status: str) -> None:
     run = a_run(status=status)
-    got = callbacks.end_by_callback(run, a_task(), "SUCCESS", "data", "ignored", LATER, 9)
+    got = changes.end_by_callback(run, a_task(), "SUCCESS", "data", "ignored", LATER, 9)
     assert got == moved(
         run,
         "CALLBACK_SUCCESS",
@@ -180,7 +180,7 @@ def test_a_callback_frees_the_slot_of_a_run_that_was_counted_in_a_queue(said: st
         (False, "PARALLEL", False),
     ):
         run, task = a_run(is_counted=is_counted), a_task(concurrency_policy=policy)
-        got = callbacks.end_by_callback(run, task, said, None, None, LATER, 9)
+        got = changes.end_by_callback(run, task, said, None, None, LATER, 9)
         assert got.frees_slot is frees
 
 
@@ -193,7 +193,7 @@ def test_a_callback_that_says_failed_ends_the_run_with_an_alert(
     said: str | None, error: str, is_counted: bool
 ) -> None:
     run = a_run(status="CALLBACK_PENDING", is_counted=is_counted)
-    got = callbacks.end_by_callback(run, a_task(), "FAILED", None, said, LATER, 9)
+    got = changes.end_by_callback(run, a_task(), "FAILED", None, said, LATER, 9)
     assert got == moved(
         run,
         "FAILED",
@@ -213,15 +213,15 @@ def test_a_failed_or_missing_callback_is_tried_again_where_the_task_says_so() ->
     again = LATER + 2 * SECOND
     members: dict[str, Any] = {"next_retry_time": again, "wake_at": again}
     said = {"reason": "CALLBACK_FAILED_RETRY_LEFT", "error": "e", "next_retry_time": at(again)}
-    assert callbacks.end_by_callback(run, task, "FAILED", "d", "e", LATER, 9) == moved(
+    assert changes.end_by_callback(run, task, "FAILED", "d", "e", LATER, 9) == moved(
         run, "RETRYING", said, callback_data="d", **members
     )
     missing = {
         "reason": "NO_CALLBACK_RETRY_LEFT",
-        "error": callbacks.NO_CALLBACK,
+        "error": changes.NO_CALLBACK,
         "next_retry_time": at(again),
     }
-    assert callbacks.expire_callback(run, task, LATER, 9) == moved(
+    assert changes.expire_callback(run, task, LATER, 9) == moved(
         run, "RETRYING", missing, **members
     )
 
@@ -243,8 +243,8 @@ def test_no_callback_is_the_end_where_nothing_is_left_to_try(
     held = a_run(**{"status": "CALLBACK_PENDING", **run})
     usual: dict[str, Any] = {"retry": TRIES, "retry_on_callback_failure": True}
     whose = None if task is None else a_task(**usual | task)
-    got = callbacks.expire_callback(held, whose, LATER, 9)
-    said = {"reason": "NO_CALLBACK", "error": callbacks.NO_CALLBACK, "alert": True}
+    got = changes.expire_callback(held, whose, LATER, 9)
+    said = {"reason": "NO_CALLBACK", "error": changes.NO_CALLBACK, "alert": True}
     assert got == moved(
         held,
         "FAILED_TIMEOUT",
@@ -256,13 +256,13 @@ def test_no_callback_is_the_end_where_nothing_is_left_to_try(
         frees_slot=True,
     )
     not_counted = msgspec.structs.replace(held, is_counted=False)
-    assert not callbacks.expire_callback(not_counted, whose, LATER, 9).frees_slot
+    assert not changes.expire_callback(not_counted, whose, LATER, 9).frees_slot
 
 
 def test_the_last_try_after_a_callback_is_the_one_the_policy_allows() -> None:
     task = a_task(retry=TRIES, retry_on_callback_failure=True)
     last = a_run(status="CALLBACK_PENDING", attempt=3)
-    assert callbacks.expire_callback(last, task, LATER, 9).new == "RETRYING"
+    assert changes.expire_callback(last, task, LATER, 9).new == "RETRYING"
 
 
 # Runs without a living holder

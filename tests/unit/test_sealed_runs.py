@@ -9,9 +9,8 @@ from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR
-from ksana.domain.secrets import MASK, SEALED
+from ksana.domain.secrets import MASK, SEALED, hash_token
 from ksana.domain.tasks.records import Definition, Task
-from ksana.domain.tasks.secrets import hash_token
 from ksana.engine.tasks import resealing
 from ksana.engine.tasks.resealing import BATCH, PAUSE, Resealer, list_old_seals, reseal_tasks
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets

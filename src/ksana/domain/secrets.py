@@ -1,7 +1,8 @@
 """Secrets inside texts: what must not be shown is found by its value, in every spelling a peer may
-give it, and replaced by `***`. Pure."""
+give it, and replaced by `***`. And what is stored of a token. Pure."""
 
 import base64
+import hashlib
 import html
 import json
 import re
@@ -53,9 +54,20 @@ class Secrets(msgspec.Struct, frozen=True, gc=False):
         """The first characters of the masked text: what is masked first cannot be cut in half."""
         return self.mask(text)[:length]
 
+    def with_token(self, token: str) -> "Secrets":
+        """The same with a token of hex digits, in either case."""
+        data = token.encode()
+        values = (*self.values, data, data.upper(), *pack(data))
+        return Secrets(self.names, values, self.is_body_secret)
+
     def are_in(self, data: bytes) -> bool:
         """Whether one of them stands in the data."""
         return any(value in data for value in self.values)
+
+
+def hash_token(token: str) -> str:
+    """What is stored of a token. It has 128 random bits, so a fast hash will do."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def mask(data: bytes, values: Iterable[bytes], *, is_cut: bool = False) -> bytes:

@@ -2,8 +2,8 @@
 RunChange out.
 
 `engine/tasks/run_writer.py` writes RunChanges and nothing else writes a run's state. The end of an
-attempt is decided in `outcome.py`, callbacks in `callbacks.py`, runs without a living holder in
-`rescue.py`, all into the same RunChange. Functions that need a fresh token are given one: nothing
+attempt is decided in `outcome.py`, runs without a living holder in `rescue.py`, both into the same
+RunChange. Functions that need a fresh token are given one: nothing
 here draws random numbers.
 """
 
@@ -15,9 +15,10 @@ from ksana.base.instant import Instant, format_instant
 from ksana.domain.dead_letters import NewLetter
 from ksana.domain.lifecycle import RUN
 from ksana.domain.retry import Backoff, delay_after
-from ksana.domain.tasks.records import RetryPolicy, Run
+from ksana.domain.tasks.records import RetryPolicy, Run, Task
 
 MAX_ERROR: Final = 1024
+NO_CALLBACK: Final = "no callback came by the deadline"
 
 LAST_STATUS: Final[dict[str, str]] = {
     "SUCCESS": "success",
@@ -159,6 +160,99 @@ def promote(run: Run) -> RunChange:
 def extend_deadline(run: Run, deadline: Instant) -> RunChange:
     """The target of a pending run asked for more time."""
     return step(run, wake_at=deadline, callback_deadline=deadline)
+
+
+def end_by_callback(
+    run: Run,
+    task: Task,
+    said: str,
+    data: str | None,
+    error_message: str | None,
+    now: Instant,
+    new_token: int,
+) -> RunChange:
+    """A callback said SUCCESS or FAILED. It is taken in any unfinished state: also before the first
+    call has returned, and between retries. A call still in flight loses its token."""
+    if said == "SUCCESS":
+        reason = "CALLBACK_SAID_SUCCESS"
+        return move(
+            run,
+            "CALLBACK_SUCCESS",
+            now,
+            new_token,
+            reason=reason,
+            error=None,
+            data={"task_id": run.task_id, "from": run.status, "reason": reason},
+            callback_data=data,
+            frees_slot=run.is_counted and task.definition.concurrency_policy == "QUEUE",
+        )
+    error = (error_message or "the callback said FAILED")[:MAX_ERROR]
+    retry_at = _callback_retry(run, task, now)
+    if retry_at is not None:
+        reason = "CALLBACK_FAILED_RETRY_LEFT"
+        return move(
+            run,
+            "RETRYING",
+            now,
+            new_token,
+            reason=reason,
+            error=error,
+            data=facts(run, reason, error=error),
+            retry_at=retry_at,
+            callback_data=data,
+        )
+    reason = "CALLBACK_SAID_FAILED"
+    return move(
+        run,
+        "FAILED",
+        now,
+        new_token,
+        reason=reason,
+        error=error,
+        data=facts(run, reason, error=error, alert=True),
+        callback_data=data,
+        frees_slot=run.is_counted and task.definition.concurrency_policy == "QUEUE",
+    )
+
+
+def expire_callback(run: Run, task: Task | None, now: Instant, new_token: int) -> RunChange:
+    """No callback came by the deadline."""
+    retry_at = None if task is None else _callback_retry(run, task, now)
+    if retry_at is not None:
+        reason = "NO_CALLBACK_RETRY_LEFT"
+        return move(
+            run,
+            "RETRYING",
+            now,
+            new_token,
+            reason=reason,
+            error=NO_CALLBACK,
+            data=facts(run, reason, error=NO_CALLBACK),
+            retry_at=retry_at,
+        )
+    return move(
+        run,
+        "FAILED_TIMEOUT",
+        now,
+        new_token,
+        reason="NO_CALLBACK",
+        error=NO_CALLBACK,
+        data=facts(run, "NO_CALLBACK", error=NO_CALLBACK, alert=True),
+        frees_slot=run.is_counted,
+    )
+
+
+def _callback_retry(run: Run, task: Task, now: Instant) -> Instant | None:
+    """When a run whose callback failed or did not come is tried again; None if it is not."""
+    definition = task.definition
+    if (
+        run.status != "CALLBACK_PENDING"
+        or task.is_deleted
+        or not definition.options.retry_on_callback_failure
+        or run.attempt > definition.retry.max_retries
+    ):
+        return None
+    return now + retry_delay(definition.retry, run.attempt, run.uid)
 
 
 def retry_delay(policy: RetryPolicy, attempt: int, uid: str) -> int:

@@ -3,13 +3,12 @@ secret, or follows its task to another place, only with a value that the caller 
 
 import base64
 import binascii
-import hashlib
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from ksana.domain.secrets import LEAST, Secrets, pack, spell
+from ksana.domain.secrets import LEAST, Secrets, spell
 from ksana.domain.tasks.records import Definition
 
 SECRET_HEADERS: Final = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
@@ -28,6 +27,9 @@ OF_THE_CALL: Final = frozenset(
 
 HIDDEN_HEADERS: Final = SECRET_HEADERS | OF_THE_CALL - {"webhook-id", "webhook-timestamp"}
 """Headers whose values read `***` wherever a request is shown."""
+
+OF_EVERY_CALL: Final = Secrets(SECRET_HEADERS | OF_THE_CALL, ())
+"""What is hidden of a call that has nothing else to hide."""
 
 _LEAST_PART: Final = 8
 """A part of a header or a body is looked for from this length on."""
@@ -62,17 +64,7 @@ def find_secrets(
 
 def add_token(secrets: Secrets | None, token: str) -> Secrets:
     """The same with a callback token."""
-    data = token.encode()
-    forms = (data, data.upper(), *pack(data))
-    if secrets is None:
-        return Secrets(SECRET_HEADERS | OF_THE_CALL, forms)
-    return Secrets(secrets.names, secrets.values + forms, secrets.is_body_secret)
-
-
-def hash_token(token: str) -> str:
-    """The hash of a callback token as it is stored. It has 128 random bits, so a fast one will
-    do."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    return (secrets or OF_EVERY_CALL).with_token(token)
 
 
 def add_body(secrets: Secrets, body: str) -> Secrets:

@@ -17,8 +17,7 @@ from ksana.base.ids import new_token
 from ksana.base.instant import SECOND, Instant
 from ksana.domain.tasks import rescue as decide
 from ksana.domain.tasks.backfill import is_held_back
-from ksana.domain.tasks.callbacks import expire_callback
-from ksana.domain.tasks.changes import RunChange, make_ready
+from ksana.domain.tasks.changes import RunChange, expire_callback, make_ready
 from ksana.domain.tasks.job_runs import is_waiting_for_job, refuse_job
 from ksana.domain.tasks.records import Run, Task
 from ksana.engine.core.clock_watch import proven_skew

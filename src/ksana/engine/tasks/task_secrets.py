@@ -11,10 +11,9 @@ from typing import Final
 
 import msgspec
 
-from ksana.domain.secrets import SEALED
+from ksana.domain.secrets import SEALED, hash_token
 from ksana.domain.tasks.records import ClaimedRun, Definition
 from ksana.domain.tasks.sealing import GONE, has_secrets, rewrite_secrets
-from ksana.domain.tasks.secrets import hash_token
 from ksana.ports.secrets import ClearBox, SealError, SecretBox
 
 TOKEN_DIGITS: Final = 32

@@ -11,11 +11,10 @@ from ksana.base.errors import ConflictError, InvalidError, MethodError, NotFound
 from ksana.base.ids import new_token
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.lifecycle import RUN
-from ksana.domain.secrets import Secrets, mask
-from ksana.domain.tasks.callbacks import end_by_callback
-from ksana.domain.tasks.changes import extend_deadline
+from ksana.domain.secrets import Secrets, hash_token, mask
+from ksana.domain.tasks.changes import end_by_callback, extend_deadline
 from ksana.domain.tasks.records import Run, Task
-from ksana.domain.tasks.secrets import add_token, find_secrets, hash_token
+from ksana.domain.tasks.secrets import OF_EVERY_CALL, find_secrets
 from ksana.engine.tasks.run_writer import write_changes
 from ksana.engine.tasks.task_secrets import CLEAR, TOKEN_DIGITS, TaskSecrets
 from ksana.ports.secrets import SealError
@@ -199,7 +198,7 @@ def _mask(
         if token is None and run.callback_hash is not None:
             token = task_secrets.find_token(run.uid, run.callback_hash)
     if token is not None:
-        secrets = add_token(secrets, token)
+        secrets = (secrets or OF_EVERY_CALL).with_token(token)
     raw = received.raw_body.encode()
     is_clean = b"\\" not in raw and not (secrets and secrets.are_in(raw))
     if secrets is None or (is_clean and not secrets.are_in(received.headers_json.encode())):
