@@ -43,11 +43,9 @@ def test_it_has_four_loops(parts: Parts) -> None:
 # What is told to whom
 
 
-def test_what_is_claimed_is_sent_and_what_is_ready_is_claimed(parts: Parts) -> None:
-    parts.delivery.take([a_claim(1)], [], 1)
+def test_what_is_claimed_is_sent(parts: Parts) -> None:
+    parts.take(a_claim(1))
     assert (len(parts.caller.calls), is_signalled(parts.claimer.pump)) == (1, False)
-    parts.delivery.take([], ["b"])
-    assert is_signalled(parts.claimer.pump)
     assert parts.delivery.in_flight == 1
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ksana.base.errors import InvalidError
-from ksana.domain.tasks.records import host_of, is_place, place_of
+from ksana.domain.tasks.firing import place_of
+from ksana.domain.tasks.records import host_of, is_place
 from ksana.domain.tasks.template import (
     NAMES,
     check_template,

@@ -1,5 +1,5 @@
-"""What a due task does now. Pure: a task, the clock and the counts in; runs to write, the next slot
-and the reasons out.
+"""What a due task does now, and where. Pure: a task, the clock and the counts in; runs to write,
+the next slot and the reasons out.
 
 Production, preview, simulation and explain use these same functions, so a decision can be replayed
 from its inputs.
@@ -14,7 +14,7 @@ from ksana.base.instant import Instant, Micros
 from ksana.domain import schedule as schedules
 from ksana.domain.schedule import Once
 from ksana.domain.tasks.clock_steps import ClockWindows, find_lived
-from ksana.domain.tasks.records import MAX_CATCHUP, Definition, Task, Trigger
+from ksana.domain.tasks.records import MAX_CATCHUP, Definition, Task, Trigger, host_of
 
 SLOTS_PER_PASS: Final = 100
 """Late slots of one task decided in one transaction at most; the rest follow in the next pass."""
@@ -248,3 +248,9 @@ def limits_of(definition: Definition) -> str:
         f',"max_queued":{definition.options.max_queued}'
         f',"policy":"{definition.concurrency_policy}"'
     )
+
+
+def place_of(definition: Definition) -> str:
+    """Where runs of a task start: the key of its target's host, or of what else does them."""
+    url = definition.target_url
+    return host_of(url) if url else f"@{definition.options.type}"

@@ -247,9 +247,3 @@ def target_of(definition: Definition) -> str | None:
 def is_place(host: str) -> bool:
     """Tell whether runs that start there are done by a job, and no host is called."""
     return host[:1] == "@"
-
-
-def place_of(definition: Definition) -> str:
-    """Where runs of a task start: the key of its target's host, or of what else does them."""
-    url = definition.target_url
-    return host_of(url) if url else f"@{definition.options.type}"

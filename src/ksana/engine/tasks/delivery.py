@@ -6,8 +6,9 @@ group commit.
       ▲                                                            └─▶ ready hosts, wakes
       └── retries and promotions make runs ready again
 
-This is the front of the four parts: it connects them, and is what the rest of the program knows. A
-run waiting for its retry or its callback is in the store and holds nothing here.
+This is the front of the four parts: it connects them, and is what the rest of the program knows.
+Firing alone is handed two of them: the dispatcher takes its runs, the claimer the hosts. A run
+waiting for its retry or its callback is in the store and holds nothing here.
 """
 
 import asyncio
@@ -16,7 +17,6 @@ from typing import Protocol
 
 from ksana.base.clock import Clock
 from ksana.base.instant import MILLISECOND
-from ksana.domain.tasks.records import ClaimedRun
 from ksana.engine.core.pump import Pump
 from ksana.engine.tasks.cancel_watch import CancelWatch
 from ksana.engine.tasks.claimed_run import AttemptOver
@@ -98,15 +98,6 @@ class Delivery:
             self.cancel_watch.pump,
             self.dispatcher.turns,
         )
-
-    def take(
-        self, claimed: list[ClaimedRun], ready_hosts: Iterable[str], watermark: int = 0
-    ) -> None:
-        """Deliver runs that are ours, and remember hosts that have runs in the store. `watermark`
-        was stored with them."""
-        self.dispatcher.take(claimed, watermark)
-        if ready_hosts:
-            self.claimer.add(ready_hosts)
 
     def ready(self, host: str) -> None:
         """A run of this host is about to start."""

@@ -23,8 +23,8 @@ from ksana.base.ids import new_run_uids, new_tokens
 from ksana.base.instant import MILLISECOND, Instant
 from ksana.domain.tasks import firing as rules
 from ksana.domain.tasks.clock_steps import NO_WINDOWS, ClockWindows
-from ksana.domain.tasks.firing import Counts, Firing, PlannedRun
-from ksana.domain.tasks.records import ClaimedRun, NewRun, Task, place_of
+from ksana.domain.tasks.firing import Counts, Firing, PlannedRun, place_of
+from ksana.domain.tasks.records import ClaimedRun, NewRun, Task
 from ksana.engine.core.clock_watch import proven_skew
 from ksana.engine.core.pump import AGAIN, Pump
 from ksana.engine.tasks.clock_steps import ClockSteps
@@ -84,7 +84,8 @@ class FiringEngine:
         clock: Clock,
         instance_id: str,
         slot_budget: Callable[[], SlotBudget],
-        deliver: Callable[[list[ClaimedRun], set[str], int], None],
+        send: Callable[[list[ClaimedRun], int], None],
+        note_ready: Callable[[set[str]], None],
         metrics: FiringMetrics,
         *,
         batch_limit: int,
@@ -92,14 +93,17 @@ class FiringEngine:
         secrets: TaskSecrets = CLEAR,
         share: Callable[[], Share] = lambda: WHOLE,
     ) -> None:
-        """`share` tells which part of what is due is ours to fire at once."""
+        """`send` gets the runs that are ours, with the watermark that was stored with them, and
+        `note_ready` the hosts that have runs in the store. `share` tells which part of what is due
+        is ours to fire at once."""
         self.steps = ClockSteps(store, clock, instance_id, self.hint)
         self._store = store
         self._secrets = secrets
         self._clock = clock
         self._instance_id = instance_id
         self._slot_budget = slot_budget
-        self._deliver = deliver
+        self._send = send
+        self._note_ready = note_ready
         self._metrics = metrics
         self._batch_limit = batch_limit
         self._share = share
@@ -146,8 +150,10 @@ class FiringEngine:
         self.steps.observe(fired.now, began, self._clock.monotonic())
         self.cache.add_fired(fired.due)
         self._is_busy = fired.is_full
-        if fired.claimed or fired.ready_hosts:
-            self._deliver(fired.claimed, fired.ready_hosts, fired.watermark)
+        if fired.claimed:
+            self._send(fired.claimed, fired.watermark)
+        if fired.ready_hosts:
+            self._note_ready(fired.ready_hosts)
         for task_id, count in fired.misfires:
             self._metrics.misfired(task_id, count)
         self._metrics.scanned((self._clock.monotonic() - began) / 1e6, fired.fired)

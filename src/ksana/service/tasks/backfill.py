@@ -12,7 +12,8 @@ from ksana.domain import schedule as schedules
 from ksana.domain.tasks import backfill, resuming
 from ksana.domain.tasks.backfill import BackfillPlan, Caps, Span
 from ksana.domain.tasks.changes import cancel
-from ksana.domain.tasks.records import NewRun, Task, place_of
+from ksana.domain.tasks.firing import place_of
+from ksana.domain.tasks.records import NewRun, Task
 from ksana.engine.tasks.run_writer import let_in_runs, write_changes, write_held_back
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.store import Store

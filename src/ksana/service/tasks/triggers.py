@@ -8,8 +8,8 @@ import msgspec
 from ksana.base.errors import ConflictError, InvalidError, NotFoundError
 from ksana.base.ids import new_run_uid, new_token
 from ksana.domain.tasks import firing
-from ksana.domain.tasks.firing import Counts
-from ksana.domain.tasks.records import ExecType, NewRun, Task, Trigger, place_of
+from ksana.domain.tasks.firing import Counts, place_of
+from ksana.domain.tasks.records import ExecType, NewRun, Task, Trigger
 from ksana.engine.tasks.run_writer import write_runs
 from ksana.engine.tasks.task_secrets import TaskSecrets
 from ksana.ports.tasks.tables import TasksTx
