@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+import msgspec
+
 from ksana.store.sql.core.packages import list_statement_files
 
 _NAME = re.compile(r"^-- name: (\w+)\s*$")
@@ -60,6 +62,8 @@ LARGE = "large"
 
 ListValue = Callable[[Sequence[int] | Sequence[str]], Any]
 """Puts a list into the form `{in name}` takes."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Statement:
@@ -114,9 +118,15 @@ def _keep(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return values
 
 
-def _convert_lists(bind: Bind, names: Iterable[str], list_value: ListValue) -> Bind:
+def _convert_lists(bind: Bind, names: Iterable[str], list_value: ListValue | None) -> Bind:
     """Bind values of which some are lists, in the form the database takes a list."""
     lists = tuple(names)
+
+    def bind_arrays(values: Mapping[str, Any]) -> Any:
+        return bind({**values, **{name: _encode(values[name]).decode() for name in lists}})
+
+    if list_value is None:
+        return bind_arrays
 
     def bind_lists(values: Mapping[str, Any]) -> Any:
         return bind({**values, **{name: list_value(values[name]) for name in lists}})
@@ -146,9 +156,10 @@ class Macros:
         parameter: str,
         keeps_where: bool,
         escapes_percent: bool,
-        list_value: ListValue,
+        list_value: ListValue | None = None,
         is_numbered: bool = False,
     ) -> None:
+        """Without `list_value` a list is bound as a JSON array."""
         self._words = words
         self._list_value = list_value
         self._is_numbered = is_numbered

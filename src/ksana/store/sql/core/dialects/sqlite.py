@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
-import msgspec
-
 from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
 from ksana.store.sql.core import bulk, sqlite_file, sqlite_place
@@ -20,11 +18,6 @@ _PASSING = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.
 
 _STEPS = 50_000
 """Steps of SQLite's machine between two looks at the clock: some milliseconds."""
-
-
-def _sqlite_list(values: Sequence[int] | Sequence[str] | str) -> str:
-    """A JSON array, which `json_each` makes rows of."""
-    return values if isinstance(values, str) else msgspec.json.encode(values).decode()
 
 
 class SqliteDialect:
@@ -87,7 +80,6 @@ class SqliteDialect:
         parameter=":{}",
         keeps_where=True,
         escapes_percent=False,
-        list_value=_sqlite_list,
         is_numbered=True,
     )
 
