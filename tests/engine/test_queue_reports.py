@@ -14,6 +14,7 @@ from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.jobs import CLAIM_TTL_US, Job, JobPosition
 from ksana.ports.queue.tables import JobFilter
 from ksana.service.queue.jobs import Report
+from ksana.service.queue.service import QueueService
 from tests.engine.queue_world import QueueWorld, by
 
 W = by("w")
@@ -54,7 +55,7 @@ async def test_a_report_moves_the_job_and_extends_its_claim(queue: QueueWorld, t
 
 
 async def test_a_claim_is_extended_by_the_limit_that_is_set(queue: QueueWorld) -> None:
-    queue.queue.limits = Limits(100, claim_ttl_us=7 * SECOND)
+    queue.queue = QueueService(queue.store, queue.clock, Limits(100, claim_ttl_us=7 * SECOND))
     job = await queue.claimed()
     assert job.claim_expires_at == queue.clock.now() + 7 * SECOND
     await queue.clock.advance(3 * SECOND)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ksana.base.clock import SystemClock, VirtualClock
+from ksana.base.clock import Clock, SystemClock, VirtualClock
 from ksana.base.instant import MILLISECOND, SECOND
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
@@ -34,13 +34,15 @@ class StillClock(SystemClock):
 class Watched(QueueService):
     """A queue that counts the claims it tries."""
 
-    tried = 0
+    def __init__(self, store: SqlStore, clock: Clock, limits: Limits) -> None:
+        super().__init__(store, clock, limits)
+        self.tried = 0
+        claim, self._claims._enter = self._claims._enter, self._claim_and_count
+        self._claim_uncounted = claim
 
-    def _claim_together(
-        self, tx: QueueTx, claims: Sequence[Claim], *, may_gather: bool = True
-    ) -> list[Claimed]:
+    def _claim_and_count(self, tx: QueueTx, claims: Sequence[Claim]) -> list[Claimed]:
         self.tried += len(claims)
-        return super()._claim_together(tx, claims, may_gather=may_gather)
+        return self._claim_uncounted(tx, claims)
 
 
 async def run_one(store: SqlStore, total: int) -> tuple[Watched, Release]:

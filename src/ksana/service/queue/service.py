@@ -1,6 +1,7 @@
 """The queue as callers use it: check, one transaction, wake who waits. Knows no HTTP and no SQL."""
 
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -75,9 +76,13 @@ class QueueService:
         self._intake: Batcher[SubmitEntry, SubmitResult] = Batcher(
             store, self._enter, self._entered, refused=let_go
         )
+        claim = partial(claim_together, cache=self.classes, limits=limits)
+        self._serve = partial(claim, may_gather=False)
+        """Serves claims beside other work, which must not wait for the capacity while an instance
+        that is frozen holds it."""
         self._claims: Batcher[Claim, Claimed] = Batcher(
             store,
-            self._claim_together,
+            claim,
             self._notify_claimed,
             CLAIMS_AT_ONCE,
             drops_gone=True,
@@ -234,11 +239,6 @@ class QueueService:
                 if is_gone() or not (is_woken or self._clock.now() < until):
                     return claimed
 
-    def _claim_together(
-        self, tx: QueueTx, claims: Sequence[Claim], *, may_gather: bool = True
-    ) -> list[Claimed]:
-        return claim_together(tx, claims, self.classes, self.limits, may_gather=may_gather)
-
     def _notify_claimed(self, _: Sequence[Claim], claimed: Sequence[Claimed]) -> None:
         ends = [one.until for one in claimed if one.taken]
         if ends:
@@ -342,11 +342,6 @@ class QueueService:
         """The same for callers that only want to know what became of each job: cheaper, for no job
         is read or shown whole."""
         return (await self._releases.release_compactly(items)).released.answers
-
-    def _serve(self, tx: QueueTx, claims: Sequence[Claim]) -> list[Claimed]:
-        """Serve claims beside other work, which must not wait for the capacity while an instance
-        that is frozen holds it."""
-        return self._claim_together(tx, claims, may_gather=False)
 
     def _notify_released(self, made: Sequence[Exchanged[Any]]) -> None:
         self._notify_claimed((), [claimed for one in made for claimed in one.claimed])
