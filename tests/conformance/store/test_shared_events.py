@@ -175,3 +175,12 @@ async def test_strange_ids_find_nothing_and_break_nothing(store: SqlStore) -> No
         assert await find(store, entity_id=strange) == []
         for kind in ("JOB", "LEASE"):
             assert await find(store, entity_type=kind, entity_id=strange) == []
+
+
+async def test_no_events_and_those_of_one_job_share_nothing(
+    store: SqlStore, database: Database
+) -> None:
+    await store.transact(lambda tx: tx.events.append_dated([]))
+    assert await find(store) == []
+    [job_id] = await submit(store, 1)
+    assert database.ask("SELECT entity_id FROM event_packs") == [(job_id,)]

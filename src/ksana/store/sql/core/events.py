@@ -86,10 +86,10 @@ class SqlEvents:
         self._add_rows(rows, [names for _, _, names, _ in packs])
 
     def append_dated(self, packs: Sequence[EventPack]) -> None:
-        if len(packs) == 1:
+        if len(packs) > 1:
+            self._add_rows(*share(packs, self._now))
+        elif packs:
             self.append_packs(packs)
-            return
-        self._add_rows(*share(packs, self._now))
 
     def _add_rows(self, rows: list[EventRow], names: list[Names]) -> None:
         self._session.wrote = True
