@@ -55,9 +55,9 @@ UPDATE task_runs SET wake_at = :wake_at WHERE id = :id AND status = 'SCHEDULED' 
 UPDATE task_runs SET is_counted = 1 WHERE id = :id AND status = 'SCHEDULED' AND token = :token AND is_counted = 0
 
 -- name: put_off_runs
--- Put off all runs of a task that wait to be let in.
+-- Put off all runs of a task that wait to be let in. By `wake_at + 0`: PostgreSQL would walk through all that wait.
 UPDATE task_runs {force_index task_runs_open} SET wake_at = wake_at + :by_us
-WHERE open_task = :task_id AND status = 'SCHEDULED' AND is_counted = 0 AND wake_at IS NOT NULL
+WHERE open_task = :task_id AND status = 'SCHEDULED' AND is_counted = 0 AND wake_at + 0 IS NOT NULL
 
 -- name: count_unfinished
 -- Unfinished runs of a task, counted or not, among so many.
