@@ -10,7 +10,8 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import SetupError, StoreDownError
-from ksana.store.sql import SqlStore, open_store
+from ksana.store.sql import SqlStore, check_schema, open_store
+from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.dialects import SqliteDialect, Trouble
 from ksana.store.sql.core.tally import Tally
 from tests.conformance.store.checks import enter_key, key_names
@@ -132,6 +133,29 @@ async def test_damage_found_while_opening_is_told_as_such(tmp_path: Path) -> Non
     path.write_bytes(whole[:page] + b"\x07" * 4096 + whole[page + 4096 :])
     with pytest.raises(SetupError, match="is damaged"):
         await open_store(f"sqlite:///{path}", SystemClock())
+
+
+async def test_a_file_that_is_written_at_this_moment_does_not_pass_for_damaged(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "k.db"
+    store = await open_store(f"sqlite:///{path}", SystemClock())
+    await store.close()
+    whole = path.read_bytes()
+    root = whole[:100] + b"\xff" * 8 + whole[108:4096]  # the list of tables, half written
+    with path.open("r+b") as stream:
+        stream.write(root)
+    looked = []
+
+    def finish(_: float) -> None:
+        looked.append(path.read_bytes() == whole)
+        with path.open("r+b") as stream:
+            stream.write(whole[:4096])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_file.time, "sleep", finish)
+        assert (await check_schema(f"sqlite:///{path}", SystemClock())).applied == ()
+    assert looked == [False]
 
 
 @pytest.mark.fault("F30")

@@ -21,7 +21,9 @@ from ksana.store.sql.core import private_files, sqlite_place
 APPLICATION_ID: Final = 0x4B53414E
 """`KSAN`, in the file's header."""
 
-_HEADER_LOOKS: Final = 25
+_LOOKS: Final = 25
+_LOOK_AGAIN_SEC: Final = 0.02
+"""Half a second for another process that makes the file, or writes its log back into it."""
 _MAGIC: Final = b"SQLite format 3\x00"
 _PRAGMAS: Final = (
     "synchronous = FULL",  # NORMAL loses acknowledged rows in a power cut
@@ -135,12 +137,12 @@ def _unusable(path: str, error: OSError) -> SetupError:
 def _read_header(file: Path) -> bytes:
     """The first bytes. Another process that makes the file at this moment may have given it a size
     and nothing in it yet."""
-    for _ in range(_HEADER_LOOKS):
+    for _ in range(_LOOKS):
         with file.open("rb") as stream:
             header = stream.read(100)
         if any(header):
             break
-        time.sleep(0.02)
+        time.sleep(_LOOK_AGAIN_SEC)
     return header
 
 
@@ -163,14 +165,24 @@ def _examine(file: Path) -> None:
             f"{file} is not a SQLite database: it begins with {header[:16]!r}. "
             "The file was left as it is; point KSANA_STORE at another one."
         )
-    if len(header) < 100:
-        raise SetupError(f"{file} is damaged: its header is cut short. The file was left as it is.")
-    (application_id,) = struct.unpack(">i", header[68:72])
-    if application_id != APPLICATION_ID:
+    if len(header) >= 72 and struct.unpack(">i", header[68:72])[0] != APPLICATION_ID:
         raise SetupError(
             f"{file} is a SQLite database of another program: it holds {_tables(file)}. "
             "The file was left as it is; point KSANA_STORE at another one."
         )
+    for _ in range(_LOOKS):  # beside a checkpoint pages of two instants are seen, for a moment
+        damage = _find_damage(file, header)
+        if not damage:
+            return
+        time.sleep(_LOOK_AGAIN_SEC)
+        header = _read_header(file)
+    raise SetupError(f"{file} is damaged: {damage}. The file was left as it is; restore a backup.")
+
+
+def _find_damage(file: Path, header: bytes) -> str:
+    """What is wrong with the file at one look; empty if nothing is."""
+    if len(header) < 100:
+        return "its header is cut short"
     wal = file.with_name(file.name + "-wal")
     page_size, pages = (
         struct.unpack(">H", header[16:18])[0] or 65536,
@@ -179,25 +191,29 @@ def _examine(file: Path) -> None:
     page_size = 65536 if page_size == 1 else page_size
     expected = page_size * pages
     if file.stat().st_size < expected and (not wal.exists() or wal.stat().st_size == 0):
-        raise SetupError(
-            f"{file} is damaged: it should have {expected} bytes and has {file.stat().st_size}. "
-            "The file was left as it is; restore a backup."
-        )
-    _tables(file)
+        return f"it should have {expected} bytes and has {file.stat().st_size}"
+    try:
+        _list_tables(file)
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return ""
+
+
+def _list_tables(file: Path) -> list[str]:
+    """The names of the tables, read without a lock and without a side file."""
+    uri = f"{file.resolve().as_uri()}?mode=ro&immutable=1"
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
+        rows = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+        ).fetchall()
+    return [str(row[0]) for row in rows]
 
 
 def _tables(file: Path) -> str:
-    uri = f"{file.resolve().as_uri()}?mode=ro&immutable=1"
     try:
-        with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-            rows = connection.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
-            ).fetchall()
+        names = _list_tables(file)
     except sqlite3.DatabaseError as error:
-        raise SetupError(
-            f"{file} is damaged: {error}. The file was left as it is; restore a backup."
-        ) from None
-    names = [str(row[0]) for row in rows]
+        return f"tables that cannot be read ({error})"
     if not names:
         return "no tables"
     return "the tables " + ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
