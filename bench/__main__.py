@@ -20,7 +20,7 @@ from bench.figure import describe, row_of
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-NO_BENCH = {"__init__", "__main__", "figure"}
+NO_BENCH = {"__init__", "__main__", "figure", "pairs"}
 GROUPS = ("tasks", "queue")
 NEEDS_PEERS = {"scale"}
 LIMIT_S = 900
