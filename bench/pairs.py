@@ -26,7 +26,7 @@ LEAST = 0.95
 """What a change may cost at most: below it a figure is marked."""
 TIMES = {"ms", "us", "µs", "s", "MB", "%", " µs"}
 
-Measured = dict[tuple[str, str], list[dict[str, Any]]]
+Measured = dict[tuple[str, str, str], list[dict[str, Any]]]
 
 
 def run(checkout: Path, name: str) -> list[dict[str, Any]]:
@@ -65,14 +65,13 @@ def compare(earlier: Measured, later: Measured) -> list[str]:
         if key not in earlier:
             continue
         first = rows[0]
-        is_less_better = first.get("less_is_better") or first.get("unit", "/s") in TIMES
+        is_less_better = first.get("less_is_better") or key[2] in TIMES
         was, now = (
             statistics.median(float(row["ours"]) for row in some) for some in (earlier[key], rows)
         )
         ratio = (was / now if is_less_better else now / was) if was and now else float("nan")
-        unit = first.get("unit", "/s")
         lines.append(
-            f"{key[0]:<14} {key[1]:<70} {was:>12,.4g} {now:>12,.4g}{unit:<10} {ratio:5.2f}"
+            f"{key[0]:<14} {key[1]:<70} {was:>12,.4g} {now:>12,.4g}{key[2]:<10} {ratio:5.2f}"
             f"{'' if ratio >= LEAST else '  BELOW'}  n={len(earlier[key])}+{len(rows)}"
         )
     return lines
@@ -93,7 +92,9 @@ def main() -> None:
             pair = [(earlier_checkout, earlier), (HERE, later)]
             for checkout, kept in pair if round_ % 2 == 0 else reversed(pair):
                 for row in run(checkout, name):
-                    kept.setdefault((row["bench"], row["what"]), []).append(row)
+                    kept.setdefault((row["bench"], row["what"], row.get("unit", "/s")), []).append(
+                        row
+                    )
         for line in compare(earlier, later):
             print(line, flush=True)
 
