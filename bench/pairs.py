@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.__main__ import choose, list_names
+from bench.__main__ import list_all, list_names
 
 HERE = Path(__file__).resolve().parent.parent
 RENAMED = {"commit_queue": "lane"}
@@ -24,6 +24,15 @@ RENAMED = {"commit_queue": "lane"}
 SAID_ANEW = (("plain lane", "plain client"), ("SQLite, 1,000 firings", "1,000 firings"))
 LEAST = 0.95
 """What a change may cost at most: below it a figure is marked."""
+_ONE = """
+import json, sys
+from bench import __main__ as bench
+name = sys.argv[1]
+is_module = "\\ndef run() -> list[Figure]:" in (bench.HERE / f"{name}.py").read_text("utf-8")
+rows = bench.run_module(name) if is_module else bench.run_script(name)
+print("\\n" + json.dumps(rows, default=str))
+"""
+"""One benchmark by itself: by its name on the command line `tasks` is a group."""
 TIMES = {"ms", "us", "µs", "s", "MB", "%", " µs"}
 
 Measured = dict[tuple[str, str, str], list[dict[str, Any]]]
@@ -34,20 +43,19 @@ def run(checkout: Path, name: str) -> list[dict[str, Any]]:
     known = name if (checkout / "bench" / f"{name}.py").exists() else RENAMED.get(name, name)
     if not (checkout / "bench" / f"{known}.py").exists():
         return []
-    results = checkout / "bench" / "results"
-    before = set(results.glob("*.json"))
     done = subprocess.run(
-        [checkout / ".venv" / "bin" / "python", "-m", "bench", known],
+        [checkout / ".venv" / "bin" / "python", "-c", _ONE, known],
         cwd=checkout,
         env={name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"},
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
     )
-    new = sorted(set(results.glob("*.json")) - before)
-    if done.returncode or not new:
+    if done.returncode:
         print(f"{name} failed in {checkout}", file=sys.stderr, flush=True)
         return []
-    rows: list[dict[str, Any]] = json.loads(new[-1].read_text("utf-8"))
-    return [{**row, "bench": name, "what": words_of(row)} for row in rows if "ours" in row]
+    rows: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    named = [{"ours": row.get("next_per_s"), **row, "what": words_of(row)} for row in rows]
+    return [{**row, "bench": name} for row in named if row["ours"] is not None]
 
 
 def words_of(row: dict[str, Any]) -> str:
@@ -85,7 +93,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     earlier_checkout = options.earlier.resolve()
-    for name in choose(options.names) if options.names else list_names():
+    if unknown := set(options.names) - set(list_all()):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
+    for name in options.names or list_names():
         earlier: Measured = {}
         later: Measured = {}
         for round_ in range(options.rounds):
