@@ -1,6 +1,7 @@
 """A job's last lease lies in the job's row, the earlier ones by themselves; whoever asks for a
 lease does not see where it lies. So do leases of before that was so."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -205,10 +206,13 @@ def enter_job_of_before(
     return job_id, lease_id
 
 
-@pytest.mark.spec("Q10", "Q11", "X2")
-async def test_leases_of_an_earlier_version_go_on_and_are_found(
-    store_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def open_from_before(
+    store_url: str,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    kinds: Sequence[tuple[str, str]],
+) -> tuple[SqlStore, list[tuple[str, str]]]:
+    """A store that the version before wrote, with jobs and leases of these states."""
     clock = SystemClock()
     known = migrations.list_migrations()
     with monkeypatch.context() as patch:
@@ -216,16 +220,30 @@ async def test_leases_of_an_earlier_version_go_on_and_are_found(
         patch.setattr(migrations, "list_migrations", lambda: before)
         await migrate(store_url, clock)
     now = clock.now()
+    ids = [enter_job_of_before(database, seq, now, *kind) for seq, kind in enumerate(kinds, 1)]
+    told = leases_in_sql(database)
+    store = await open_store(store_url, clock)
+    assert leases_in_sql(database) == told
+    assert [await find(store, one.lease_id) for one in told] == told
+    return store, ids
+
+
+async def check_all_agree(store: SqlStore, database: Database) -> None:
+    """Whoever asks for a lease sees what SQL says of it."""
+    told = leases_in_sql(database)
+    assert [await find(store, one.lease_id) for one in told] == told
+
+
+@pytest.mark.spec("Q10", "Q11", "X2")
+async def test_leases_of_an_earlier_version_go_on_and_are_found(
+    store_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kinds = (
         *(("RUNNING", "ACTIVE"), ("RUNNING", "ACTIVE"), ("RUNNING", "ACTIVE")),
         *(("DONE", "RELEASED"), ("QUEUED", "EXPIRED")),
     )
-    ids = [enter_job_of_before(database, seq, now, *kind) for seq, kind in enumerate(kinds, 1)]
-    told = leases_in_sql(database)
-    store = await open_store(store_url, clock)
+    store, ids = await open_from_before(store_url, database, monkeypatch, kinds)
     try:
-        assert leases_in_sql(database) == told
-        assert [await find(store, one.lease_id) for one in told] == told
         for job_id, lease_id in ids:
             assert [one.lease_id for one in await list_of(store, job_id)] == [lease_id]
         running = await store.read(lambda tx: tx.leases.list_active(10))
@@ -248,9 +266,39 @@ async def test_leases_of_an_earlier_version_go_on_and_are_found(
             *("RELEASED", "RELEASED", "EXPIRED"),
             *("RELEASED", "EXPIRED"),
         ]
-        for one in leases_in_sql(database):
-            found = await find(store, one.lease_id)
-            assert found is not None and found.state == one.state
+        await check_all_agree(store, database)
         assert await store.read(lambda tx: tx.capacity.sum_active()) == (0, 0)
+    finally:
+        await store.close()
+
+
+@pytest.mark.spec("Q10", "Q13", "X2")
+async def test_what_became_of_leases_of_an_earlier_version_is_kept_whole(
+    store_url: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [("RUNNING", "ACTIVE")] * 6
+    store, _ = await open_from_before(store_url, database, monkeypatch, kinds)
+    try:
+        leases = await store.read(lambda tx: tx.leases.list_active(10))
+        beats = [
+            Heartbeat(one.lease_id, proof=Proof(one.lease_token), ttl_sec=60) for one in leases
+        ]
+        beaten = {
+            one.lease.lease_id: one.lease for one in await store.transact(extend_leases, beats)
+        }
+        assert all(one.expires_at < beaten[one.lease_id].expires_at for one in leases)
+        ends = (RETURNED, RETURNED, "SUCCEEDED", "SUCCEEDED", "FAILED", "CANCELED")
+        items = [
+            Release(lease.lease_id, status, proof=Proof(lease.lease_token))
+            for lease, status in zip(leases, ends, strict=True)
+        ]
+        answers = (await store.transact(release_leases, items)).answers
+        for answer in answers:
+            before = beaten[answer.lease.lease_id]
+            assert answer.lease.expires_at == before.expires_at
+            assert answer.lease.last_heartbeat_at == before.last_heartbeat_at
+            assert answer.lease.ttl_sec == 60
+            assert await find(store, before.lease_id) == answer.lease
+        await check_all_agree(store, database)
     finally:
         await store.close()

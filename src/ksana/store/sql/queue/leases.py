@@ -33,6 +33,7 @@ _KEPT: Final = (
     "release_digest",
     "lease_token",
 )
+_OLD_END: Final = ("state", "released_at", "release_status", "release_digest", "lease_id")
 
 
 class SqlLeases:
@@ -127,7 +128,7 @@ class SqlLeases:
         return run("queue.extend_lease", columns, rows)
 
     def keep(self, changes: Sequence[JobChange]) -> None:
-        now = self._now
+        now, run = self._now, self._session.run_rows_later
         rows = [
             (
                 one.lease_id,
@@ -147,10 +148,17 @@ class SqlLeases:
                 one.lease_token,
             )
             for one in changes
-            if one.move == "requeue" or number_of(one.lease_id) is None
+            if one.move == "requeue"
+        ]
+        ended = [
+            (one.lease_end, now, one.release_status, one.release_digest, one.lease_id)
+            for one in changes
+            if one.move != "requeue" and number_of(one.lease_id) is None
         ]
         if rows:
-            self._session.run_rows_later("queue.keep_lease", _KEPT, rows)
+            run("queue.keep_lease", _KEPT, rows)
+        if ended:
+            run("queue.end_old_lease", _OLD_END, ended)
 
 
 def find_rows_of_lease(session: Session, lease_id: str) -> list[str]:

@@ -358,13 +358,22 @@ WHERE seq = :seq AND position IN (2, 3) AND claim_token = :claim_token
 -- Leases. A job's last one lies in the job's row (`heartbeat_at` tells that it does), the earlier ones in `past_leases`.
 
 -- name: keep_lease
--- A lease that ended, of a job that is queued again; or the end of one that was granted before leases lay in rows of jobs.
+-- A lease that ended, of a job that is queued again. One that was granted before leases lay in rows of jobs is there, as it was then.
 INSERT INTO past_leases (lease_id, job_id, job_seq, addon_id, worker_id, cost_units, ttl_sec, state, granted_at,
   last_heartbeat_at, expires_at, released_at, release_status, release_digest, lease_token)
 VALUES (:lease_id, :job_id, :job_seq, :addon_id, :worker_id, :cost_units, :ttl_sec, :state, :granted_at,
   :last_heartbeat_at, :expires_at, :released_at, :release_status, :release_digest, :lease_token)
-{upsert lease_id} state = {excluded state}, released_at = {excluded released_at}, release_status = {excluded release_status},
+{upsert lease_id} ttl_sec = {excluded ttl_sec}, state = {excluded state}, last_heartbeat_at = {excluded last_heartbeat_at},
+  expires_at = {excluded expires_at}, released_at = {excluded released_at}, release_status = {excluded release_status},
   release_digest = {excluded release_digest}
+
+-- name: end_old_lease
+-- The end of a lease that was granted before leases lay in rows of jobs, as the row of its job has it.
+UPDATE past_leases SET ttl_sec = (SELECT lease_ttl_sec FROM scheduler_job_runs WHERE seq = past_leases.job_seq), state = :state,
+  last_heartbeat_at = (SELECT heartbeat_at FROM scheduler_job_runs WHERE seq = past_leases.job_seq),
+  expires_at = (SELECT lease_expires_at FROM scheduler_job_runs WHERE seq = past_leases.job_seq),
+  released_at = :released_at, release_status = :release_status, release_digest = :release_digest
+WHERE lease_id = :lease_id
 
 -- name: find_leased_job
 -- A job with the lease in its row.
