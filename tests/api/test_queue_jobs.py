@@ -162,6 +162,19 @@ async def test_a_job_is_shown_with_its_result_once_it_has_one(queue: Ground) -> 
     )
 
 
+@pytest.mark.spec("Q8", "X13")
+async def test_a_history_that_is_too_long_says_that_its_beginning_is_left_out(
+    queue: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, _ = await queue.running()
+    for most, is_cut in ((4, False), (3, True)):
+        monkeypatch.setattr("ksana.service.queue.jobs.MAX_EVENTS", most)
+        told = await queue.get(f"/jobs/{job['job_id']}/events")
+        names = [event["type"] for event in told["events"]]
+        whole = ["JOB_SUBMITTED", "JOB_CLAIMED", "LEASE_GRANTED", "JOB_RUNNING"]
+        assert (names, told["truncated"]) == (whole[-most:], is_cut)
+
+
 @pytest.mark.spec("Q4", "X8")
 async def test_an_unknown_job_is_404_and_an_impossible_id_400(queue: Ground) -> None:
     unknown = "00000000-0000-4000-8000-000000000000"

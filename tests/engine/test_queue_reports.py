@@ -343,7 +343,8 @@ async def test_a_lease_whose_events_do_not_lie_with_its_jobs_is_told_of_too(
     """Leases of an older program recorded their events by themselves."""
     job = await queue.claimed()
     change = grant_lease(job, queue.queue.new_id(), 5, 30, queue.clock.now() + SECOND)
-    change = msgspec.structs.replace(change, lease_end="EXPIRED", started_at=queue.clock.now())
+    now = queue.clock.now()
+    change = msgspec.structs.replace(change, move="requeue", lease_end="EXPIRED", started_at=now)
 
     def grant_as_before(tx: Any) -> None:
         tx.leases.keep([change])

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ksana.base.clock import SystemClock
-from ksana.base.ids import new_ordered_uuids
+from ksana.base.ids import new_ordered_uuid, new_ordered_uuids
 from ksana.base.instant import HOUR
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
@@ -15,9 +15,8 @@ from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import NewJob
 from ksana.ports.events import Event
 from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
-from ksana.service.queue.jobs import submit_jobs
+from ksana.service.queue.jobs import read_events, submit_jobs
 from ksana.service.queue.releases import release_compactly
-from ksana.service.queue.service import read_events
 from ksana.store.sql import SqlStore, migrate, open_store
 from ksana.store.sql.core import migrate as migrations
 from ksana.store.sql.core.event_rows import PLACES
@@ -129,7 +128,15 @@ async def test_a_leases_events_are_found_by_the_lease_and_with_its_job(store: Sq
 async def test_a_job_that_was_leased_before_packs_keeps_all_its_events(
     store: SqlStore, database: Database
 ) -> None:
-    [(job_id, lease_id)] = await run_jobs(store, 1)
+    [(job_id, new_id)] = await run_jobs(store, 1)
+    lease_id = new_ordered_uuid(SystemClock().now())  # as leases were called then
+    database.ask(f"UPDATE scheduler_job_runs SET lease_id = '{lease_id}'")
+    database.ask(f"UPDATE event_packs SET data_json = REPLACE(data_json, '{new_id}', '{lease_id}')")
+    database.ask(
+        "INSERT INTO past_leases (lease_id, job_id, job_seq, addon_id, cost_units, ttl_sec, state,"
+        " granted_at, last_heartbeat_at, expires_at) SELECT lease_id, job_id, seq, addon_id, 1, 30,"
+        " 'RELEASED', started_at, started_at, started_at FROM scheduler_job_runs"
+    )
     named = [event.type for event in await store.read(read_events, job_id)]
     [_, (claim,), (release,)] = database.ask("SELECT id FROM event_packs ORDER BY id")
     # The claim's events as they were written before: each in a row of its own.

@@ -14,9 +14,9 @@ from ksana.domain.leases import Proof
 from ksana.domain.queue.attempt_ends import RETURNED, Release
 from ksana.domain.queue.jobs import Lease, LeasedJob
 from ksana.engine.queue.leasing import sweep
+from ksana.service.queue.jobs import read_events
 from ksana.service.queue.leases import Heartbeat, extend_leases
 from ksana.service.queue.releases import release_compactly, release_leases
-from ksana.service.queue.service import read_events
 from ksana.store.sql import SqlStore, migrate, open_store
 from ksana.store.sql.core import migrate as migrations
 from tests.conformance.store.ground import Database

@@ -15,11 +15,10 @@ from ksana.domain.queue.jobs import LeasedJob, NewJob
 from ksana.engine.queue.leasing import recount, sweep
 from ksana.ports.retention import START
 from ksana.service.queue.claims import Claim, JobClassCache, claim_jobs
-from ksana.service.queue.jobs import Report, cancel_job, report_status, submit_jobs
+from ksana.service.queue.jobs import Report, cancel_job, read_events, report_status, submit_jobs
 from ksana.service.queue.leases import Heartbeat, LeaseDenied, LeaseRequest, extend_leases
 from ksana.service.queue.leases import request_lease as request
 from ksana.service.queue.releases import release_compactly, release_leases
-from ksana.service.queue.service import read_events
 from ksana.service.queue.stats import read_series, read_snapshot
 from ksana.store.sql import SqlStore
 

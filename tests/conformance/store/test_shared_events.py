@@ -15,11 +15,11 @@ from ksana.domain.queue.classes import Wants, class_of
 from ksana.domain.queue.jobs import NewJob
 from ksana.ports.events import Event
 from ksana.service.queue.claims import Claim, Claimed, JobClassCache, claim_jobs
-from ksana.service.queue.jobs import submit_jobs
+from ksana.service.queue.jobs import read_events, submit_jobs
 from ksana.service.queue.releases import Released, release_compactly
-from ksana.service.queue.service import read_events
 from ksana.store.sql import SqlStore
 from ksana.store.sql.core.event_rows import PLACES
+from ksana.store.sql.core.events import SqlEvents
 from tests.conformance.store.ground import Database
 
 pytestmark = pytest.mark.spec("X11", "Q15")
@@ -141,6 +141,42 @@ async def test_a_job_finds_the_events_of_every_attempt(store: SqlStore) -> None:
             own = await find(store, entity_type="LEASE", entity_id=lease_id)
             assert types(own) == ["LEASE_GRANTED", "LEASE_RELEASED"]
             assert own == [event for event in events if event.entity_id == lease_id]
+
+
+async def test_of_very_many_events_of_a_job_the_newest_are_told(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = await submit(store, 2)
+    for status in ("RETURNED", "RETURNED", "SUCCEEDED"):
+        await release(store, await claim(store, 2), status)
+    whole = await store.read(read_events, first)
+    assert types(whole)[-1] == "JOB_DONE" and len(whole) == 1 + 2 * 5 + 5
+    for most, is_cut in ((len(whole), False), (len(whole) - 1, True), (4, True)):
+        monkeypatch.setattr("ksana.service.queue.jobs.MAX_EVENTS", most)
+        told = await store.read(read_events, first)
+        assert (told, told.is_cut) == (whole[-most:], is_cut)
+    monkeypatch.undo()
+    monkeypatch.setattr("ksana.service.queue.jobs.MAX_PAGE_BYTES", 2_000)
+    told = await store.read(read_events, first)
+    assert told.is_cut and 0 < len(told) < len(whole) and told == whole[-len(told) :]
+
+
+async def test_the_log_is_not_asked_for_each_lease_of_a_job(
+    store: SqlStore, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [job_id] = await submit(store, 1)
+    for status in ("RETURNED", "RETURNED", "SUCCEEDED"):
+        await release(store, await claim(store, 1), status)
+    database.ask("DELETE FROM event_packs")
+    asked: list[Any] = []
+    list_after = SqlEvents.list_after
+
+    def note(events: SqlEvents, *args: Any, **filters: Any) -> Any:
+        asked.append(args)
+        return list_after(events, *args, **filters)
+
+    monkeypatch.setattr(SqlEvents, "list_after", note)
+    assert await store.read(read_events, job_id) == [] and len(asked) == 1
 
 
 def _make_due(tx: Any) -> None:

@@ -69,6 +69,7 @@ class JobEvents(msgspec.Struct, frozen=True):
     """What happened, in order."""
 
     events: list[JobEvent]
+    truncated: bool
 
 
 class ExplainEvent(msgspec.Struct, frozen=True):

@@ -96,19 +96,18 @@ class JobEndpoints:
     async def events(self, call: Call) -> Any:
         """What happened to a job and its leases, in order."""
         events = await self._service.list_events(call.params["job_id"])
-        return {
-            "events": [
-                {
-                    "ts": shown_at(event.ts),
-                    "type": event.type,
-                    "data": event.data,
-                    "id": event.id,
-                    "entity_type": event.entity_type,
-                    "entity_id": event.entity_id,
-                }
-                for event in events
-            ]
-        }
+        shown = [
+            {
+                "ts": shown_at(event.ts),
+                "type": event.type,
+                "data": event.data,
+                "id": event.id,
+                "entity_type": event.entity_type,
+                "entity_id": event.entity_id,
+            }
+            for event in events
+        ]
+        return {"events": shown, "truncated": events.is_cut}
 
     async def explain(self, call: Call) -> Any:
         """Why a job waits, runs, or ended as it did."""

@@ -124,6 +124,7 @@ WORDS: Final[Words] = {
     "PointView.ts": at("The start of the bucket."),
     "data": Word("What is known of it.", {"priority": "NORMAL"}),
     "events": Word("What happened, in order.", []),
+    "truncated": Word("Whether earlier events are left out: the newest 10,000 are told.", False),
     "summary": Word("The answer in sentences.", "It is the next in line."),
     "reasons": Word("The answer as codes.", []),
     "facts": Word("What the answer rests on.", {"attempts": 0}),

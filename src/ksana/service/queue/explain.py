@@ -15,9 +15,8 @@ from ksana.ports.events import Event
 from ksana.ports.queue.tables import QueueTx
 from ksana.ports.store import Store
 from ksana.service.queue.class_cache import KNOWN_FOR, JobClassCache
-from ksana.service.queue.jobs import not_found
+from ksana.service.queue.jobs import not_found, read_events
 from ksana.service.queue.place import count_pending_rivals
-from ksana.service.queue.service import read_events
 
 HOLDERS: Final = 20
 """Holders that are named at most."""

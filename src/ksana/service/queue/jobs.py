@@ -1,11 +1,13 @@
-"""Transactions on queue jobs: submit, report, cancel. Plain functions over `tx`; each is one
-commit."""
+"""Transactions on queue jobs: submit, report, cancel, and the history of one. Plain functions over
+`tx`; each is one commit."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from ksana.base.errors import ConflictError, NotFoundError
+from ksana.base.ids import number_of
 from ksana.domain.leases import ANYBODY, Proof, Refusal, judge_holder
 from ksana.domain.lifecycle import JOB
 from ksana.domain.queue import changes, effects, events
@@ -14,8 +16,13 @@ from ksana.domain.queue.classes import MOST_CLASSES, JobClass, kept_until
 from ksana.domain.queue.jobs import ENDED, URGENCY, Job, NewJob
 from ksana.domain.queue.turns import Turns
 from ksana.engine.queue.job_writer import enter_jobs, write_changes
+from ksana.ports.events import Event
+from ksana.ports.pages import MAX_PAGE_BYTES, PageRows
 from ksana.ports.queue.tables import QueueTx, Request
 from ksana.ports.store import RaceLostError
+
+MAX_EVENTS: Final = 10_000
+"""Events of one job that are told at once."""
 
 Submitted = Job | ConflictError
 """What became of one job of several callers. A refusal is a value here: what was entered beside it
@@ -201,6 +208,34 @@ def cancel_job(tx: QueueTx, job_id: str, reason: str | None) -> Job:
     tx.job_changes.request_cancel(job.seq, reason)
     tx.events.append_texts([events.cancel_requested(job_id, reason, job.lease_id)])
     return msgspec.structs.replace(job, cancel_requested=1, cancel_reason=reason, updated_at=tx.now)
+
+
+def read_events(tx: QueueTx, job_id: str) -> PageRows[Event]:
+    """The events of a job and of its leases, by id; the newest, if they are more than an answer
+    holds."""
+    job = tx.jobs.find_job(job_id)
+    if job is None:
+        raise not_found(job_id)
+    newest = tx.events.list_after(
+        0,
+        MAX_EVENTS + 1,
+        "JOB",
+        job_id,
+        max_bytes=MAX_PAGE_BYTES,
+        is_newest_first=True,
+        with_parts=True,
+    )
+    is_cut = newest.is_cut or len(newest) > MAX_EVENTS
+    events = {event.id: event for event in newest[:MAX_EVENTS]}
+    granted = {event.entity_id for event in newest if event.type == "LEASE_GRANTED"}
+    for lease in () if is_cut else tx.leases.list_of_job(job):
+        # One with a number in its id began when the events of leases lay with their jobs'.
+        if number_of(lease.lease_id) is None and lease.lease_id not in granted:
+            of_lease = tx.events.list_after(0, MAX_EVENTS, "LEASE", lease.lease_id)
+            events |= {event.id: event for event in of_lease}
+    told = PageRows(events[event_id] for event_id in sorted(events))
+    told.is_cut = is_cut
+    return told
 
 
 def get_locked(tx: QueueTx, job_id: str) -> tuple[Job, bool]:

@@ -46,7 +46,6 @@ from ksana.service.queue.waiting import (
 
 MAX_BATCH: Final = 1000
 MAX_ITEMS: Final = 500
-MAX_EVENTS: Final = 10_000
 LOOKING: Final = 10 * SECOND
 """So long after a duplicate the next one is expected: submits look whether they are one. All others
 leave that to the insert, whose refusal costs the transaction."""
@@ -270,9 +269,9 @@ class QueueService:
             self.on_handed_over()
         return job
 
-    async def list_events(self, job_id: str) -> list[Event]:
-        """The job's events and its leases', in order."""
-        return await self._store.read(read_events, job_id)
+    async def list_events(self, job_id: str) -> PageRows[Event]:
+        """The job's events and its leases', in order: of very many the newest."""
+        return await self._store.read(job_transactions.read_events, job_id)
 
     # Leases
 
@@ -370,19 +369,6 @@ class QueueService:
 
     async def _count_arrivals(self) -> int:
         return await self._store.read(lambda tx: int(tx.gauges.read().arrivals))
-
-
-def read_events(tx: QueueTx, job_id: str) -> list[Event]:
-    """Every event of a job and of its leases, by id."""
-    job = tx.jobs.find_job(job_id)
-    if job is None:
-        raise not_found(job_id)
-    events = list(tx.events.list_after(0, MAX_EVENTS, "JOB", job_id, with_parts=True))
-    granted = {event.entity_id for event in events if event.type == "LEASE_GRANTED"}
-    for lease in tx.leases.list_of_job(job):
-        if lease.lease_id not in granted:  # it began before its events lay with the job's
-            events += tx.events.list_after(0, MAX_EVENTS, "LEASE", lease.lease_id)
-    return sorted({event.id: event for event in events}.values(), key=lambda event: event.id)
 
 
 def _submit_one(tx: QueueTx, job: NewJob, classes: Sequence[JobClass], most_classes: int) -> Job:
