@@ -9,6 +9,7 @@ from ksana.base.errors import SetupError
 from ksana.store.sql.core import bulk
 from ksana.store.sql.core.dialects import mysql_text
 from ksana.store.sql.core.dialects.base import Send, Trouble, all_match, load_driver
+from ksana.store.sql.core.dialects.mysql_exchange import ExchangeCursor
 from ksana.store.sql.core.dialects.mysql_text import Row
 from ksana.store.sql.core.statements import Macros
 
@@ -24,10 +25,11 @@ _DENIED = frozenset({1045, 1698, 1130})
 """Access denied; denied for lack of a password; this host is not allowed."""
 
 
-_COUNT = "SELECT IF(ROW_COUNT() = %s, 1, (SELECT 1 UNION SELECT 2))"
-"""Fails (a subquery of two rows) unless the statement before it matched so many rows."""
+_COUNT = "SET @ksana_count = IF(ROW_COUNT() = %s, 1, (SELECT 1 UNION SELECT 2))"
+"""Fails (a subquery of two rows) unless the statement before it matched so many rows. Not
+by SELECT, which would be answered by five packets."""
 
-_COUNT_AGAIN = "SELECT 9223372036854775807 + IF(ROW_COUNT() = %s, 0, 1)"
+_COUNT_AGAIN = "SET @ksana_count = 9223372036854775807 + IF(ROW_COUNT() = %s, 0, 1)"
 """The same with an error (out of range) after which the transaction is tried again."""
 
 _LOST_RACE = 1690
@@ -131,9 +133,11 @@ class MysqlDialect:
     _SLOW = frozenset({1969, 3024})
     _FULL = frozenset({1021, 1026, 1114, 1041, 3})
 
+    _SET_READER = "SET SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
+    """How literals are written (`mysql_text`) and read must not depend on the server's settings."""
+
     _SET_WRITER = (
-        "SET NAMES utf8mb4 COLLATE utf8mb4_bin, SESSION innodb_lock_wait_timeout = 5"
-        ", SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'"
+        f"{_SET_READER}, NAMES utf8mb4 COLLATE utf8mb4_bin, SESSION innodb_lock_wait_timeout = 5"
         # A transaction of ours whose process froze or whose connection died without a word must let
         # go of its rows before its lease runs out: whoever takes over needs them.
         "/*M! , SESSION idle_transaction_timeout = 8 */"
@@ -175,7 +179,7 @@ class MysqlDialect:
             # like a lost race.
             # Several statements in one packet: their texts are ours, values are always bound.
             client_flag=CLIENT.FOUND_ROWS | CLIENT.MULTI_STATEMENTS,
-            init_command=None if read_only else self._SET_WRITER,
+            init_command=self._SET_READER if read_only else self._SET_WRITER,
         )
         level = (
             "REPEATABLE READ" if read_only else "READ COMMITTED"
@@ -185,8 +189,8 @@ class MysqlDialect:
         connection._read_timeout = 60  # noqa: SLF001 - there is no other way to change it
         return connection
 
-    def cursor(self, connection: Any) -> Any:
-        return connection.cursor()
+    def cursor(self, connection: Any) -> ExchangeCursor:
+        return ExchangeCursor(connection)
 
     def limit_reads(self, connection: Any, seconds: float) -> None:
         if connection.__dict__.get("_ksana_limit") != seconds:
@@ -291,6 +295,8 @@ class MysqlDialect:
         return self._primary[table] == [column]
 
     def widen(self, cursor: Any, sql: str, rows: Sequence[Row]) -> list[tuple[str, Any]]:
+        if len(rows) == 1:
+            return _each(sql, rows)
         joined = self._join(cursor, sql, rows, self._WIDE_BYTES)
         return joined or [(text, given) for text, given, _ in self._change(cursor, sql, rows)]
 
@@ -305,7 +311,7 @@ class MysqlDialect:
 
     def ask(
         self,
-        cursor: Any,
+        cursor: ExchangeCursor,
         before: Sequence[tuple[str, Any]],
         questions: Sequence[tuple[str, Any]],
     ) -> list[list[Any]]:
@@ -313,38 +319,25 @@ class MysqlDialect:
         if before and sum(map(len, texts)) > self._CHUNK_BYTES:
             self.send(cursor, before)
             texts, before = texts[len(before) :], ()
-        cursor.execute(";\n".join(texts))
-        answers = [list(cursor.fetchall())]
-        while cursor.nextset():
-            answers.append(list(cursor.fetchall()))
-        return answers[len(before) :]
+        return [one.rows or [] for one in cursor.exchange(texts)[len(before) :]]
 
-    def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
+    def send(self, cursor: ExchangeCursor, statements: Sequence[tuple[str, Any]]) -> list[int]:
         counts: list[int] = []
         texts: list[str] = []
         size = 0
         for sql, values in statements:
             text = cursor.mogrify(sql, values)
             if texts and size + len(text) > self._CHUNK_BYTES:
-                counts += _run_texts(cursor, texts)
+                counts += [one.matched for one in cursor.exchange(texts)]
                 texts, size = [], 0
             texts.append(text)
             size += len(text)
-        return counts + _run_texts(cursor, texts)
+        return counts + [one.matched for one in cursor.exchange(texts)]
 
     def run_each(self, send: Send, cursor: Any, sql: str, rows: Sequence[Any]) -> list[bool]:
         if all_match(self, send, cursor, sql, rows):
             return [True] * len(rows)
         return [count == 1 for count in send(_each(sql, rows))]
-
-
-def _run_texts(cursor: Any, texts: Sequence[str]) -> list[int]:
-    """Run complete statements, sent together. The server stops at the first that fails."""
-    cursor.execute(";\n".join(texts))
-    counts = [cursor.rowcount]
-    while cursor.nextset():
-        counts.append(cursor.rowcount)
-    return counts
 
 
 def _each(sql: str, rows: Sequence[Row]) -> list[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 driver would look at each value of each row by itself."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -99,6 +99,23 @@ def write_insert(connection: Any, sql: str, rows: Sequence[Row]) -> str | None:
     return f"{before % ()}VALUES {texts}{after % ()}"
 
 
+def bind(connection: Any, sql: str, values: Any) -> str:
+    """The statement with its values in it, given by name or in their order; a list stands in
+    brackets."""
+    if values is None:
+        return sql
+    if isinstance(values, Mapping):
+        names, sql = bulk.place_names(sql)
+        values = [values[name] for name in names]
+    return sql % tuple([_write_value(connection, value) for value in values])
+
+
+def _write_value(connection: Any, value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"({','.join(write_literals(connection, value))})"
+    return _write_literal(connection, value)
+
+
 def write_literals(connection: Any, values: Sequence[Any]) -> list[str]:
     """Values as they stand in a statement."""
     kinds = set(map(type, values))
@@ -112,6 +129,8 @@ def write_literals(connection: Any, values: Sequence[Any]) -> list[str]:
 
 
 def _write_literal(connection: Any, value: Any) -> str:
+    if type(value) is int:
+        return str(value)
     if value is None:
         return "NULL"
     if type(value) is not str:
