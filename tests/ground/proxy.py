@@ -25,6 +25,10 @@ OVERLAP = 256
 """Bytes of the former chunk shown again to a predicate, so that a word split between two packets is
 still seen."""
 
+ANSWER_S = 0.05
+"""So long a server's answer is taken to come: MariaDB sends one for each statement of several, and
+rolls back if its client has gone before the last."""
+
 Predicate = Callable[[bytes], bool]
 
 
@@ -233,6 +237,7 @@ class FaultProxy:
     async def _carry_replies(self, link: Link, source: asyncio.StreamReader) -> None:
         while chunk := await source.read(CHUNK):
             if link.awaits_lost_reply is not None:
+                await asyncio.sleep(ANSWER_S)
                 link.cut()
                 link.awaits_lost_reply.spring()
                 return

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from ksana.base.clock import SystemClock
-from ksana.base.errors import StoreDownError
+from ksana.base.errors import ConflictError, StoreDownError
+from ksana.ports.queue.tables import JobFilter
 from ksana.store.sql import SqlStore, open_store
 from tests.conformance.store.checks import enter_key, event_types, key_names
+from tests.conformance.store.test_submit_sets import jobs_with, service_of
 from tests.ground.proxy import FaultProxy
 
 _COMMIT = re.compile(rb"\bCOMMIT\b")
@@ -71,6 +73,31 @@ async def test_a_commit_that_never_arrived_is_run_again(
     assert await store.transact(work) == "twice-run"
     assert (lost.count, work.runs) == (1, 2)
     await check_it_happened_once(store, "twice-run")
+    await store.close()
+
+
+@pytest.mark.fault("F39")
+@pytest.mark.spec("Q1")
+async def test_a_submit_that_travels_with_its_commit_is_entered_once(
+    faulty_store: tuple[str, FaultProxy],
+) -> None:
+    url, proxy = faulty_store
+    store = await open_store(url, SystemClock())
+    service = service_of(store)
+    made = [await service.submit(job) for job in jobs_with(["before"])]
+    for number, break_at in enumerate((proxy.lose_reply_to, proxy.cut_before)):
+        retries = store.health().retries
+        broken = break_at(is_commit)
+        made += [await service.submit(job) for job in jobs_with([f"broken {number}"])]
+        assert (broken.count, store.health().retries - retries) == (1, number)
+        with pytest.raises(ConflictError) as refused:
+            await service.submit(jobs_with([f"broken {number}"])[0])
+        assert refused.value.extra["job"].job_id == made[-1].job_id
+    page = await store.read(lambda tx: tx.job_lists.list_page(JobFilter(), None, 10))
+    assert [job.job_id for job in page] == [job.job_id for job in reversed(made)]
+    gauges = await store.read(lambda tx: tx.gauges.read())
+    assert (gauges.queued, gauges.arrivals) == (3, 3)
+    assert len(await store.read(event_types)) == 3
     await store.close()
 
 

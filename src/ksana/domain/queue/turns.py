@@ -2,7 +2,11 @@
 store, what follows from them is decided here."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
+
+TAIL: Final = -1
+"""Stands for the turn of the last that waits, which the store finds as it enters a job: see
+`JobTable.insert`. No job in the store has it."""
 
 
 class TurnNumbers(Protocol):
@@ -38,12 +42,19 @@ class Turns:
     """Turns for the jobs that become ready in one transaction. Each number is asked for once and
     carried on, so that a job counts for those after it."""
 
-    def __init__(self, numbers: TurnNumbers, tails: Mapping[int, int | None] = {}) -> None:
-        """`tails`: greatest turns that are known already."""
+    def __init__(
+        self,
+        numbers: TurnNumbers,
+        tails: Mapping[int, int | None] = {},
+        heads: Mapping[int, int | None] = {},
+        key_tails: Mapping[tuple[int, str | None], int | None] = {},
+    ) -> None:
+        """Numbers that are known already: the greatest and the least turns by urgency, and the
+        greatest by urgency and fairness key."""
         self._numbers = numbers
-        self._heads: dict[int, int | None] = {}
+        self._heads = dict(heads)
         self._tails = dict(tails)
-        self._key_tails: dict[tuple[int, str], int | None] = {}
+        self._key_tails: dict[tuple[int, str | None], int | None] = dict(key_tails)
 
     def give(self, urgency: int, fairness_key: str | None) -> int:
         """The turn of one more job."""

@@ -10,7 +10,7 @@ without the pool come last, and nobody waits for the pool then.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -38,6 +38,9 @@ from ksana.ports.series import SeriesTx
 
 Request = tuple[str, str]
 """An addon, and its own id for a job it submits."""
+
+Line = tuple[int, str | None]
+"""An urgency, and a fairness key or none."""
 
 
 class JobFilter(msgspec.Struct, frozen=True):
@@ -73,6 +76,19 @@ class QueueGauges(msgspec.Struct, frozen=True):
     arrivals: int
 
 
+class SubmitOpening(NamedTuple):
+    """What a submit asks first. None: nothing waits."""
+
+    before: dict[Request, Job]
+    """The jobs that were submitted before."""
+    tails: dict[int, int | None]
+    """The greatest turn that waits, by urgency."""
+    heads: dict[int, int | None]
+    """The least one, by urgency, where there are keys."""
+    key_tails: dict[Line, int | None]
+    """The greatest one of those with a key."""
+
+
 class JobTable(Protocol):
     """Jobs, entered and read."""
 
@@ -80,7 +96,8 @@ class JobTable(Protocol):
         """Enter jobs that wait; their numbers are given here. With `once`, those whose (addon_id,
         client_request_id) exists are passed over; answers how many were entered, so fewer than
         given means a duplicate, committed already. `is_checked`: this transaction found no
-        duplicate; if another one is faster, it is run again."""
+        duplicate; if another one is faster, it is run again. One that comes alone with the turn
+        TAIL is entered so in any case, with the greatest turn that waits at its urgency by then."""
         ...
 
     def find_job(self, job_id: str) -> Job | None:
@@ -91,11 +108,9 @@ class JobTable(Protocol):
         """The same for many, by id. Ids that do not exist are missing."""
         ...
 
-    def open_submit(
-        self, requests: Sequence[Request], urgencies: Sequence[int] = ()
-    ) -> tuple[dict[Request, Job], dict[int, int | None]]:
-        """The jobs that addons submitted under their own ids, and the greatest turn that waits at
-        each urgency, in one answer."""
+    def open_submit(self, requests: Sequence[Request], lines: Sequence[Line] = ()) -> SubmitOpening:
+        """The jobs that addons submitted under their own ids, and what gives new jobs of these
+        lines their turns: in one answer."""
         ...
 
     def lock_job(self, job_id: str) -> tuple[Job, bool] | None:

@@ -37,7 +37,7 @@ class QueueHandover:
         self, tx: QueueTx, order: QueueOrder, beside: Sequence[QueueOrder]
     ) -> str | None:
         """Why the order cannot be submitted together with others, if so."""
-        if tx.jobs.open_submit([(order.addon_id, order.request_id)])[0]:
+        if tx.jobs.open_submit([(order.addon_id, order.request_id)]).before:
             return f"{order.addon_id!r} has a job with the client_request_id {order.request_id!r}"
         kind, most_classes = _new_job(order).job_class, self._service.limits.classes
         classes = {one.id: one for one in [*(_new_job(each).job_class for each in beside), kind]}

@@ -14,7 +14,7 @@ from ksana.domain.queue import changes, effects, events
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import MOST_CLASSES, JobClass, kept_until
 from ksana.domain.queue.jobs import ENDED, URGENCY, Job, NewJob
-from ksana.domain.queue.turns import Turns
+from ksana.domain.queue.turns import TAIL, Turns
 from ksana.engine.queue.job_writer import enter_jobs, write_changes
 from ksana.ports.events import Event
 from ksana.ports.pages import MAX_PAGE_BYTES, PageRows
@@ -58,7 +58,7 @@ def submit_jobs(
 
 def _refuse_duplicate(tx: QueueTx, jobs: Sequence[NewJob]) -> None:
     keys = [_request_of(job) for job in jobs]
-    found, _ = tx.jobs.open_submit([key for key in keys if key is not None])
+    found = tx.jobs.open_submit([key for key in keys if key is not None]).before
     for index, (job, key) in enumerate(zip(jobs, keys, strict=True)):
         before = None if key is None else found.get(key)
         if before is not None and before.job_id != job.job_id:
@@ -108,10 +108,9 @@ def submit_together(
     only if there is one, all are looked up."""
     keys = [_request_of(job) for job in jobs]
     requests = list({key: None for key in keys if key is not None})
-    urgencies = {URGENCY[job.priority]: None for job in jobs if job.run_at is None}
     looks_first = looks_first or tx.is_again
-    before, tails = tx.jobs.open_submit(requests if looks_first else (), list(urgencies))
-    turns, now = Turns(tx.job_order, tails), tx.now
+    before, turns = _open_submit(tx, jobs, requests if looks_first else ())
+    now = tx.now
     excess = find_excess(tx, classes, most_classes)
     answers: list[Submitted] = []
     entered: list[Job] = []
@@ -135,6 +134,20 @@ def submit_together(
                 raise RaceLostError
             raise AssertionError("a job that was not there could not be entered")
     return answers
+
+
+def _open_submit(
+    tx: QueueTx, jobs: Sequence[NewJob], requests: Sequence[Request]
+) -> tuple[dict[Request, Job], Turns]:
+    """The jobs that were submitted before, and the turns of the others. A job that comes alone and
+    goes to the tail goes there wherever that is when it is entered: nothing is asked for it."""
+    if len(jobs) == 1 and jobs[0].fairness_key is None:
+        found = tx.jobs.open_submit(requests)
+        return found.before, Turns(tx.job_order, {URGENCY[jobs[0].priority]: TAIL})
+    ready = [job for job in jobs if job.run_at is None]
+    lines = dict.fromkeys([(URGENCY[job.priority], job.fairness_key) for job in ready])
+    found = tx.jobs.open_submit(requests, list(lines))
+    return found.before, Turns(tx.job_order, found.tails, found.heads, found.key_tails)
 
 
 def _request_of(job: NewJob) -> Request | None:

@@ -10,8 +10,16 @@ import msgspec
 
 from ksana.base.instant import Instant
 from ksana.domain.queue.jobs import DueJob, ExpiredClaim, Job, ReadyJob
+from ksana.domain.queue.turns import TAIL
 from ksana.ports.pages import MAX_PAGE_BYTES
-from ksana.ports.queue.tables import ClaimOpening, ClaimOutlook, QueueDue, Request
+from ksana.ports.queue.tables import (
+    ClaimOpening,
+    ClaimOutlook,
+    Line,
+    QueueDue,
+    Request,
+    SubmitOpening,
+)
 from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Question, Row, Session
 from ksana.store.sql.core.walks import walk_ended
@@ -44,6 +52,11 @@ _COLUMNS: Final = (
 _KEY_COLUMNS: Final = ("job_id", "addon_id", "job_type", "created_at", "client_request_id")
 _KEY_OF: Final = itemgetter(*(_COLUMNS.index(name) for name in _KEY_COLUMNS))
 """The values of a new job's keys, from its row."""
+
+_REQUEST: Final = ("addon_id", "client_request_id")
+_LINE: Final = ("urgency", "fairness_key")
+_URGENCY: Final = _COLUMNS.index("urgency")
+_AT_TAIL: Final = "queue.insert_job_at_tail"
 
 
 def _row_of(job: Job) -> Row:
@@ -94,6 +107,8 @@ class SqlJobs:
 
     def insert(self, jobs: Sequence[Job], *, once: bool, is_checked: bool = False) -> int:
         rows = [_row_of(job) for job in jobs]
+        if len(jobs) == 1 and jobs[0].turn == TAIL:
+            return self._insert_at_tail(rows[0])
         if once:
             return self._insert_once(rows, is_checked)
         # Nothing can refuse these: those of all functions of one commit are written together.
@@ -110,6 +125,19 @@ class SqlJobs:
         if entered == len(rows):
             session.run_rows_later("queue.insert_job", _COLUMNS, rows)
         return entered
+
+    def _insert_at_tail(self, row: Row) -> int:
+        """Over a network nothing is read: the database finds the turn, and fails the transaction
+        if the job was submitted before."""
+        session = self.session
+        if session.is_embedded:
+            return session.run_rows(_AT_TAIL, _COLUMNS, [row])
+        if session.has_keys:
+            session.run_later(_AT_TAIL, **dict(zip(_COLUMNS, row, strict=True)))
+        else:
+            session.run_later("queue.note_tail", urgency=row[_URGENCY])
+            session.contend_rows(_AT_TAIL, _COLUMNS, [row])
+        return 1
 
     def _run_once(
         self, name: str, columns: tuple[str, ...], rows: Sequence[Row], is_checked: bool
@@ -139,17 +167,25 @@ class SqlJobs:
         rows = self.session.all("queue.find_jobs", ids=sorted(job_ids))
         return {row[1]: Job(*row) for row in rows}
 
-    def open_submit(
-        self, requests: Sequence[Request], urgencies: Sequence[int] = ()
-    ) -> tuple[dict[Request, Job], dict[int, int | None]]:
+    def open_submit(self, requests: Sequence[Request], lines: Sequence[Line] = ()) -> SubmitOpening:
+        urgencies = dict.fromkeys([urgency for urgency, _ in lines])
+        keyed = [line for line in lines if line[1] is not None]
+        heads = dict.fromkeys([urgency for urgency, _ in keyed])
+        named = [dict(zip(_REQUEST, one, strict=True)) for one in requests]
         questions: list[Question] = [
-            ("queue.find_job_by_request", {"addon_id": addon_id, "client_request_id": request_id})
-            for addon_id, request_id in requests
-        ] + [("queue.tail_turn", {"urgency": urgency}) for urgency in urgencies]
-        answers = iter(self.session.ask(questions) if questions else ())
-        found = {key: Job(*rows[0]) for key in requests if (rows := next(answers))}
-        tails = {key: rows[0][0] if (rows := next(answers)) else None for key in urgencies}
-        return found, tails
+            *(("queue.find_job_by_request", one) for one in named),
+            *(("queue.tail_turn", {"urgency": one}) for one in urgencies),
+            *(("queue.head_turn", {"urgency": one}) for one in heads),
+            *(("queue.key_turn", dict(zip(_LINE, one, strict=True))) for one in keyed),
+        ]
+        answers = self.session.ask(questions) if questions else []
+        turns = iter([rows[0][0] if rows else None for rows in answers[len(requests) :]])
+        return SubmitOpening(
+            {key: Job(*rows[0]) for key, rows in zip(requests, answers, strict=False) if rows},
+            {urgency: next(turns) for urgency in urgencies},
+            {urgency: next(turns) for urgency in heads},
+            {line: next(turns) for line in keyed},
+        )
 
     def lock_job(self, job_id: str) -> tuple[Job, bool] | None:
         row = self.session.one("queue.lock_job", job_id=job_id)

@@ -26,6 +26,32 @@ VALUES ({postgres (SELECT seq FROM job_keys WHERE job_id = :job_id), }:job_id, :
   :turn, :due_at)
 {on_conflict_ignore}
 
+-- name: insert_job_at_tail
+-- A new job that came alone, behind all that wait at its urgency; on PostgreSQL with its keys. Guard: its addon has not sent the same
+-- client_request_id before. PostgreSQL fails the transaction then, by the root of less than nothing.
+{postgres WITH entered AS (
+  INSERT INTO job_keys (job_id, addon_id, job_type, created_at, client_request_id)
+  VALUES (:job_id, :addon_id, :job_type, :created_at, :client_request_id)
+  ON CONFLICT DO NOTHING RETURNING seq
+)}
+{insert_ignore} scheduler_job_runs ({postgres seq, }job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
+  max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, position, urgency, class_id,
+  turn, due_at)
+VALUES ({postgres (SELECT MAX(seq) + CAST(sqrt(COUNT(*) - 1) AS BIGINT) FROM entered), }:job_id, :addon_id, :job_type, :priority, :cost_units,
+  :constraints_json, :payload_json, :state, :attempts,
+  :max_attempts, :created_at, :updated_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
+  COALESCE({mysql @ksana_tail}{sqlite (SELECT turn FROM scheduler_job_runs INDEXED BY job_runs_ready
+    WHERE position = 1 AND urgency = :urgency ORDER BY turn DESC LIMIT 1)}{postgres (SELECT turn FROM scheduler_job_runs
+    WHERE position = 1 AND urgency >= :urgency AND urgency <= :urgency ORDER BY urgency DESC, turn DESC LIMIT 1)}, 0), :due_at)
+{sqlite ON CONFLICT DO NOTHING}
+
+-- name: note_tail
+-- The greatest turn that waits at an urgency, for the INSERT that comes next, on MariaDB and MySQL: one that reads its own table copies
+-- what it read first, which costs as much as the INSERT.
+{mysql SET @ksana_tail = }(SELECT turn FROM scheduler_job_runs {force_index job_runs_ready}
+WHERE {partial 1 ready_urgency} AND {only_of urgency ready_urgency}
+ORDER BY {last urgency} turn DESC LIMIT 1)
+
 -- name: enter_keys
 -- The number of a new job and what never changes of it, on PostgreSQL: see `job_keys`.
 INSERT INTO job_keys (job_id, addon_id, job_type, created_at, client_request_id)
