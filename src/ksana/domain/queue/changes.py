@@ -25,7 +25,7 @@ from ksana.domain.queue.jobs import (
     NewJob,
     ReadyJob,
 )
-from ksana.domain.queue.turns import Turns
+from ksana.domain.queue.turns import TurnGiver, Turns
 
 READY: Final = int(JobPosition.READY)
 SCHEDULED: Final = int(JobPosition.SCHEDULED)
@@ -101,7 +101,7 @@ class JobChange(msgspec.Struct, frozen=True, gc=False):
 # Submit, promote, claim
 
 
-def submit_job(job: NewJob, now: Instant, turns: Turns) -> Job:
+def submit_job(job: NewJob, now: Instant, turns: TurnGiver) -> Job:
     """A job as it enters: ready, or scheduled if its time is to come."""
     kind, run_at, urgency = job.job_class, job.run_at, URGENCY[job.priority]
     is_ready = run_at is None or run_at <= now

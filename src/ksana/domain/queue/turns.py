@@ -38,6 +38,25 @@ def next_turn(has_key: bool, head: int | None, tail: int | None, key_tail: int |
     return (head or 0) if key_tail is None else max(head or 0, key_tail + 1)
 
 
+class TurnGiver(Protocol):
+    """Gives jobs that become ready their turns."""
+
+    def give(self, urgency: int, fairness_key: str | None) -> int:
+        """The turn of one more job."""
+        ...
+
+
+class AtTail:
+    """The turn of a job without a key that comes alone."""
+
+    def give(self, urgency: int, fairness_key: str | None) -> int:
+        """The tail, wherever that is by then."""
+        return TAIL
+
+
+AT_TAIL: Final = AtTail()
+
+
 class Turns:
     """Turns for the jobs that become ready in one transaction. Each number is asked for once and
     carried on, so that a job counts for those after it."""

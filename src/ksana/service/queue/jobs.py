@@ -14,7 +14,7 @@ from ksana.domain.queue import changes, effects, events
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import MOST_CLASSES, JobClass, kept_until
 from ksana.domain.queue.jobs import ENDED, URGENCY, Job, NewJob
-from ksana.domain.queue.turns import TAIL, Turns
+from ksana.domain.queue.turns import AT_TAIL, TurnGiver, Turns
 from ksana.engine.queue.job_writer import enter_jobs, write_changes
 from ksana.ports.events import Event
 from ksana.ports.pages import MAX_PAGE_BYTES, PageRows
@@ -138,12 +138,11 @@ def submit_together(
 
 def _open_submit(
     tx: QueueTx, jobs: Sequence[NewJob], requests: Sequence[Request]
-) -> tuple[dict[Request, Job], Turns]:
+) -> tuple[dict[Request, Job], TurnGiver]:
     """The jobs that were submitted before, and the turns of the others. A job that comes alone and
     goes to the tail goes there wherever that is when it is entered: nothing is asked for it."""
     if len(jobs) == 1 and jobs[0].fairness_key is None:
-        found = tx.jobs.open_submit(requests)
-        return found.before, Turns(tx.job_order, {URGENCY[jobs[0].priority]: TAIL})
+        return (tx.jobs.open_submit(requests).before if requests else {}), AT_TAIL
     ready = [job for job in jobs if job.run_at is None]
     lines = dict.fromkeys([(URGENCY[job.priority], job.fairness_key) for job in ready])
     found = tx.jobs.open_submit(requests, list(lines))
