@@ -11,6 +11,7 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.instant import SECOND
+from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import STARVED, Limits
 from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.classes import Wants
@@ -18,8 +19,14 @@ from ksana.domain.queue.jobs import LeasedJob
 from ksana.engine.queue.leasing import recount
 from ksana.service.queue.claims import Claim, Claimed, claim_together
 from ksana.service.queue.class_cache import JobClassCache
-from ksana.service.queue.exchange import Exchanged, ReleaseEntry, release_and_claim
-from ksana.service.queue.releases import Released, release_together
+from ksana.service.queue.exchange import (
+    Exchanged,
+    ReleaseEntry,
+    ReleaseSets,
+    expect_claims,
+    release_and_claim,
+)
+from ksana.service.queue.releases import Released, release_together, release_wholes
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore
 from tests.conformance.store.test_queue_escrow import (
@@ -50,11 +57,25 @@ async def exchange(
     """End leases and claim as their holder does."""
     items = [Release(one.lease_id, "SUCCEEDED") for one in ended.leases]
     own = Claim("w", Wants(), limit, has_lease=True)
-    serve = partial(claim_together, cache=cache or JobClassCache(), limits=limits, may_gather=False)
-    [made] = await store.transact(
-        release_and_claim, [ReleaseEntry(items, own=own)], release_together, serve
-    )
+    made = await exchange_items(store, items, own, cache or JobClassCache(), limits)
     assert {getattr(one, "state", one) for one in made.released.answers} == {"DONE"}
+    return made
+
+
+async def exchange_items(
+    store: SqlStore,
+    items: Sequence[Release],
+    own: Claim,
+    cache: JobClassCache,
+    limits: Limits = LIMITS,
+    release: ReleaseSets[Any] = release_together,
+) -> Exchanged[Any]:
+    """The same, however the attempts end."""
+    serve = partial(claim_together, cache=cache, limits=limits, may_gather=False)
+    expect = partial(expect_claims, cache=cache, limits=limits)
+    [made] = await store.transact(
+        release_and_claim, [ReleaseEntry(items, own=own)], release, serve, expect
+    )
     return made
 
 
@@ -126,7 +147,65 @@ async def test_it_costs_few_round_trips(store: SqlStore) -> None:
         trips.append(spent)
         held = made.own
         assert len(held.taken) == 1
-    assert min(trips) == 3
+    assert min(trips) == 2
+
+
+@pytest.mark.parametrize("release", [release_together, release_wholes])
+@pytest.mark.parametrize("status", ["RETURNED", "FAILED", "SUCCEEDED"])
+async def test_a_claim_sees_what_the_release_with_it_has_done(
+    store: SqlStore, release: ReleaseSets[Any], status: Any
+) -> None:
+    """What a claim asks travels with the leases that end, before they do: a job that comes back is
+    found all the same."""
+    cache = JobClassCache()
+    jobs = await submit(store, *(new_job(max_attempts=3) for _ in range(4)), is_batch=True)
+    own = Claim("w", Wants(), 1, has_lease=True)
+    held = await grab(store, 1, cache=cache)
+    for _ in range(2):
+        [lease] = held.leases
+        ended = Release(lease.lease_id, status, proof=Proof(worker_id="w"))
+        made = await exchange_items(store, [ended], own, cache, release=release)
+        before, held = held, made.own
+        comes_back = status == "RETURNED"
+        assert (held.taken[0].job_id == before.taken[0].job_id) == comes_back
+    wanted = 0 if status == "RETURNED" else 2
+    assert held.taken[0].job_id == jobs[wanted]
+    assert await held_units(store) == (held.taken[0].cost_units, 1)
+
+
+async def test_a_claim_that_is_not_served_after_all_holds_nothing(store: SqlStore) -> None:
+    cache = JobClassCache()
+    await submit(store, *(new_job() for _ in range(3)), is_batch=True)
+    held = await grab(store, 1, cache=cache)
+    await give_back(store, held)
+    lost = [Release(held.leases[0].lease_id, "FAILED")]
+    own = Claim("w", Wants(), 1, has_lease=True)
+    made = await exchange_items(store, lost, own, cache)
+    assert not made.own.taken
+    left = await grab(store, 5, cache=cache)
+    assert len(left.taken) == 2
+    await give_back(store, left)
+    assert await held_units(store) == (0, 0)
+
+
+async def test_what_was_asked_ahead_is_for_the_claim_that_was_expected(store: SqlStore) -> None:
+    cache = JobClassCache()
+    jobs = await submit(store, *(new_job(kind=kind) for kind in "xyxy"), is_batch=True)
+    held = await grab(store, 1, cache=cache)
+    items = [Release(held.leases[0].lease_id, "SUCCEEDED")]
+    entries = [
+        ReleaseEntry(items, own=Claim("w", Wants(job_types=frozenset("y")), 1, has_lease=True))
+    ]
+    for wants in (Wants(job_types=frozenset("y")), Wants(job_types=frozenset("x"))):
+        await store.transact(claim_together, [Claim("w", wants, 1)], cache=cache, limits=LIMITS)
+
+    def end_and_claim(tx: Any) -> Any:
+        expect_claims(tx, [Claim("w", Wants(job_types=frozenset("x")), 1, True)], cache, LIMITS)
+        serve = partial(claim_together, cache=cache, limits=LIMITS, may_gather=False)
+        return release_and_claim(tx, entries, release_together, serve)
+
+    [made] = await store.transact(end_and_claim)
+    assert [job.job_id for job in made.own.taken] == [jobs[3]]
 
 
 async def test_a_release_that_claims_waits_for_nobody_who_holds_the_pool(

@@ -77,10 +77,9 @@ class QueueGauges(msgspec.Struct, frozen=True):
 
 
 class SubmitOpening(NamedTuple):
-    """What a submit asks first. None: nothing waits."""
+    """What a submit asks first: which jobs were submitted before. None: nothing waits."""
 
     before: dict[Request, Job]
-    """The jobs that were submitted before."""
     tails: dict[int, int | None]
     """The greatest turn that waits, by urgency."""
     heads: dict[int, int | None]
@@ -316,6 +315,10 @@ class LeaseTable(Protocol):
     def find_lease(self, lease_id: str) -> Lease | None:
         """The lease as last committed."""
         ...
+
+    def expect_claim(self, class_id: int | None, limit: int) -> None:
+        """Say how `tx.job_order.open_claim` will be called for a total that is not held: what it
+        asks may then be asked together with the leases that are locked next."""
 
     def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[LeasedJob, bool]]:
         """Leases with their jobs, these held, and whether each is active and lasts by the store's

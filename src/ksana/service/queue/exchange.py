@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ksana.base.errors import KsanaError
+from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
 from ksana.domain.queue.jobs import LeasedJob
 from ksana.engine.queue.claims import ClaimPoll
@@ -18,6 +19,7 @@ from ksana.ports.queue.tables import QueueTx
 from ksana.ports.store import Store
 from ksana.service.core.batching import Batcher
 from ksana.service.queue.claims import NOTHING, Claim, Claimed
+from ksana.service.queue.class_cache import JobClassCache
 from ksana.service.queue.releases import (
     Released,
     ReleasedSet,
@@ -34,6 +36,7 @@ Answer = TypeVar("Answer", Released, LeasedJob)
 
 ReleaseSets = Callable[[QueueTx, Sequence[Sequence[Release]]], list[ReleasedSet[Answer]]]
 ServeClaims = Callable[[QueueTx, Sequence[Claim]], Sequence[Claimed]]
+ExpectClaims = Callable[[QueueTx, Sequence[Claim]], None]
 
 
 class ReleaseEntry(NamedTuple):
@@ -50,6 +53,11 @@ class ReleaseEntry(NamedTuple):
         """How much of a set it takes up: what it releases, and what it may claim."""
         wanted = sum([one.claim.limit for one in self.waiting])
         return weigh(self.items) + wanted + (0 if self.own is None else self.own.limit)
+
+    def list_likely(self) -> list[Claim]:
+        """The claims that are served if nothing comes between."""
+        likely = [one.claim for one in self.waiting if one.is_here]
+        return likely if self.own is None or self.is_gone() else [*likely, self.own]
 
     def list_claims(self, answers: Sequence[object]) -> list[Claim | None]:
         """The claims, in order; None for one that is not to be served: its caller has left, or has
@@ -84,8 +92,14 @@ def release_and_claim(
     entries: Sequence[ReleaseEntry],
     release: ReleaseSets[Answer],
     serve: ServeClaims,
+    expect: ExpectClaims | None = None,
 ) -> list[Exchanged[Answer]]:
-    """End the leases of a set, then serve its claims."""
+    """End the leases of a set, then serve its claims. `expect` is told before which these will be,
+    unless something comes between."""
+    if expect is not None:
+        likely = [claim for entry in entries for claim in entry.list_likely()]
+        if likely:
+            expect(tx, likely)
     released = release(tx, [entry.items for entry in entries])
     claims = [entry.list_claims(one.answers) for entry, one in zip(entries, released, strict=True)]
     wanted = [claim for of_entry in claims for claim in of_entry if claim is not None]
@@ -100,29 +114,50 @@ def _hand_out(claims: Sequence[Claim | None], served: Iterator[Claimed]) -> list
     return [NOTHING if claim is None else next(served) for claim in claims]
 
 
+def expect_claims(
+    tx: QueueTx, claims: Sequence[Claim], cache: JobClassCache, limits: Limits
+) -> None:
+    """Say of claims that are served once leases were ended what they will ask, if they all want the
+    same: what it costs to look for units that are set aside is asked for with the leases."""
+    first = claims[0]
+    if limits.shares or not tx.capacity.is_shared:
+        return
+    if not all(one.has_lease and one.wants == first.wants for one in claims):
+        return
+    expected = cache.expect(first.wants, must_have_found=False)
+    if expected is None:
+        return
+    is_any = len(expected) == len(cache.known.classes)
+    if is_any or len(expected) == 1:
+        limit = sum([claim.limit for claim in claims])
+        tx.leases.expect_claim(None if is_any else expected[0], limit)
+
+
 class ReleaseBatches:
     """Takes releases, with or without a claim, and writes those that wait together in one commit.
-    `serve` serves claims in a transaction; `notify` is called with what is durable."""
+    `serve` serves claims in a transaction, `expect` is told of them before; `notify` is called with
+    what is durable."""
 
     def __init__(
         self,
         store: Store,
         poll: ClaimPoll,
         serve: ServeClaims,
+        expect: ExpectClaims,
         notify: Callable[[Sequence[Exchanged[Any]]], None],
     ) -> None:
         self._poll = poll
         self._notify = notify
         self._compact: Batcher[ReleaseEntry, Exchanged[Released]] = Batcher(
             store,
-            partial(release_and_claim, release=release_together, serve=serve),
+            partial(release_and_claim, release=release_together, serve=serve, expect=expect),
             self._released,
             SETS_AT_ONCE,
             refused=_let_go,
         )
         self._whole: Batcher[ReleaseEntry, Exchanged[LeasedJob]] = Batcher(
             store,
-            partial(release_and_claim, release=release_wholes, serve=serve),
+            partial(release_and_claim, release=release_wholes, serve=serve, expect=expect),
             self._released,
             SETS_AT_ONCE,
             refused=_let_go,

@@ -32,7 +32,7 @@ from ksana.service.queue import jobs as job_transactions
 from ksana.service.queue import leases as lease_transactions
 from ksana.service.queue.claims import NOTHING, Claim, Claimed, claim_together
 from ksana.service.queue.class_cache import JobClassCache, TrustedClasses
-from ksana.service.queue.exchange import Exchanged, ReleaseBatches
+from ksana.service.queue.exchange import Exchanged, ReleaseBatches, expect_claims
 from ksana.service.queue.jobs import Report, is_duplicate, not_found
 from ksana.service.queue.leases import Heartbeat, LeaseAnswer, LeaseDenied, LeaseRequest
 from ksana.service.queue.releases import Released
@@ -88,7 +88,10 @@ class QueueService:
             clock=clock,
             late=NOTHING,
         )
-        self._releases = ReleaseBatches(store, self.poll, self._serve, self._notify_released)
+        expect = partial(expect_claims, cache=self.classes, limits=limits)
+        self._releases = ReleaseBatches(
+            store, self.poll, self._serve, expect, self._notify_released
+        )
         self._heartbeats: Batcher[Sequence[Heartbeat], Sequence[LeaseAnswer]] = Batcher(
             store, lease_transactions.extend_together, _wake_nobody
         )

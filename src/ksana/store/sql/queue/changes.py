@@ -18,6 +18,8 @@ _PROCESS: Final = new_token() >> 8 << 4
 
 _GAUGE: Final = ("shard", "queued", "running", "arrivals", "classes")
 _NONE: Final = (0, 0, 0, 0)
+_FINISH: Final = "queue.finish_job"
+"""The one move after which what is ready is as it was."""
 
 
 class SqlJobChanges:
@@ -29,6 +31,8 @@ class SqlJobChanges:
 
     def _run(self, is_held: bool, name: str, columns: tuple[str, ...], rows: list[Row]) -> int:
         session = self._jobs.session
+        if name != _FINISH:
+            self._jobs.ahead = None
         return (session.require_rows if is_held else session.run_rows)(name, columns, rows)
 
     def promote(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
@@ -204,7 +208,7 @@ class SqlJobChanges:
             )
             for one in changes
         ]
-        return self._run(is_held, "queue.finish_job", columns, rows)
+        return self._run(is_held, _FINISH, columns, rows)
 
     def requeue(self, changes: Sequence[JobChange], is_held: bool = False) -> int:
         columns = (

@@ -24,6 +24,7 @@ from ksana.ports.retention import OldRows, WalkPlace
 from ksana.store.sql.core.session import Question, Row, Session
 from ksana.store.sql.core.walks import walk_ended
 from ksana.store.sql.queue.capacity import SqlCapacity
+from ksana.store.sql.queue.claim_ahead import ClaimAhead
 
 _COLUMNS: Final = (
     "job_id",
@@ -96,6 +97,8 @@ class SqlJobs:
         self._new: list[Row] = []
         self.has_gathered = False
         self._now: Instant = tx.now
+        self.ahead: ClaimAhead | None = None
+        """What an expected claim opens with, until a job becomes ready or is taken."""
 
     @property
     def session(self) -> Session:
@@ -106,7 +109,7 @@ class SqlJobs:
         return self._raw
 
     def insert(self, jobs: Sequence[Job], *, once: bool, is_checked: bool = False) -> int:
-        rows = [_row_of(job) for job in jobs]
+        rows, self.ahead = [_row_of(job) for job in jobs], None
         if len(jobs) == 1 and jobs[0].turn == TAIL:
             return self._insert_at_tail(rows[0])
         if once:
@@ -255,24 +258,18 @@ class SqlJobOrder:
         held = None
         if is_held and total is not None:
             held = self._capacity.lock(total)
-        take: Question = ("queue.take_ready", {"limit": limit})
-        if class_id is not None:
-            take = ("queue.take_class", {"class_id": class_id, "limit": limit})
-        look: list[Question] = [("queue.get_pool", {}), ("queue.list_allotments", {})]
-        taken, (outlook, *standing) = session.ask_as(
-            ReadyJob,
-            take,
-            [
-                ("queue.claim_outlook", {"now_at": self._now}),
-                *(look if total is not None and held is None else ()),
-            ],
-        )
+        ahead, self._jobs.ahead = self._jobs.ahead, None
+        with_units = total is not None and held is None
+        wanted = ClaimAhead(class_id, limit, self._now, with_units=with_units)
+        if ahead is None or not ahead.is_asked or ahead != wanted:
+            ahead = wanted
+            ahead.ask(session)
         return ClaimOpening(
-            self._outlook_of(outlook[0]),
-            self._with_payloads(taken),
+            self._outlook_of(ahead.outlook),
+            self._with_payloads(ahead.taken),
             held,
-            self._capacity.standing_of(total, *standing)
-            if total is not None and standing
+            self._capacity.standing_of(total, [ahead.pool], ahead.allotments)
+            if total is not None and ahead.with_units
             else None,
         )
 

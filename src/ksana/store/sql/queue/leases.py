@@ -14,7 +14,9 @@ from ksana.base.instant import Instant
 from ksana.domain.queue.changes import JobChange
 from ksana.domain.queue.jobs import Job, Lease, LeasedJob, LeaseWithJob, lease_of
 from ksana.store.sql.core.event_rows import dated_id
-from ksana.store.sql.core.session import Session
+from ksana.store.sql.core.session import Row, Session
+from ksana.store.sql.queue.claim_ahead import ClaimAhead
+from ksana.store.sql.queue.jobs import SqlJobs
 
 _KEPT: Final = (
     "lease_id",
@@ -41,6 +43,7 @@ class SqlLeases:
 
     def __init__(self, session: Session, tx: Any) -> None:
         self._session = session
+        self._jobs: SqlJobs = tx.jobs
         self._now: Instant = tx.now
 
     def find_lease(self, lease_id: str) -> Lease | None:
@@ -51,8 +54,15 @@ class SqlLeases:
         row = self._session.one("queue.find_past_lease", lease_id=lease_id)
         return None if row is None else Lease(*row)
 
+    def expect_claim(self, class_id: int | None, limit: int) -> None:
+        if not self._session.is_embedded:
+            self._jobs.ahead = ClaimAhead(class_id, limit, self._now, with_units=True)
+
     def lock_leases(self, lease_ids: Sequence[str]) -> dict[str, tuple[LeasedJob, bool]]:
-        rows = self._session.all("queue.lock_leased_jobs", seqs=self._find_jobs(lease_ids))
+        seqs = self._find_jobs(lease_ids)
+        rows = self._lock_with_claim("queue.lock_leased_jobs", seqs)
+        if rows is None:
+            rows = self._session.all("queue.lock_leased_jobs", seqs=seqs)
         jobs = [(Job(*row[:-1]), bool(row[-1])) for row in rows]
         found = {
             job.lease_id: (LeasedJob(lease_of(job), job), is_live)
@@ -70,16 +80,28 @@ class SqlLeases:
         }
 
     def lock_with_jobs(self, lease_ids: Sequence[str]) -> dict[str, LeaseWithJob]:
-        session = self._session
-        rows = session.all_as(
-            LeaseWithJob, "queue.lock_leases_with_jobs", seqs=self._find_jobs(lease_ids)
-        )
+        session, name = self._session, "queue.lock_leases_with_jobs"
+        seqs = self._find_jobs(lease_ids)
+        asked = self._lock_with_claim(name, seqs)
+        if asked is None:
+            rows = session.all_as(LeaseWithJob, name, seqs=seqs)
+        else:
+            rows = [LeaseWithJob(*row) for row in asked]
         found = {one.lease_id: one for one in rows}
         missing = [one for one in lease_ids if one not in found]
         if missing:
             rows = session.all_as(LeaseWithJob, "queue.list_past_with_jobs", ids=missing)
             found |= {one.lease_id: one for one in rows}
         return {one: found[one] for one in lease_ids if one in found}
+
+    def _lock_with_claim(self, name: str, seqs: Sequence[int]) -> list[Row] | None:
+        """The rows of leases, asked for together with what an expected claim opens with, if there
+        is one."""
+        jobs = self._jobs
+        if jobs.ahead is None or jobs.ahead.is_asked:
+            return None
+        (rows,) = jobs.ahead.ask(jobs.session, [(name, {"seqs": seqs})])
+        return rows
 
     def _find_jobs(self, lease_ids: Sequence[str]) -> list[int]:
         """The numbers of the jobs that these are leases of."""

@@ -204,11 +204,14 @@ SELECT class_id, job_id FROM scheduler_job_runs {force_index job_runs_class}
 WHERE {partial 1 ready_class} AND {either class_id ready_class} > :after ORDER BY {either class_id ready_class} LIMIT 1
 
 -- name: claim_outlook
--- What a claim asks first: whether a scheduled job is due by the store's clock, the units used, and how often classes were entered.
+-- What a claim asks first: whether a scheduled job is due by the store's clock, the units used, and how often classes were entered; then
+-- the pool as last committed, from which is out what is set aside.
 SELECT EXISTS (SELECT 1 FROM scheduler_job_runs {force_index job_runs_scheduled} WHERE {partial 0 scheduled_at}
     AND {either due_at scheduled_at} <= :now_at AND {either due_at scheduled_at} <= {now}),
-  (SELECT used - (SELECT COALESCE(SUM(units), 0) FROM queue_allotments) FROM queue_capacity WHERE id = 1),
-  (SELECT COALESCE(SUM(classes), 0) FROM queue_gauges)
+  used - (SELECT COALESCE(SUM(units), 0) FROM queue_allotments),
+  (SELECT COALESCE(SUM(classes), 0) FROM queue_gauges),
+  used, active, reserved_units, reserved_for, reserved_urgency, reserved_until
+FROM queue_capacity WHERE id = 1
 
 -- name: list_classes
 -- Classes that are used at least so long.
