@@ -14,8 +14,6 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Final
 
-import typer.main
-
 import ksana.domain
 from ksana.api.core.routing import AnyRoute, Route
 from ksana.boot.server import KsanaServer
@@ -139,7 +137,7 @@ def render_cli() -> str:
         "2, anything else that stops a command with 1 and one sentence on stderr.",
     ]
     for name in COMMANDS:
-        command = typer.main.get_command(build(name)).commands[name]  # type: ignore[attr-defined]
+        command = build(name).commands[name]
         parts += _describe(command, f"ksana {name}")
     return "\n\n".join(parts) + "\n"
 

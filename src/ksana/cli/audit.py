@@ -3,34 +3,31 @@
 import asyncio
 import sys
 
-import typer
+import click
 
 from ksana.boot.settings.sources import Loaded
-from ksana.cli.main import COMMANDS, EXIT_FAILED
-from ksana.cli.options import tell_warnings, with_settings
+from ksana.cli.main import COMMANDS, EXIT_FAILED, CommandGroup
+from ksana.cli.options import add_settings, tell_warnings
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the commands."""
-    audit = typer.Typer(help=COMMANDS["audit"], no_args_is_help=True, rich_markup_mode=None)
-    audit.command("verify", help="Check every entry, chain and anchor.")(with_settings(verify))
-    audit.command("export", help="Write all of it as JSON lines.")(with_settings(export))
-    app.add_typer(audit, name="audit")
+    audit = CommandGroup("audit", help=COMMANDS["audit"], no_args_is_help=True)
+    add_settings(audit.command("verify", help="Check every entry, chain and anchor.")(verify))
+    add_settings(audit.command("export", help="Write all of it as JSON lines.")(export))
+    app.add_command(audit)
 
 
-def verify(
-    loaded: Loaded,
-    anchor: str = typer.Option(
-        "",
-        "--anchor",
-        metavar="HASH",
-        help="The hash of an anchor noted earlier: it must be there.",
-    ),
-) -> None:
+@click.option(
+    "--anchor",
+    metavar="HASH",
+    help="The hash of an anchor noted earlier: it must be there.",
+)
+def verify(loaded: Loaded, anchor: str | None) -> None:
     """Check the audit; end with 1 if anything is wrong."""
     tell_warnings(loaded)
     if not asyncio.run(_verify(loaded, anchor)):
-        raise typer.Exit(EXIT_FAILED)
+        raise click.exceptions.Exit(EXIT_FAILED)
 
 
 def export(loaded: Loaded) -> None:
@@ -39,7 +36,7 @@ def export(loaded: Loaded) -> None:
     asyncio.run(_export(loaded))
 
 
-async def _verify(loaded: Loaded, anchor: str) -> bool:
+async def _verify(loaded: Loaded, anchor: str | None) -> bool:
     from ksana.boot.redaction import escape_controls
     from ksana.boot.surfaces.governance import open_audit
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Final
 
-import typer
+import click
 
 from ksana.base.errors import SetupError
 from ksana.cli.main import COMMANDS
@@ -11,21 +11,45 @@ from ksana.cli.main import COMMANDS
 _URL: Final = "http://127.0.0.1:7100"
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the command."""
     app.command("backfill", help=COMMANDS["backfill"])(backfill)
 
 
+@click.argument("task_id", type=int, metavar="TASK", help="The task's id.")
+@click.option("since", "--from", required=True, metavar="TIME", help="The first slot at this time.")
+@click.option("until", "--to", metavar="TIME", help="Slots before this time; now.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    default=100,
+    metavar="COUNT",
+    help="How many at most.",
+)
+@click.option("--max-age", metavar="SPAN", help="None older than this.")
+@click.option(
+    "--per-minute", type=click.IntRange(1, 6000), default=60, metavar="COUNT", help="How fast."
+)
+@click.option("--dry-run", is_flag=True, help="Only say what would be fired.")
+@click.option(
+    "--url",
+    default=_URL,
+    envvar="KSANA_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="Where the server is.",
+)
+@click.option("--key", envvar="KSANA_API_KEY", show_envvar=True, help="An API key, if needed.")
 def backfill(
-    task_id: int = typer.Argument(..., metavar="TASK", help="The task's id."),
-    since: str = typer.Option(..., "--from", metavar="TIME", help="The first slot at this time."),
-    until: str = typer.Option("", "--to", metavar="TIME", help="Slots before this time; now."),
-    limit: int = typer.Option(100, "--limit", min=1, max=1000, help="How many at most."),
-    max_age: str = typer.Option("", "--max-age", metavar="SPAN", help="None older than this."),
-    per_minute: int = typer.Option(60, "--per-minute", min=1, max=6000, help="How fast."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be fired."),
-    url: str = typer.Option(_URL, "--url", envvar="KSANA_URL", help="Where the server is."),
-    key: str = typer.Option("", "--key", envvar="KSANA_API_KEY", help="An API key, if needed."),
+    task_id: int,
+    since: str,
+    until: str | None,
+    limit: int,
+    max_age: str | None,
+    per_minute: int,
+    dry_run: bool,
+    url: str,
+    key: str | None,
 ) -> None:
     """Fire past slots that have no run; asked for again it fires what is left."""
     body: dict[str, Any] = {
@@ -40,7 +64,7 @@ def backfill(
     _print(said, dry_run)
 
 
-async def _ask(url: str, key: str, task_id: int, body: dict[str, Any]) -> dict[str, Any]:
+async def _ask(url: str, key: str | None, task_id: int, body: dict[str, Any]) -> dict[str, Any]:
     from ksana.client import wire
     from ksana.client.errors import ClientError
     from ksana.client.transport import Transport

@@ -1,22 +1,20 @@
 """`ksana config`: every setting, its value with secrets masked, and where the value came from."""
 
-import typer
+import click
 
 from ksana.boot.settings.sources import Loaded
 from ksana.cli.main import COMMANDS
-from ksana.cli.options import tell_warnings, with_settings
+from ksana.cli.options import add_settings, tell_warnings
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the command."""
-    app.command("config", help=COMMANDS["config"])(with_settings(config))
+    add_settings(app.command("config", help=COMMANDS["config"])(config))
 
 
-def config(
-    loaded: Loaded,
-    json: bool = typer.Option(False, "--json", help="Print JSON."),
-    changed: bool = typer.Option(False, "--changed", help="Leave out defaults."),
-) -> None:
+@click.option("--json", is_flag=True, help="Print JSON.")
+@click.option("--changed", is_flag=True, help="Leave out defaults.")
+def config(loaded: Loaded, json: bool, changed: bool) -> None:
     """Print the settings as a server started now would have them."""
     from ksana.boot.redaction import escape_controls
 

@@ -5,19 +5,20 @@ import tempfile
 import threading
 from pathlib import Path
 
-import typer
+import click
 
 from ksana.cli.main import COMMANDS
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the command."""
     app.command("dev", help=COMMANDS["dev"])(dev)
 
 
-def dev(
-    port: int = typer.Option(7100, "--port", min=1, max=65535, help="Where to listen."),
-) -> None:
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=7100, metavar="PORT", help="Where to listen."
+)
+def dev(port: int) -> None:
     """Serve until it is told to stop; then the store is deleted."""
     from ksana.boot.settings.sources import load
     from ksana.cli.dev_samples import live, serve_target
@@ -32,6 +33,6 @@ def dev(
         loaded = load(flags, {}, str(config))
         target = serve_target()
         address = f"http://127.0.0.1:{port}"
-        typer.echo(f"{address}/ui/ shows samples on a temporary store; Ctrl-C ends and deletes it")
+        click.echo(f"{address}/ui/ shows samples on a temporary store; Ctrl-C ends and deletes it")
         threading.Thread(target=live, args=(address, target), daemon=True).start()
         serve(loaded)

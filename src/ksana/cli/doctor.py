@@ -2,16 +2,16 @@
 
 import asyncio
 
-import typer
+import click
 
 from ksana.boot.settings.sources import Loaded
 from ksana.cli.main import COMMANDS, EXIT_FAILED
-from ksana.cli.options import tell_warnings, with_settings
+from ksana.cli.options import add_settings, tell_warnings
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the command."""
-    app.command("doctor", help=COMMANDS["doctor"])(with_settings(doctor))
+    add_settings(app.command("doctor", help=COMMANDS["doctor"])(doctor))
 
 
 def doctor(loaded: Loaded) -> None:
@@ -26,4 +26,4 @@ def doctor(loaded: Loaded) -> None:
             f"{'ok ' if finding.ok else 'BAD'}  {finding.name:<12}  {escape_controls(finding.text)}"
         )
     if not all(finding.ok for finding in findings):
-        raise typer.Exit(EXIT_FAILED)
+        raise click.exceptions.Exit(EXIT_FAILED)

@@ -6,7 +6,7 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 
-import typer
+import click
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import SetupError
@@ -23,18 +23,27 @@ _SILENCE_SEC: Final = 75
 """After which a connection that is kept open is closed; callers keep theirs for a minute."""
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the command."""
     app.command("echo", help=COMMANDS["echo"])(echo)
 
 
-def echo(
-    port: int = typer.Option(PORT, "--port", min=0, max=65535, help="0 takes a free one."),
-    status: int = typer.Option(
-        200, "--status", min=200, max=599, help="Answer with this status; 503 shows retries."
-    ),
-    headers: bool = typer.Option(False, "--headers", help="Print the headers of requests too."),
-) -> None:
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    metavar="PORT",
+    help="0 takes a free one.",
+)
+@click.option(
+    "--status",
+    type=click.IntRange(200, 599),
+    default=200,
+    metavar="CODE",
+    help="Answer with this status; 503 shows retries.",
+)
+@click.option("--headers", is_flag=True, help="Print the headers of requests too.")
+def echo(port: int, status: int, headers: bool) -> None:
     """Print each request to http://127.0.0.1:7101 and answer it."""
     try:
         server = ThreadingHTTPServer((HOST, port), _handler(status, headers))

@@ -5,34 +5,35 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-import typer
+import click
 
 from ksana.boot.settings.sources import Loaded
-from ksana.cli.main import COMMANDS
-from ksana.cli.options import tell_warnings, with_settings
+from ksana.cli.main import COMMANDS, CommandGroup
+from ksana.cli.options import add_settings, tell_warnings
 
 T = TypeVar("T")
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the commands."""
-    keys = typer.Typer(help=COMMANDS["key"], no_args_is_help=True, rich_markup_mode=None)
-    keys.command("create", help="Make a key and print it, this once.")(with_settings(create))
-    keys.command("list", help="List all keys, without their secrets.")(with_settings(list_keys))
-    keys.command("revoke", help="End a key.")(with_settings(revoke))
-    app.add_typer(keys, name="key")
+    keys = CommandGroup("key", help=COMMANDS["key"], no_args_is_help=True)
+    add_settings(keys.command("create", help="Make a key and print it, this once.")(create))
+    add_settings(keys.command("list", help="List all keys, without their secrets.")(list_keys))
+    add_settings(keys.command("revoke", help="End a key.")(revoke))
+    app.add_command(keys)
 
 
-def create(
-    loaded: Loaded,
-    name: str = typer.Option(..., "--name", help="What the key is for."),
-    scope: list[str] = typer.Option(
-        ..., "--scope", help="surface:level, such as queue:write or *:read; repeatable."
-    ),
-) -> None:
+@click.option("--name", required=True, help="What the key is for.")
+@click.option(
+    "--scope",
+    required=True,
+    multiple=True,
+    help="surface:level, such as queue:write or *:read; repeatable.",
+)
+def create(loaded: Loaded, name: str, scope: tuple[str, ...]) -> None:
     """Make a key."""
     tell_warnings(loaded)
-    made = _with_keys(loaded, lambda keys: keys.create_key(name, scope), is_change=True)
+    made = _with_keys(loaded, lambda keys: keys.create_key(name, list(scope)), is_change=True)
     print(made.text)
 
 
@@ -55,10 +56,8 @@ def list_keys(loaded: Loaded) -> None:
         )
 
 
-def revoke(
-    loaded: Loaded,
-    key_id: str = typer.Argument(..., metavar="ID", help="The id that `ksana key list` shows."),
-) -> None:
+@click.argument("key_id", metavar="ID", help="The id that `ksana key list` shows.")
+def revoke(loaded: Loaded, key_id: str) -> None:
     """End a key."""
     tell_warnings(loaded)
     # The whole key is taken too: its owner may have nothing else at hand.

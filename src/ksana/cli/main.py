@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Final
 
-import typer
+import click
 
 COMMANDS: Final = {
     "serve": "Start the server.",
@@ -32,23 +32,30 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
 
-def build(wanted: str | None) -> typer.Typer:
+class CommandGroup(click.Group):
+    """Lists its commands in the order in which they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+def build(wanted: str | None) -> CommandGroup:
     """Make the app, with the wanted command in full and the others as names."""
-    app = typer.Typer(
+    app = CommandGroup(
         help="One scheduling service for everything that must happen later, again, or elsewhere.",
         no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": 110,
+            "show_default": True,
+        },
     )
-    app.callback()(_root)
     for name, sentence in COMMANDS.items():
         if name == wanted:
-            attach: Callable[[typer.Typer], None] = import_module(f"ksana.cli.{name}").attach
+            attach: Callable[[click.Group], None] = import_module(f"ksana.cli.{name}").attach
             attach(app)
         else:
-            app.command(name, help=sentence)(_not_loaded)
+            app.add_command(click.Command(name, help=sentence))
     return app
 
 
@@ -59,8 +66,11 @@ def run(args: list[str] | None = None) -> None:
         given = ["version", *given[1:]]
     wanted = next((word for word in given if not word.startswith("-")), None)
     try:
-        code = build(wanted)(args=given, prog_name="ksana", standalone_mode=True)
-    except KeyboardInterrupt:
+        code = build(wanted).main(args=given, prog_name="ksana", standalone_mode=False)
+    except click.ClickException as error:  # a mistake in the command line
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
         code = EXIT_FAILED
@@ -83,12 +93,3 @@ def _sentence_for(error: Exception) -> str | None:
         text = escape_controls(redact_text(str(error))).strip()
         return text if text.endswith((".", "!", "?")) else text + "."
     return None
-
-
-def _root() -> None:
-    """Nothing is common to all commands but the help."""
-
-
-def _not_loaded() -> None:
-    """Stands for a command that was not asked for; never called."""
-    raise AssertionError("this command was not loaded")

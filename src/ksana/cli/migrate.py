@@ -2,16 +2,16 @@
 
 import asyncio
 
-import typer
+import click
 
 from ksana.boot.settings.sources import Loaded
 from ksana.cli.main import COMMANDS
-from ksana.cli.options import tell_warnings, with_settings
+from ksana.cli.options import add_settings, tell_warnings
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the command."""
-    app.command("migrate", help=COMMANDS["migrate"])(with_settings(migrate))
+    add_settings(app.command("migrate", help=COMMANDS["migrate"])(migrate))
 
 
 def migrate(loaded: Loaded) -> None:

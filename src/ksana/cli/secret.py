@@ -4,26 +4,25 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-import typer
+import click
 
 from ksana.boot.settings.sources import Loaded
-from ksana.cli.main import COMMANDS
-from ksana.cli.options import tell_warnings, with_settings
+from ksana.cli.main import COMMANDS, CommandGroup
+from ksana.cli.options import add_settings, tell_warnings
 
 T = TypeVar("T")
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the commands."""
-    secrets = typer.Typer(help=COMMANDS["secret"], no_args_is_help=True, rich_markup_mode=None)
+    secrets = CommandGroup("secret", help=COMMANDS["secret"], no_args_is_help=True)
     secrets.command("new-key", help="Print a new key for KSANA_SECRET_KEY.")(new_key)
-    secrets.command("status", help="Show the keys given, and by which secrets are sealed.")(
-        with_settings(status)
+    status_help = "Show the keys given, and by which secrets are sealed."
+    add_settings(secrets.command("status", help=status_help)(status))
+    add_settings(
+        secrets.command("rotate", help="Seal every secret by the first key given.")(rotate)
     )
-    secrets.command("rotate", help="Seal every secret by the first key given.")(
-        with_settings(rotate)
-    )
-    app.add_typer(secrets, name="secret")
+    app.add_command(secrets)
 
 
 def new_key() -> None:
@@ -57,7 +56,7 @@ def rotate(loaded: Loaded) -> None:
     print(f"{done.resealed} tasks were stored anew; all secrets are {how}.")
     if done.left:
         print(f"{done.left} tasks have secrets that cannot be opened; `ksana secret status` shows.")
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _with_store(loaded: Loaded, ask: Callable[[Any], Awaitable[T]]) -> T:

@@ -4,17 +4,17 @@ import asyncio
 import os
 import sys
 
+import click
 import structlog
-import typer
 
 from ksana.boot.settings.sources import Loaded
 from ksana.cli.main import COMMANDS
-from ksana.cli.options import with_settings
+from ksana.cli.options import add_settings
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the command."""
-    app.command("serve", help=COMMANDS["serve"])(with_settings(serve))
+    add_settings(app.command("serve", help=COMMANDS["serve"])(serve))
 
 
 def serve(loaded: Loaded) -> None:
@@ -37,7 +37,7 @@ def serve(loaded: Loaded) -> None:
         structlog.get_logger("ksana.boot").warning(warning)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(serve_until_stopped(loaded, logs))
-    raise typer.Exit(code)
+    raise click.exceptions.Exit(code)
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:

@@ -1,12 +1,12 @@
 """`ksana version`."""
 
-import typer
+import click
 
 from ksana import __version__
 from ksana.cli.main import COMMANDS
 
 
-def attach(app: typer.Typer) -> None:
+def attach(app: click.Group) -> None:
     """Add the command."""
     app.command("version", help=COMMANDS["version"])(version)
 
