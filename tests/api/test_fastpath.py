@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.api.core import uvicorn_check
 from ksana.api.core.exchange import IncomingRequest
@@ -19,6 +18,7 @@ from ksana.api.core.server import choose_protocols
 from ksana.base.errors import ConflictError, StoreDownError
 from tests.api.ground import CoreServices, ListThings, MakeThing, open_house
 from tests.api.socket_ground import PATIENCE_SEC, check_refused, converse, serving
+from tests.ground.logs import capture_logs
 
 ASGI, FAST = "/api/v1/asgi", "/api/v1/fast"
 GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"

@@ -17,7 +17,7 @@ from tests.client.fake_queue import FakeQueue
 
 ROOT = Path(__file__).parents[2]
 DEPENDENCIES = ("msgspec", "httptools")
-OF_THE_SERVER = ("ksana", "starlette", "uvicorn", "pycurl", "typer", "structlog", "uvloop")
+OF_THE_SERVER = ("ksana", "starlette", "uvicorn", "pycurl", "click", "uvloop")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import StoreDownError
@@ -16,6 +15,7 @@ from ksana.engine.core.clock_watch import (
     watch_loop_lag,
 )
 from ksana.engine.core.membership import LEASE, Membership
+from tests.ground.logs import capture_logs
 
 
 @pytest.mark.spec("X5")

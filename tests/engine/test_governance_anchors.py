@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR
@@ -15,6 +14,7 @@ from ksana.engine.governance.anchoring import EVERY, LOCK_US, AuditAnchors, purg
 from ksana.ports.governance.tables import AuditFilter
 from ksana.store.sql import open_store
 from tests.ground.governance import Governing
+from tests.ground.logs import capture_logs
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import DAY, HOUR
@@ -35,6 +34,7 @@ from ksana.engine.governance.writer import LostRaceError
 from ksana.service.governance.transactions import enqueue_job
 from ksana.store.sql import open_store
 from tests.ground.governance import ME, SECOND, Governing
+from tests.ground.logs import capture_logs
 
 INTERVAL = 5 * SECOND
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import StoreDownError
@@ -15,6 +14,7 @@ from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.engine.core.membership import LEASE, RENEW_EVERY, Membership, divide_shares
 from ksana.ports.store import WHOLE, Instance, Share
 from ksana.store.sql import SqlStore, open_store
+from tests.ground.logs import capture_logs
 
 HELD_AGAIN = {"event": "lease held again", "log_level": "info"}
 LOST = {

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR, MINUTE, SECOND
@@ -13,6 +12,7 @@ from ksana.domain.nodes.records import JobProgress
 from ksana.engine.nodes.adoption import Adoption
 from tests.engine.nodes_desk import OUTCOME, finished, told
 from tests.engine.nodes_world import Instance, NodesWorld, Socket, a_node, a_request, step
+from tests.ground.logs import capture_logs
 
 
 class Heir:

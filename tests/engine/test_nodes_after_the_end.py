@@ -4,7 +4,6 @@ end."""
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import DependencyDownError
@@ -15,6 +14,7 @@ from ksana.domain.nodes.records import JobError, JobOutcome, JobProgress, JobReq
 from ksana.engine.nodes.job_watch import HomeJob
 from tests.engine.nodes_desk import FAILED, OUTCOME, Desk, finished, told
 from tests.engine.nodes_world import NodesWorld, a_node, a_request
+from tests.ground.logs import capture_logs
 
 AGAIN = 250 * MILLISECOND
 STALE = Moved("stale")

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import DependencyDownError
@@ -16,6 +15,7 @@ from ksana.engine.nodes.courier import Courier
 from ksana.engine.nodes.parameters import NodeParameters
 from ksana.ports.inbox import InboxEntry, InboxSettings, InboxState, Post
 from tests.engine.nodes_world import FaultyFabric, Instance, NodesWorld, step
+from tests.ground.logs import capture_logs
 
 SMALL = NodeParameters(
     stream_count=2,

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import MILLISECOND, SECOND
@@ -12,6 +11,7 @@ from ksana.domain.nodes.records import JobError, JobOutcome
 from ksana.engine.nodes.engine import NodesEngine
 from tests.engine.nodes_desk import Desk, finished, told
 from tests.engine.nodes_world import Instance, a_request, step
+from tests.ground.logs import capture_logs
 
 LOOPS = [
     "node-events",

@@ -2,7 +2,6 @@
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR, MILLISECOND, MINUTE
@@ -13,6 +12,7 @@ from ksana.domain.nodes.records import JobError, JobOutcome, JobProgress
 from ksana.engine.nodes.assignments import Assignment
 from ksana.engine.nodes.results import result_frame
 from tests.engine.nodes_world import Instance, a_request
+from tests.ground.logs import capture_logs
 
 OUTCOME = JobOutcome(success=True, data=msgspec.Raw(b"7"), finished_at=5)
 ERROR = JobError(code="BROKEN", message="no")

@@ -4,7 +4,6 @@ silent."""
 import asyncio
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import DependencyDownError
@@ -15,6 +14,7 @@ from ksana.engine.core.pump import Pump
 from ksana.engine.nodes.parameters import NodeParameters
 from tests.engine.nodes_desk import Desk, finished
 from tests.engine.nodes_world import Instance, NodesWorld, a_node, a_request, is_signalled, step
+from tests.ground.logs import capture_logs
 
 TTL = 45 * SECOND
 SETTLE = 31 * SECOND

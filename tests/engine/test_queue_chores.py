@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import DAY, HOUR, MINUTE, SECOND
@@ -32,6 +31,7 @@ from ksana.service.queue.claims import Claim
 from ksana.service.queue.service import QueueService
 from ksana.service.queue.stats import read_series
 from ksana.store.sql import SqlStore, open_store
+from tests.ground.logs import capture_logs
 
 KEEP = 30 * DAY
 COLUMNS = ("metric", "minutes", "bucket_at", "entry", "count", "total")

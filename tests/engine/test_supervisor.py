@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from random import Random
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import StoreDownError
 from ksana.base.instant import MILLISECOND, MINUTE, SECOND
 from ksana.engine.core.supervisor import Loop, LoopReport, Supervisor
+from tests.ground.logs import capture_logs
 
 
 @pytest.fixture

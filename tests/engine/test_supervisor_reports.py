@@ -8,13 +8,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import StoreDownError
 from ksana.base.instant import HOUR, MILLISECOND, SECOND, Micros
 from ksana.engine.core.supervisor import Loop, LoopReport, Supervisor
 from tests.engine.test_supervisor import Script, report
+from tests.ground.logs import capture_logs
 
 
 class Loaded(Random):

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 
+from ksana.base import log
 from ksana.base.clock import VirtualClock
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.logs import start_logging
@@ -26,8 +26,9 @@ def lines() -> Iterator[io.StringIO]:
     """Logging set up on a buffer, and taken down again."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
+    output = log.current()
     yield io.StringIO()
-    structlog.reset_defaults()
+    log.redirect(output)
     root.handlers = handlers
     root.setLevel(level)
     logging.getLogger("uvicorn").setLevel(logging.NOTSET)

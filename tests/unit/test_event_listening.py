@@ -8,13 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import RateLimitedError, StoreDownError, UnavailableError
 from ksana.base.instant import MILLISECOND, MINUTE, SECOND
 from ksana.service.core import events as service
 from ksana.service.core.events import EVERYTHING, POLL_US, EventFilter, EventLog
+from tests.ground.logs import capture_logs
 from tests.unit.events_ground import EventStore, ids_of
 
 pytestmark = pytest.mark.spec("X11")

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.errors import DependencyDownError, StoreDownError
 from ksana.domain.dead_letters import LetterRecord, group_key
@@ -15,6 +14,7 @@ from ksana.ports.inbox import LetterHead
 from ksana.service.core.outside_letters import OutsideView, make_id
 from ksana.service.nodes import dead_letters
 from ksana.service.nodes.dead_letters import NodeLetters
+from tests.ground.logs import capture_logs
 
 pytestmark = pytest.mark.spec("N14")
 

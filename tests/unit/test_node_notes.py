@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import DependencyDownError, StoreDownError
@@ -15,6 +14,7 @@ from ksana.engine.core.pump import AGAIN
 from ksana.engine.nodes.background import Background
 from ksana.engine.nodes.job_notes import JobNotes
 from ksana.engine.nodes.recorder import EventRecorder
+from tests.ground.logs import capture_logs
 
 T = TypeVar("T")
 NOON = "2026-01-01T12:00:00Z"

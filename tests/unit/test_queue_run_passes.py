@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError
@@ -16,6 +15,7 @@ from ksana.engine.tasks.queue_runs import (
     QueueRuns,
 )
 from ksana.ports.caller import Reply, Timing
+from tests.ground.logs import capture_logs
 from tests.unit.delivery_ground import ScriptedStore, a_claim, is_signalled, step
 from tests.unit.queue_run_ground import NOTHING, ScriptedQueue, queue_task, start_one
 from tests.unit.scripted_tx import ScriptedTx

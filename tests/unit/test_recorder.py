@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import StoreDownError
@@ -25,6 +24,7 @@ from ksana.engine.tasks.recorder import (
     record_outcomes,
 )
 from ksana.ports.caller import Reply, Request, Timing
+from tests.ground.logs import capture_logs
 from tests.unit.delivery_ground import Parts, a_called_task, a_claim, answered, is_signalled, step
 from tests.unit.scripted_tx import ScriptedTx, Told
 from tests.unit.task_ground import NOW

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ksana.base import log
 from ksana.base.clock import VirtualClock
 from ksana.boot.logs import start_logging
 from ksana.boot.redaction import (
@@ -33,8 +33,9 @@ def lines() -> Iterator[io.StringIO]:
     """Logging set up on a buffer, and taken down again."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
+    output = log.current()
     yield io.StringIO()
-    structlog.reset_defaults()
+    log.redirect(output)
     root.handlers = handlers
     root.setLevel(level)
     logging.getLogger("uvicorn").setLevel(logging.NOTSET)
@@ -131,7 +132,7 @@ def test_a_password_in_a_database_url_never_shows(noise: str) -> None:
 def test_every_event_is_one_line_without_terminal_tricks(lines: io.StringIO, form: str) -> None:
     start_logging("info", form, VirtualClock(), lines)
     tricks = "a\nb\r\x1b[31mred\x7f\x9b2J\u202edlrow\u2066x\u2028y\x00 \ud800"
-    structlog.get_logger().info(tricks, target_url=tricks, **{"odd\nkey": tricks})
+    log.info(tricks, target_url=tricks, **{"odd\nkey": tricks})
     text = lines.getvalue()
     assert text.count("\n") == 1
     assert all(char.isprintable() for char in text.removesuffix("\n"))
@@ -140,7 +141,7 @@ def test_every_event_is_one_line_without_terminal_tricks(lines: io.StringIO, for
 def test_a_json_line_has_its_members_in_order_and_masked(lines: io.StringIO) -> None:
     clock = VirtualClock()
     start_logging("info", "json", clock, lines)
-    structlog.get_logger().warning(
+    log.warning(
         "sent", zeta=1, target_url=f"http://u:{HIDDEN}@h/", token=TOKEN, run_id=7, task_id=3
     )
     (line,) = read(lines)
@@ -162,7 +163,7 @@ def test_a_fault_is_told_with_its_stack_masked(lines: io.StringIO) -> None:
     try:
         raise ValueError(f"cannot reach redis://:{HIDDEN}@h")
     except ValueError as error:
-        structlog.get_logger().error("fell", exc_info=error)
+        log.error("fell", exc_info=error)
     (line,) = read(lines)
     assert line["err"] == "ValueError: cannot reach redis://***@h"
     assert "test_redaction.py" in line["stack"]
@@ -171,7 +172,7 @@ def test_a_fault_is_told_with_its_stack_masked(lines: io.StringIO) -> None:
 
 def test_a_level_that_is_off_writes_nothing(lines: io.StringIO) -> None:
     start_logging("warning", "json", VirtualClock(), lines)
-    structlog.get_logger().info("quiet")
+    log.info("quiet")
     logging.getLogger("some.library").info("quiet too")
     assert lines.getvalue() == ""
 
@@ -189,7 +190,7 @@ def test_the_standard_library_logs_the_same_way(lines: io.StringIO) -> None:
 
 def test_endless_text_is_cut(lines: io.StringIO) -> None:
     start_logging("info", "json", VirtualClock(), lines)
-    structlog.get_logger().info("x" * 100_000, err="y" * 100_000)
+    log.info("x" * 100_000, err="y" * 100_000)
     assert len(lines.getvalue()) < 10_000
 
 
@@ -199,18 +200,17 @@ def test_escapes_leave_other_languages_readable() -> None:
 
 def test_a_fraction_has_three_digits(lines: io.StringIO) -> None:
     start_logging("info", "json", VirtualClock(), lines)
-    structlog.get_logger().info("slow", latency_ms=1.2345678, data={"share": 2 / 3}, whole=3.0)
+    log.info("slow", latency_ms=1.2345678, data={"share": 2 / 3}, whole=3.0)
     (line,) = read(lines)
     assert (line["latency_ms"], line["data"], line["whole"]) == (1.235, {"share": 0.667}, 3.0)
 
 
-def test_the_level_changes_for_loggers_that_were_used_before(lines: io.StringIO) -> None:
+def test_the_level_changes_while_the_server_runs(lines: io.StringIO) -> None:
     switch = start_logging("info", "json", VirtualClock(), lines)
-    early = structlog.get_logger().bind(loop="x")
-    early.debug("not yet")
+    log.debug("not yet")
     switch.change(level="debug")
-    early.debug("now")
+    log.debug("now")
     logging.getLogger("some.library").debug("this too")
     switch.change(level="error")
-    early.warning("not any more")
+    log.warning("not any more")
     assert [line["msg"] for line in read(lines)] == ["now", "this too"]

@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR
@@ -15,6 +14,7 @@ from ksana.engine.tasks import resealing
 from ksana.engine.tasks.resealing import BATCH, PAUSE, Resealer, list_old_seals, reseal_tasks
 from ksana.engine.tasks.task_secrets import CLEAR, TaskSecrets
 from ksana.ports.secrets import SealError
+from tests.ground.logs import capture_logs
 from tests.unit.delivery_ground import ScriptedStore
 from tests.unit.scripted_tx import ScriptedTx, Told
 from tests.unit.task_ground import a_claimed_run, a_definition, a_task

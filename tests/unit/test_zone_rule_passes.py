@@ -4,7 +4,6 @@ it writes of those that moved."""
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import HOUR, Instant, format_instant
@@ -23,6 +22,7 @@ from ksana.engine.tasks.zone_rules import (
 )
 from ksana.ports.tasks.tables import Advance
 from tests.engine.tasks_world import cron
+from tests.ground.logs import capture_logs
 from tests.unit.delivery_ground import ScriptedStore
 from tests.unit.scripted_tx import ScriptedTx, Told
 from tests.unit.task_ground import a_task

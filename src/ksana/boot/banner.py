@@ -4,15 +4,13 @@ import sys
 from collections.abc import Iterable
 
 import msgspec
-import structlog
 
 from ksana import __version__
+from ksana.base import log
 from ksana.base.instant import Instant, format_instant
 from ksana.boot.stores import list_notes, schema_version
 from ksana.boot.surface import Surface
 from ksana.ports.store import Store, Tx
-
-_log = structlog.get_logger("ksana.boot")
 
 
 class Stock(msgspec.Struct, frozen=True):
@@ -40,7 +38,7 @@ def announce(address: str, store_url: str, stock: Stock, *, is_shown: bool = Tru
     are not JSON must not come between those that are."""
     notes = list(stock.notes)
     last = None if stock.last_alive_at is None else format_instant(stock.last_alive_at)
-    _log.info(
+    log.info(
         "started",
         version=__version__,
         address=address,

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-import structlog
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
+from ksana.base import log
 from ksana.boot.logs import is_written
 from ksana.domain.events import EventKind
 from ksana.domain.histogram import BUCKETS, bucket_seconds
@@ -35,7 +35,6 @@ _ID_MEMBERS: Final = {
     "NODE_JOB": "node_job_id",
     "KEY": "key_id",
 }
-_log = structlog.get_logger("ksana.events")
 
 
 class CommitWatch:
@@ -112,7 +111,7 @@ class CommitWatch:
     def _log_events(self, events: Sequence[EventRow]) -> None:
         for _, entity_type, entity_id, name, data in events:
             kind = self._kinds[name]
-            write = _log.warning if kind.log == "warning" else _log.info
+            write = log.warning if kind.log == "warning" else log.info
             write(kind.meaning.rstrip("."), **describe(entity_type, entity_id, name, data))
 
 

@@ -4,11 +4,8 @@ How Redis fares is told by the surface that uses it.
 Timers, tasks and the queue are coordinated by the store alone; nothing here is ever a failure.
 """
 
-import structlog
-
 from ksana.api.core.services import Check
-
-_log = structlog.get_logger("ksana.boot")
+from ksana.base import log
 
 
 class CoordinationNotes:
@@ -24,7 +21,7 @@ class CoordinationNotes:
         self._peers = count
         if count and self._url == "memory" and not self._is_told:
             self._is_told = True
-            _log.warning(
+            log.warning(
                 "another instance is on this store and coordination is memory: timers, tasks and "
                 "the queue work as they should, but nodes need Redis for several instances",
                 peers=count,

@@ -6,8 +6,8 @@ import sys
 from typing import Final
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.boot.settings.sections.tasks import TaskSettings
 from ksana.boot.settings.table import Settings
 
@@ -21,8 +21,6 @@ KEPT_CALLS: Final = 256
 LEAST_CONNECTIONS: Final = 16
 FEW_CONNECTIONS: Final = 256
 MANY: Final = 1 << 20
-
-_log = structlog.get_logger("ksana.boot")
 
 
 class DescriptorPlan(msgspec.Struct, frozen=True):
@@ -66,7 +64,7 @@ def raise_limit() -> int:
 def tell_if_few(plan: DescriptorPlan) -> None:
     """Warn where callers get less than a small service needs."""
     if plan.connections < FEW_CONNECTIONS:
-        _log.warning(
+        log.warning(
             "few connections can be open at a time: raise the descriptor limit (ulimit -n)",
             descriptors=plan.limit,
             connections=plan.connections,

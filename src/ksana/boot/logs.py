@@ -1,30 +1,23 @@
 """Logs: one line per event, JSON or console, secrets masked, control characters escaped. Set up
 once, at the start.
 
-Code anywhere writes `structlog.get_logger().info("words", key=value)`. A level that is off costs a
-call and nothing more, and may be turned on while the server runs. What the standard library logs
-(the HTTP server) goes the same way.
+Code anywhere writes by `base/log`. A level that is off may be turned on while the server runs. What
+the standard library logs (the HTTP server) goes the same way.
 """
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any, Final, TextIO
 
 import msgspec
-import structlog
-from structlog.typing import EventDict, WrappedLogger
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.instant import format_instant
 from ksana.boot.redaction import MAX_TEXT, escape_controls, redact_member, redact_text
 
-_LEVELS: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "warn": logging.WARNING,
-    "error": logging.ERROR,
-}
+_LEVELS: Final = {**log.LEVELS, "warn": log.LEVELS["warning"]}
 _FIRST_KEYS: Final = (
     "trace_id",
     "job_id",
@@ -42,39 +35,8 @@ _COLOURS: Final = {
     "info": "",
     "warning": "\x1b[33m",
     "error": "\x1b[31m",
-    "critical": "\x1b[31m",
 }
 _MAX_STACK: Final = 4 * MAX_TEXT
-
-
-class LevelledLogger(structlog.BoundLoggerBase):
-    """A logger that compares each call with a level that all loggers share and that may change."""
-
-    least = logging.INFO
-
-    def debug(self, event: str, **members: Any) -> Any:
-        return self._write(logging.DEBUG, "debug", event, members)
-
-    def info(self, event: str, **members: Any) -> Any:
-        return self._write(logging.INFO, "info", event, members)
-
-    def warning(self, event: str, **members: Any) -> Any:
-        return self._write(logging.WARNING, "warning", event, members)
-
-    def error(self, event: str, **members: Any) -> Any:
-        return self._write(logging.ERROR, "error", event, members)
-
-    def critical(self, event: str, **members: Any) -> Any:
-        return self._write(logging.CRITICAL, "critical", event, members)
-
-    def exception(self, event: str, **members: Any) -> Any:
-        members.setdefault("exc_info", True)
-        return self._write(logging.ERROR, "error", event, members)
-
-    def _write(self, level: int, name: str, event: str, members: dict[str, Any]) -> Any:
-        if level < self.least:
-            return None
-        return self._proxy_to_logger(name, event, **members)
 
 
 def is_written(level: str) -> bool:
@@ -85,8 +47,8 @@ def is_written(level: str) -> bool:
 class LogSwitch:
     """What may be changed of the log while the server runs."""
 
-    def __init__(self, logger: type[LevelledLogger], level: str, form: str, access: bool) -> None:
-        self._logger = logger
+    def __init__(self, output: log.Output, level: str, form: str, access: bool) -> None:
+        self._output = output
         self.level = "warning" if level == "warn" else level
         self.form = form
         """json or console."""
@@ -97,7 +59,7 @@ class LogSwitch:
         """From now on write from this level on; write a line for each request, or none."""
         if level is not None:
             self.level = level
-            self._logger.least = _LEVELS[level]
+            self._output.least = _LEVELS[level]
             logging.getLogger().setLevel(_LEVELS[level])
         if access is not None:
             self.access = access
@@ -111,61 +73,54 @@ def start_logging(
     out = sys.stderr if stream is None else stream
     if form == "auto":
         form = "console" if out.isatty() else "json"
-    least = _LEVELS[level]
-    kind = type("Logger", (LevelledLogger,), {"least": least})
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            _Line(clock, _render_json if form == "json" else _Console(out.isatty())),
-        ],
-        wrapper_class=kind,
-        logger_factory=structlog.WriteLoggerFactory(out),
-        cache_logger_on_first_use=stream is None,
-    )
+    render = _render_json if form == "json" else _Console(out.isatty())
+    output = log.Output(_LEVELS[level], _Lines(clock, render, out))
+    log.redirect(output)
     root = logging.getLogger()
     root.handlers = [_Bridge()]
-    root.setLevel(least)
+    root.setLevel(output.least)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [], True
     # Start and end are told by boot, requests by the API; the server's own lines would double them.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    return LogSwitch(kind, level, form, access)
+    return LogSwitch(output, level, form, access)
 
 
-class _Line:
-    """Puts the members of an event in order, masks them, and renders the line."""
+class _Lines:
+    """Puts the members of an event in order, masks them, and writes the line."""
 
-    def __init__(self, clock: Clock, render: Any) -> None:
+    def __init__(self, clock: Clock, render: Callable[[dict[str, Any]], str], out: TextIO) -> None:
         self._clock = clock
         self._render = render
+        self._out = out
 
-    def __call__(self, _: WrappedLogger, level: str, event: EventDict) -> str:
+    def __call__(self, level: str, words: str, members: dict[str, Any]) -> None:
         line: dict[str, Any] = {
             "ts": format_instant(self._clock.now()),
-            "level": "error" if level == "exception" else level,
-            "msg": redact_text(str(event.pop("event", ""))[:MAX_TEXT]),
+            "level": level,
+            "msg": redact_text(words[:MAX_TEXT]),
         }
-        fault = event.pop("exc_info", None)
-        event.pop("_logger", None)
+        fault = members.pop("exc_info", None)
         if fault:
-            _add_fault(line, event, fault)
+            _add_fault(line, members, fault)
         for key in _FIRST_KEYS:
-            if key in event:
-                line[key] = redact_member(key, event.pop(key))
-        for key, value in event.items():
+            if key in members:
+                line[key] = redact_member(key, members.pop(key))
+        for key, value in members.items():
             line[key] = redact_member(key, value)
-        return str(self._render(line))
+        self._out.write(self._render(line) + "\n")
+        self._out.flush()
 
 
-def _add_fault(line: dict[str, Any], event: EventDict, fault: Any) -> None:
+def _add_fault(line: dict[str, Any], members: dict[str, Any], fault: Any) -> None:
     if fault is True:
         fault = sys.exc_info()[1]
     if isinstance(fault, tuple):
         fault = fault[1]
     if not isinstance(fault, BaseException):
         return
-    event.setdefault("err", f"{type(fault).__name__}: {fault}")
+    members.setdefault("err", f"{type(fault).__name__}: {fault}")
     import traceback  # only when something is wrong
 
     stack = "".join(traceback.format_exception(fault))
@@ -238,15 +193,12 @@ class _Bridge(logging.Handler):
             words = record.getMessage()
         except Exception:
             words = str(record.msg)
-        level = (
-            "error"
-            if record.levelno >= logging.ERROR
-            else "warning"
-            if record.levelno >= logging.WARNING
-            else "info"
-        )
-        if record.levelno < logging.INFO:
-            level = "debug"
-        getattr(structlog.get_logger(), level)(
-            words, logger=record.name, exc_info=record.exc_info or None
-        )
+        members: dict[str, Any] = {"logger": record.name, "exc_info": record.exc_info or None}
+        if record.levelno >= logging.ERROR:
+            log.error(words, **members)
+        elif record.levelno >= logging.WARNING:
+            log.warning(words, **members)
+        elif record.levelno >= logging.INFO:
+            log.info(words, **members)
+        else:
+            log.debug(words, **members)

@@ -3,8 +3,8 @@
 from typing import Final
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.base.ids import new_bytes
 from ksana.boot.sealing import AesBox, check_ids, make_box, new_key, read_keys
 from ksana.boot.settings.table import Settings
@@ -20,8 +20,6 @@ _WARNING: Final = (
     "secrets are stored in clear text: set KSANA_SECRET_KEY or KSANA_SECRET_KEY_FILE; "
     "`ksana secret new-key` makes a key"
 )
-
-_log = structlog.get_logger("ksana.boot")
 
 
 def make_key() -> str:
@@ -44,7 +42,7 @@ async def unlock(store: Store, box: ClearBox | AesBox, surfaces: tuple[Surface, 
     check_ids(found, box)
     box.use_token_key(bytes.fromhex(await store.transact(find_token_key)))
     if box.key_id is None:
-        _log.warning(_WARNING)
+        log.warning(_WARNING)
 
 
 def find_token_key(tx: Tx) -> str:

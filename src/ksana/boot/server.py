@@ -16,7 +16,6 @@ from random import Random
 from typing import Final
 
 import msgspec
-import structlog
 from prometheus_client import CollectorRegistry
 
 from ksana import __version__
@@ -25,6 +24,7 @@ from ksana.api.core.connection_guard import ConnectionGuard
 from ksana.api.core.health import StatsSections
 from ksana.api.core.server import Server, make_config
 from ksana.api.core.services import ApiSettings, Check
+from ksana.base import log
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError, UnavailableError
 from ksana.base.instant import SECOND, Micros
@@ -35,7 +35,7 @@ from ksana.boot.core_routes import core_routes
 from ksana.boot.descriptors import plan_for
 from ksana.boot.interpreter import calm_collector
 from ksana.boot.listening import describe_address, is_loopback, listen, share_listener
-from ksana.boot.logs import LevelledLogger, LogSwitch
+from ksana.boot.logs import LogSwitch
 from ksana.boot.metrics import Metrics
 from ksana.boot.redaction import mask_url
 from ksana.boot.settings.sections.tasks import TimerSettings
@@ -63,8 +63,6 @@ took 0.13 % of a core."""
 
 _STOP_WITHIN: Final[Micros] = 5 * SECOND
 """For loops to end after the grace: they only have to notice that they are cancelled."""
-
-_log = structlog.get_logger("ksana.boot")
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -99,7 +97,7 @@ class KsanaServer:
         values: tuple[Value, ...] = (),
     ) -> None:
         self._settings, self._values = settings, values
-        self._logs = logs or LogSwitch(LevelledLogger, settings.logging.level, "console", False)
+        self._logs = logs or LogSwitch(log.current(), settings.logging.level, "console", False)
         self._clock = clock = clock or SystemClock()
         self._random = random = random or Random()
         self._stop_asked = asyncio.Event()
@@ -307,7 +305,7 @@ class KsanaServer:
     async def _drain(self) -> None:
         """Stop taking work, wait for what runs; what is left after the grace is for the orphan
         rule."""
-        _log.info("stopping", grace_ms=self._settings.server.graceful_timeout_us // 1000)
+        log.info("stopping", grace_ms=self._settings.server.graceful_timeout_us // 1000)
         drains = [surface.drain for surface in self._surfaces if surface.drain is not None]
         if not drains:
             return
@@ -319,14 +317,14 @@ class KsanaServer:
         )
         for task in done:
             if not task.cancelled() and (error := task.exception()) is not None:
-                _log.error("a surface failed to drain", exc_info=error)
+                log.error("a surface failed to drain", exc_info=error)
         for task in late:
             await _cancelled(task)
 
     async def _go_down(self) -> None:
         late = await self._supervisor.stop(_STOP_WITHIN)
         if late:
-            _log.warning("loops did not end in time", loops=list(late))
+            log.warning("loops did not end in time", loops=list(late))
         await self._keys.close()
         await self._events.close()
         if self._store.is_open:
@@ -335,7 +333,7 @@ class KsanaServer:
             await self._store.close()
         if self._spans is not None:
             await self._spans.close(min(FLUSH_WITHIN, self._settings.server.graceful_timeout_us))
-        _log.info("stopped")
+        log.info("stopped")
 
 
 def _api_settings(settings: Settings, is_local: bool) -> ApiSettings:

@@ -6,8 +6,8 @@ from random import Random
 from typing import Final, Literal
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError, StoreDownError
 from ksana.base.instant import MILLISECOND, SECOND, Micros
@@ -24,8 +24,6 @@ Durability = Literal["warn", "strict"]
 
 _WAIT_LEAST: Final[Micros] = 200 * MILLISECOND
 _WAIT_MOST: Final[Micros] = 5 * SECOND
-
-_log = structlog.get_logger("ksana.boot")
 
 
 class Jobs(msgspec.Struct, frozen=True):
@@ -73,7 +71,7 @@ async def open_store(
     if serve:
         restrict_data_folder(url, jobs)
         for warning in opened.warnings:
-            _log.warning("the store needs a look", err=warning)
+            log.warning("the store needs a look", err=warning)
     return opened
 
 
@@ -176,5 +174,5 @@ async def wait_for_store(
             )
             failures += 1
             if failures == 1 or failures % 12 == 0:
-                _log.warning("waiting for the store", err=error.message, tries=failures)
+                log.warning("waiting for the store", err=error.message, tries=failures)
             await clock.sleep_until(clock.now() + wait_us)

@@ -15,10 +15,9 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import structlog
-
 from ksana import __version__
 from ksana.api.core.trace import Trace
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
 from ksana.base.ids import new_uid
@@ -38,8 +37,6 @@ every restart."""
 
 _SPOKEN: Final = "http/protobuf"
 
-_log = structlog.get_logger("ksana.tracing")
-
 
 def start_tracing(
     settings: TracingSettings, environ: Mapping[str, str], clock: Clock, instance_id: str
@@ -57,7 +54,7 @@ def start_tracing(
         or _SPOKEN
     )
     if protocol.strip() != _SPOKEN:
-        _log.warning(
+        log.warning(
             "spans are sent as http/protobuf whatever the environment says", protocol=protocol
         )
     try:
@@ -84,7 +81,7 @@ def start_tracing(
         resource = resource.merge(resources.Resource({"service.name": settings.service_name}))
     processor: Any = export.BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint))
     scope = InstrumentationScope("ksana", __version__)
-    _log.info("spans are sent", target_url=mask_url(endpoint))
+    log.info("spans are sent", target_url=mask_url(endpoint))
     return Spans(
         clock,
         processor,
@@ -263,7 +260,7 @@ class Spans:
             async with asyncio.timeout(within_us / SECOND):
                 await done.wait()
         except TimeoutError:
-            _log.warning("the last spans could not be sent")
+            log.warning("the last spans could not be sent")
 
 
 @lru_cache(maxsize=4096)
@@ -305,4 +302,4 @@ class _Calm(logging.Handler):
             self._untold += 1
             return
         untold, self._untold, self._told_mono = self._untold, 0, mono
-        _log.warning("spans are lost; work goes on without them", err=trouble, untold=untold)
+        log.warning("spans are lost; work goes on without them", err=trouble, untold=untold)

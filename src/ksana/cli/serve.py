@@ -5,8 +5,8 @@ import os
 import sys
 
 import click
-import structlog
 
+from ksana.base import log
 from ksana.boot.settings.sources import Loaded
 from ksana.cli.main import COMMANDS
 from ksana.cli.options import add_settings
@@ -34,7 +34,7 @@ def serve(loaded: Loaded) -> None:
     lines = settings.logging
     logs = start_logging(lines.level, lines.format, SystemClock(), access=lines.access)
     for warning in loaded.warnings:
-        structlog.get_logger("ksana.boot").warning(warning)
+        log.warning(warning)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(serve_until_stopped(loaded, logs))
     raise click.exceptions.Exit(code)

@@ -3,12 +3,9 @@ the log, as everywhere."""
 
 from typing import Any, Final, Protocol
 
-import structlog
-
+from ksana.base import log
 from ksana.base.instant import MILLISECOND, Micros
 from ksana.service.core.keys import Principal
-
-_log = structlog.get_logger("ksana.access")
 
 
 class Asked(Protocol):
@@ -54,7 +51,7 @@ def log_request(
     members: dict[str, Any] = {} if size is None else {"bytes": size}
     if principal is not None:
         members["key_id"] = principal.key_id
-    _log.info(
+    log.info(
         "request",
         status=status,
         latency_ms=spent_us / MILLISECOND,

@@ -8,7 +8,6 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
-import structlog
 from starlette.websockets import WebSocket, WebSocketState
 
 from ksana.api.core import docs, events, health, log_settings, openapi
@@ -28,9 +27,8 @@ from ksana.api.core.routing import AnyRoute, Call, Route, SocketRoute
 from ksana.api.core.services import LogControl, Services
 from ksana.api.core.traffic import RequestSpans
 from ksana.api.core.words import Words
+from ksana.base import log
 from ksana.base.errors import KsanaError, NotFoundError
-
-log = structlog.get_logger("ksana.api")
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from ksana.api.core.access_log import NO_ACCESS_LOG, log_request
 from ksana.api.core.auth import Authenticator, RateLimiter
@@ -47,12 +46,11 @@ from ksana.api.core.routing import (
 from ksana.api.core.services import DEFAULT_RATE, LogControl, Services
 from ksana.api.core.trace import find_trace
 from ksana.api.core.traffic import RequestSpans, Traffic
+from ksana.base import log
 from ksana.base.errors import KsanaError, RateLimitedError, TooLargeError
 from ksana.base.ids import new_uid
 from ksana.base.instant import Micros
 from ksana.service.core.keys import Principal
-
-log = structlog.get_logger("ksana.api")
 
 MAX_REQUEST_ID: Final = 128
 DISCARDED_BODY: Final = 8 * 1024 * 1024

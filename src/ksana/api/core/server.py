@@ -9,13 +9,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import structlog
 import uvicorn
 
 from ksana.api.core.connection_guard import ConnectionGuard
 from ksana.api.core.uvicorn_check import find_fastpath_changes, find_guard_changes
-
-log = structlog.get_logger("ksana.api")
+from ksana.base import log
 
 KEEP_ALIVE_SEC: Final = 75
 CHECK_SEC: Final = 1.0

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
-import structlog
 from starlette.websockets import WebSocket
 
 from ksana.api.core.crowd import WRITE_TEXTS
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError
 from ksana.base.instant import SECOND, Micros
@@ -38,8 +38,6 @@ _FAIR_SHARE: Final = 64 * 1024
 _TOLD_EVERY: Final[Micros] = 10 * SECOND
 
 T = TypeVar("T")
-
-_log = structlog.get_logger("ksana.nodes")
 
 
 class SocketBounds(msgspec.Struct, frozen=True):
@@ -145,7 +143,7 @@ class SocketOutgoing:
             pass  # closed under our hands: the reading side notices too
         except Exception as error:
             if type(error).__name__ not in ("WebSocketDisconnect", "ClientDisconnected"):
-                _log.error("a socket could not be written", exc_info=error)
+                log.error("a socket could not be written", exc_info=error)
         finally:
             self._queue.clear()
             self._budget.queued -= self._queued
@@ -262,7 +260,7 @@ class FrameReader:
         self._tasks.discard(task)
         self._room.release()
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a frame could not be handled", exc_info=error)
+            log.error("a frame could not be handled", exc_info=error)
 
     async def stop(self) -> None:
         """Wait for what is under way: a result that was read must be recorded."""

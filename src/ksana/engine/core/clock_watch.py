@@ -8,8 +8,7 @@ is how operators learn that a clock moved.
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import structlog
-
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
@@ -19,8 +18,6 @@ STEP_TOLERANCE: Final[Micros] = 250 * MILLISECOND
 """More than slewing (0.05 %) and scheduling noise can make between two checks."""
 
 SKEW_TOLERANCE: Final[Micros] = SECOND
-
-_log = structlog.get_logger("ksana.clock")
 
 
 class ClockWatch:
@@ -60,7 +57,7 @@ class ClockWatch:
         self._wall, self._mono = wall, mono
         if abs(step_us) <= STEP_TOLERANCE:
             return 0
-        _log.warning(
+        log.warning(
             "wall clock stepped",
             step_ms=step_us // 1000,
             direction="forward" if step_us > 0 else "back",
@@ -83,9 +80,9 @@ class ClockWatch:
         if self._on_skew is not None:
             self._on_skew(self.skew_us)
         if self.is_skewed and not was_skewed:
-            _log.warning("our clock and the store's disagree", skew_ms=self.skew_us // 1000)
+            log.warning("our clock and the store's disagree", skew_ms=self.skew_us // 1000)
         elif was_skewed and not self.is_skewed:
-            _log.info("our clock and the store's agree again", skew_ms=self.skew_us // 1000)
+            log.info("our clock and the store's agree again", skew_ms=self.skew_us // 1000)
 
 
 def proven_skew(store_at: Instant, asked_at: Instant, answered_at: Instant) -> Micros:

@@ -9,8 +9,7 @@ is suspended.
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import SECOND, Micros
@@ -20,8 +19,6 @@ LEASE: Final[Micros] = 15 * SECOND
 RENEW_EVERY: Final[Micros] = 5 * SECOND
 _FOR_GOOD: Final[Micros] = 1 << 62
 _RETRY_EVERY: Final[Micros] = SECOND
-
-_log = structlog.get_logger("ksana.membership")
 
 
 class Membership:
@@ -111,7 +108,7 @@ class Membership:
         try:
             await self._store.transact(_stop, self.instance_id)
         except UnavailableError as error:
-            _log.warning("the end of this instance could not be recorded", err=str(error))
+            log.warning("the end of this instance could not be recorded", err=str(error))
 
     async def _renew(self) -> bool:
         asked_at = self._clock.boottime()
@@ -122,15 +119,15 @@ class Membership:
             )
         except UnavailableError as error:
             if was_held and not self.is_held():
-                _log.warning("lease lost: the store does not answer", err=str(error))
+                log.warning("lease lost: the store does not answer", err=str(error))
             return False
         if is_known:
             self._hold_until(asked_at + LEASE)
             self._see(others)
             if not was_held:
-                _log.info("lease held again")
+                log.info("lease held again")
         else:
-            _log.warning("this instance was forgotten by the store; entering again")
+            log.warning("this instance was forgotten by the store; entering again")
             await self.join()
         return True
 

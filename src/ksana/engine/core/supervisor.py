@@ -13,8 +13,8 @@ from random import Random
 from typing import Final, Literal
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
@@ -39,8 +39,6 @@ falls at once if that is still away."""
 _TURNS: Final = 16
 """Turns of the event loop that a cancelled loop gets however little time is left: one that is
 willing to end needs no more."""
-
-_log = structlog.get_logger("ksana.supervisor")
 
 
 class Loop(msgspec.Struct, frozen=True):
@@ -206,9 +204,9 @@ class Supervisor:
     ) -> None:
         if is_pause:
             if watched.failures == 1:
-                _log.warning("loop paused", loop=watched.loop.name, err=str(error))
+                log.warning("loop paused", loop=watched.loop.name, err=str(error))
         else:
-            _log.error(
+            log.error(
                 "loop fell and will be restarted",
                 loop=watched.loop.name,
                 delay_ms=delay_us // 1000,

@@ -4,8 +4,8 @@ own, and logged. One instance at a time does it; a chain cut short afterwards is
 from typing import Any, Final
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.instant import MINUTE, Instant, Micros
 from ksana.domain.governance.audit import (
@@ -29,7 +29,6 @@ LOCK: Final = "audit-anchor"
 LOCK_US: Final[Micros] = MINUTE
 
 _encode = msgspec.json.Encoder().encode
-_log = structlog.get_logger("ksana.audit")
 
 
 def write_anchor(tx: GovernanceTx, owner: str) -> Anchor | None:
@@ -101,5 +100,5 @@ class AuditAnchors:
         anchor = await self._store.transact(write_anchor, self._owner)
         if anchor is not None:
             # A witness outside of the store: who alters all of it cannot alter this line.
-            _log.info("audit anchored", anchor=anchor.number, hash=anchor.hash)
+            log.info("audit anchored", anchor=anchor.number, hash=anchor.hash)
         return self._clock.now() + EVERY

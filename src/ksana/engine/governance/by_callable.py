@@ -11,14 +11,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.domain.governance.records import GovernanceJob, GovernedObject
 from ksana.engine.governance.performing import Performed, read_answer, tell
 
 PLACES: Final = 16
-
-_log = structlog.get_logger("ksana.governance")
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -49,7 +47,7 @@ class PerformByCallable:
             )
         except Exception as error:
             # The store keeps one line of it; the traceback is kept nowhere else.
-            _log.exception("the callable failed", job_id=job.job_id, action=job.action)
+            log.exception("the callable failed", job_id=job.job_id, action=job.action)
             return Performed(error=f"{type(error).__name__}: {error}")
         try:
             return Performed() if said is None else read_answer(said)

@@ -8,8 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Instant, Micros
 from ksana.domain.nodes.messages import Rehome
@@ -25,8 +24,6 @@ from ksana.ports.fabric import Fabric
 _LOOK_EVERY: Final[Micros] = 2 * SECOND
 _RIGHT_US: Final[Micros] = 15 * SECOND
 _JOBS_AT_ONCE: Final = 200
-
-_log = structlog.get_logger("ksana.nodes")
 
 
 class Adoption:
@@ -65,7 +62,7 @@ class Adoption:
     async def take_over(self, instance_id: str) -> None:
         """Adopt, drain, decide, delete, forget. What is in the inbox may be the outcome of a job
         that we adopt: nothing is decided about one before that is read."""
-        _log.info("taking over what a dead instance left", instance=instance_id)
+        log.info("taking over what a dead instance left", instance=instance_id)
         adopted = await self._adopt_jobs(instance_id)
         while True:
             if not await self._fabric.inbox.begin_drain(instance_id, _RIGHT_US):

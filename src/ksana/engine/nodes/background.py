@@ -4,11 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-import structlog
-
+from ksana.base import log
 from ksana.base.errors import UnavailableError
-
-_log = structlog.get_logger("ksana.nodes")
 
 
 class Background:
@@ -39,6 +36,6 @@ class Background:
         if task.cancelled() or (error := task.exception()) is None:
             return
         if isinstance(error, UnavailableError):
-            _log.warning("work for a node was given up", err=str(error))
+            log.warning("work for a node was given up", err=str(error))
         else:
-            _log.error("work for a node failed", exc_info=error)
+            log.error("work for a node failed", exc_info=error)

@@ -11,8 +11,8 @@ from itertools import groupby
 from typing import Any, Final
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import MILLISECOND, Instant
@@ -26,8 +26,6 @@ Handler = Callable[[Sequence[Any]], Awaitable[None]]
 
 _TRIES: Final = 3
 _PAUSE_US: Final = 200 * MILLISECOND
-
-_log = structlog.get_logger("ksana.nodes")
 
 
 class Courier:
@@ -110,7 +108,7 @@ class Courier:
                 yield entry.id, decode_message(entry.body)
             except msgspec.DecodeError as error:
                 # Of another version, or garbage: the dead letters are for it.
-                _log.warning("a message cannot be read", id=entry.id, err=str(error)[:200])
+                log.warning("a message cannot be read", id=entry.id, err=str(error)[:200])
                 self.failed += 1
 
     def _group_of(self, one: tuple[str, Message]) -> object:
@@ -129,7 +127,7 @@ class Courier:
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                _log.error(
+                log.error(
                     "a message could not be handled",
                     kind=kind.__name__,
                     attempt=turn + 1,
@@ -145,7 +143,7 @@ class Courier:
         moved = await self._fabric.inbox.bury()
         if moved:
             self.buried += moved
-            _log.warning("messages became dead letters", count=moved)
+            log.warning("messages became dead letters", count=moved)
         again = await self._fabric.inbox.reclaim(
             settings.dlq_min_idle_us, self._settings.stream_count
         )

@@ -9,8 +9,7 @@ meanwhile has heirs who begin the attempt anew.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-import structlog
-
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import MILLISECOND, SECOND, Micros
@@ -38,8 +37,6 @@ _HINT_EVERY_US: Final = 10 * MILLISECOND
 _STRIKE_AT: Final = 64
 """Ended jobs are taken off the list of their home together: so many at a time, or with the next
 refresh of the view."""
-
-_log = structlog.get_logger("ksana.nodes")
 
 
 class HomeParts(NamedTuple):
@@ -246,7 +243,7 @@ class JobEndings:
         elif record.home != self._fabric.instance_id:
             self._jobs.pop(job_id, None)  # another instance is in charge of it by now
         elif job_id in self._jobs and _differs(job, record):
-            _log.info("a job stands elsewhere than thought", job_id=job_id, result=moved.result)
+            log.info("a job stands elsewhere than thought", job_id=job_id, result=moved.result)
             self.let_go(job, "another attempt is made")
             job.attempt, job.node_id = record.attempt, record.node_id
             job.progress = record.progress

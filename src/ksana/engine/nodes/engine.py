@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-import structlog
-
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.domain.nodes.attempts import FailureKind
@@ -34,8 +33,6 @@ _FAILURES: dict[str, FailureKind] = {
     "INSTANCE_GONE": "INSTANCE_GONE",
     "MODEL_NOT_AVAILABLE": "MODEL_NOT_AVAILABLE",
 }
-
-_log = structlog.get_logger("ksana.nodes")
 
 
 class NodesEngine:
@@ -156,14 +153,14 @@ class NodesEngine:
             try:
                 await self.sessions.leave(session_id, peer)
             except UnavailableError as error:
-                _log.warning("a session could not be given up", err=str(error))
+                log.warning("a session could not be given up", err=str(error))
         await self.background.close()
         try:
             await self.sessions.roll.write()
             await self.fabric.presence.withdraw()
             await self.recorder.flush()
         except UnavailableError as error:
-            _log.warning("the end of this instance could not be told", err=str(error))
+            log.warning("the end of this instance could not be told", err=str(error))
 
     # ---- messages to the home of a job ----
 

@@ -8,8 +8,8 @@ from a home that is gone.
 from typing import Final
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import MILLISECOND, SECOND
@@ -27,8 +27,6 @@ from ksana.ports.fabric import Fabric, JobEnd
 _AGAIN_US: Final = 250 * MILLISECOND
 _WITHIN_US: Final = 60 * SECOND
 """How long a result waits for a fabric that is away, or for a home that takes it."""
-
-_log = structlog.get_logger("ksana.nodes")
 
 
 def result_frame(request: JobRequest, attempt: int, outcome: JobOutcome) -> SessionResult:
@@ -93,10 +91,10 @@ class ResultWriter:
         try:
             result = await self._courier.tell(home, message)
         except UnavailableError as error:
-            _log.warning("a home instance could not be told", instance=home, err=str(error))
+            log.warning("a home instance could not be told", instance=home, err=str(error))
             return False
         if result != "sent":
-            _log.warning("a home instance could not be told", instance=home, err=result)
+            log.warning("a home instance could not be told", instance=home, err=result)
         return result == "sent"
 
     async def _tell_later(self, home: str, message: Finished) -> None:

@@ -4,8 +4,7 @@ silent sockets found."""
 import asyncio
 from typing import Final
 
-import structlog
-
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
@@ -27,8 +26,6 @@ _LIVING_EVERY: Final[Micros] = 2 * SECOND
 """How often we look who lives: the jobs of a dead instance's nodes wait for it."""
 
 _SWEEP_EVERY: Final[Micros] = MINUTE
-
-_log = structlog.get_logger("ksana.nodes")
 
 
 class Upkeep:
@@ -110,7 +107,7 @@ class Upkeep:
         kept = await self._fabric.owners.renew(kind, ids, self._settings.owner_ttl_us)
         for owned_id, is_ours in zip(ids, kept, strict=True):
             if not is_ours:
-                _log.warning("another instance owns it by now", kind=kind, id=owned_id)
+                log.warning("another instance owns it by now", kind=kind, id=owned_id)
                 peers[owned_id].close(LOST_OWNER, "OWNED_ELSEWHERE")
 
     async def refresh(self) -> Instant | None:

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.instant import MILLISECOND, MINUTE, SECOND, Instant, Micros
 from ksana.domain.queue.classes import JobClass, class_of, kept_until, needs_of
@@ -33,9 +33,6 @@ BACKLOG: Final[Micros] = MINUTE
 they are."""
 PAUSE: Final[Micros] = 10 * MILLISECOND
 """Between two batches of a backlog: what serves callers goes first."""
-
-
-_log = structlog.get_logger("ksana.queue")
 
 
 class QueueChores:
@@ -72,7 +69,7 @@ class QueueChores:
         lost, self._healed_to = await self._store.read(find_lost, self._healed_to, HEAL)
         if lost:
             count = await self._store.transact(enter_lost, lost)
-            _log.warning("classes of queue jobs were missing", count=count)
+            log.warning("classes of queue jobs were missing", count=count)
 
 
 def pack(tx: QueueTx, owner: str, limit: int) -> int:

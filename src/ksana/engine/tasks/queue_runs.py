@@ -13,8 +13,8 @@ an old job.
 from collections.abc import Callable
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import ConflictError
 from ksana.base.ids import new_tokens
@@ -47,8 +47,6 @@ from ksana.ports.tasks.tables import TasksTx
 BATCH = 200
 MIN_INTERVAL = 4 * MILLISECOND
 """Slots that are due together, and ends that come together, share a commit."""
-
-_log = structlog.get_logger("ksana.tasks")
 
 
 class QueueRunsTx(TasksTx, HandoverTx):
@@ -128,7 +126,7 @@ class QueueRuns:
         try:
             return await self._store.transact(start_runs, self.jobs, self._instance_id)
         except ConflictError as error:
-            _log.warning("a run's job cannot be submitted", err=error.message)
+            log.warning("a run's job cannot be submitted", err=error.message)
             return await self._store.transact(
                 start_runs, self.jobs, self._instance_id, is_careful=True
             )

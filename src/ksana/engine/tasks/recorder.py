@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
 from ksana.base.ids import new_token
@@ -165,9 +165,6 @@ def _refuse(tx: TasksTx, over: AttemptOver) -> None:
     tx.events.append("RUN", over.held.run_id, "RUN_RESULT_REFUSED", data)
 
 
-_log = structlog.get_logger("ksana.delivery")
-_task_log = structlog.get_logger("ksana.tasks")
-
 MAX_OUTCOMES: Final = 500
 MIN_INTERVAL: Final = 4 * MILLISECOND
 """Outcomes of a few milliseconds share a commit; after a pause the first is written at once."""
@@ -268,7 +265,7 @@ class Recorder:
             if not batch:  # the watermark alone: nothing to leave out
                 raise
             if len(batch) == 1:
-                _log.error(
+                log.error(
                     "an outcome cannot be recorded", run_id=batch[0].held.run_id, exc_info=error
                 )
                 return Recorded(set(), False, [], 0)
@@ -288,7 +285,7 @@ def log_failures(failed: Sequence[tuple[AttemptOver, str]]) -> None:
     for over, status in failed:
         held, reply = over.held, over.reply
         members = {"alert": True} if status in ALERTING else {}
-        _task_log.warning(
+        log.warning(
             "attempt failed",
             run_id=held.run_id,
             task_id=held.task.id,

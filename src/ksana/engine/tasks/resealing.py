@@ -8,8 +8,7 @@ costs one look an hour.
 
 from typing import Final
 
-import structlog
-
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, MILLISECOND, Instant, Micros
 from ksana.domain.tasks.sealing import CLEAR, GONE, drop_secrets
@@ -22,8 +21,6 @@ from ksana.ports.tasks.tables import TasksTx
 BATCH: Final = 200
 PAUSE: Final[Micros] = 20 * MILLISECOND
 EVERY: Final[Micros] = HOUR
-
-_log = structlog.get_logger("ksana.tasks")
 
 
 class Resealer:
@@ -50,7 +47,7 @@ class Resealer:
                 self.resealed += resealed
                 return self._clock.now() + PAUSE
         if self._done_to:
-            _log.info("secrets of tasks are stored anew", tasks=self.resealed)
+            log.info("secrets of tasks are stored anew", tasks=self.resealed)
             self._done_to.clear()
         return self._clock.now() + EVERY
 
@@ -77,7 +74,7 @@ def reseal_tasks(
                 else secrets.seal(task.definition, task.job_id)
             )
         except SealError as error:
-            _log.error("a task's secrets cannot be opened", task_id=task.id, err=error.message)
+            log.error("a task's secrets cannot be opened", task_id=task.id, err=error.message)
             continue
         done += tx.task_seals.reseal_if_version(task, stored)
     return [task.id for task in tasks], done

@@ -11,8 +11,7 @@ once.
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, MILLISECOND, MINUTE, Instant, Micros, format_instant
 from ksana.domain.tasks.arming import find_moved_slot
@@ -31,8 +30,6 @@ PAUSE: Final[Micros] = 5 * MILLISECOND
 
 LOCK: Final = "zone-rules"
 LOCK_US: Final[Micros] = MINUTE
-
-_log = structlog.get_logger("ksana.tasks")
 
 
 class ZoneRules:
@@ -85,7 +82,7 @@ class ZoneRules:
         await self._store.transact(note_edition, self._edition, self._owner)
         self._is_done = True
         if self._before is not None or self.moved:  # else the store is new, or always was right
-            _log.info(
+            log.info(
                 "zone rules are others than before",
                 before=self._before or "unknown",
                 now=self._edition,

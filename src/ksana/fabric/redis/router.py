@@ -19,7 +19,6 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-import structlog
 from redis.exceptions import (
     AskError,
     BusyLoadingError,
@@ -32,6 +31,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import DependencyDownError
 from ksana.base.instant import DAY, SECOND, Micros
@@ -60,8 +60,6 @@ _TRANSIENT: Final = (
     ReadOnlyError,
     MasterDownError,
 )
-
-_log = structlog.get_logger("ksana.fabric")
 
 
 class Step(NamedTuple):
@@ -323,7 +321,7 @@ class Router:
         self.count(op, "error")
         said = f"{type(answer).__name__}: {answer}"[:300]
         self._problem = f"Redis refused {op}: {said}"
-        _log.error("Redis refused a command", op=op, err=said)
+        log.error("Redis refused a command", op=op, err=said)
         return DependencyDownError(f"Redis refused {op}: {said}")
 
     def _link(self, address: Address) -> Link:

@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
-import structlog
 
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import RateLimitedError, UnavailableError
 from ksana.base.instant import MILLISECOND, MINUTE, SECOND, Instant
@@ -36,8 +36,6 @@ CLOCK_SLACK: Final = 10 * MINUTE
 """By how much events may be out of the order of time, because a clock was set."""
 SETTLE_US: Final = 2 * SECOND
 """How long a transaction may take from drawing an event's id to its commit."""
-
-log = structlog.get_logger("ksana.events")
 
 
 class EventFilter(msgspec.Struct, frozen=True):

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-import structlog
-
+from ksana.base import log
 from ksana.base.errors import DependencyDownError, UnavailableError
 from ksana.domain.dead_letters import LetterRecord, group_key
 from ksana.ports.fabric import Fabric
@@ -22,8 +21,6 @@ MOST: Final = 20_000
 _AT_ONCE: Final = 50
 """Letters in one step: Redis copies their messages, up to a megabyte each, to leave them out."""
 _STATUS: Final = "UNHANDLED"
-
-_log = structlog.get_logger("ksana.nodes")
 
 
 class NodeLetters:
@@ -64,7 +61,7 @@ class NodeLetters:
         try:
             await self._store.transact(partial(_record, settled, actor, replays))
         except UnavailableError as error:  # it is done all the same
-            _log.warning("settled letters are not recorded", count=len(settled), error=str(error))
+            log.warning("settled letters are not recorded", count=len(settled), error=str(error))
         return done
 
     async def _list_of(self, keeper: str, most: int) -> list[LetterRecord]:

@@ -38,8 +38,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import structlog
-
+from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
 from ksana.base.ids import new_token, new_uid
@@ -64,8 +63,6 @@ CHECK_SECONDS: Final = 1.0
 """How often a writer looks whether its file is still in its place; a look costs 2 µs."""
 ENTER_SECONDS: Final = 600.0
 """How often a writer makes sure that its row of marks is there; far below their retention."""
-
-_log = structlog.get_logger("ksana.store")
 
 
 class StoreCall:
@@ -226,7 +223,7 @@ class Writer:
                 try:
                     tally.listener(flushed)
                 except Exception as error:  # what is committed stays so, whoever counts it wrongly
-                    _log.error("a listener to commits failed", exc_info=error)
+                    log.error("a listener to commits failed", exc_info=error)
         return True
 
     def _run_together(self, session: Session, tx: SqlTx, batch: list[StoreCall]) -> bool:

@@ -15,8 +15,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-import structlog
-
+from ksana.base import log
 from ksana.store.sql.core.dialects.base import load_driver
 from ksana.store.sql.core.dialects.postgres import plain_url
 
@@ -35,7 +34,6 @@ _LOOK_S: Final = 0.25
 _ECHO: Final = "echo"
 
 _Work = Callable[[Any, threading.Event], None]
-_log = structlog.get_logger("ksana.store")
 
 
 class PostgresSignals:
@@ -108,7 +106,7 @@ class PostgresSignals:
                 with self._connect() as connection:
                     work(connection, is_over)
             except Exception as error:  # a hint that cannot be told is no failure of anybody
-                _log.debug("signals of the database are away", err=str(error))
+                log.debug("signals of the database are away", err=str(error))
                 is_over.wait(AGAIN_AFTER_S)
 
     def _connect(self) -> Any:
