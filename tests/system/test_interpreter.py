@@ -9,13 +9,14 @@ import pytest
 from ksana.boot.interpreter import SWITCH_SECONDS
 
 SCRIPT = """
+import gc
 import sys
 
 import ksana.boot.server as server
 from ksana.cli.main import run
 
 async def tell(loaded, logs):
-    print(sys.getswitchinterval())
+    print(gc.get_threshold()[0], sys.getswitchinterval())
     return 0
 
 server.serve = tell
@@ -29,4 +30,6 @@ def test_no_thread_of_the_server_keeps_the_others_waiting_for_long(tmp_path: Pat
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    assert float(done.stdout.split()[-1]) == pytest.approx(SWITCH_SECONDS)
+    collects_at, switches_at = done.stdout.split()
+    assert float(switches_at) == pytest.approx(SWITCH_SECONDS)
+    assert int(collects_at) == 50_000, "the start is loaded with the collector calmed"

@@ -19,15 +19,18 @@ def attach(app: click.Group) -> None:
 
 def serve(loaded: Loaded) -> None:
     """Start the server and stay until it is told to stop."""
-    from ksana.base.clock import SystemClock
     from ksana.boot.allocator import set_allocator
-    from ksana.boot.interpreter import share_interpreter
+    from ksana.boot.interpreter import calm_collector, share_interpreter
+
+    set_allocator()
+    calm_collector()
+    share_interpreter()
+    # The server is imported under these settings.
+    from ksana.base.clock import SystemClock
     from ksana.boot.logs import start_logging
     from ksana.boot.server import serve as serve_until_stopped
 
     settings = loaded.settings
-    set_allocator()
-    share_interpreter()
     # A name server that is silent holds a thread for four seconds, not for ten.
     os.environ.setdefault("RES_OPTIONS", "timeout:2 attempts:2")
     os.umask(0o077)  # the store's files have their modes anyway; this is for whatever else is made
