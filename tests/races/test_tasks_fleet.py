@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from ksana.engine.core.membership import LEASE
-from ksana.store.sql.core.dialects import MysqlDialect, PostgresDialect
+from ksana.store.sql.core.dialects.mysql import MysqlDialect
+from ksana.store.sql.core.dialects.postgres import PostgresDialect
 from tests.ground.child import wait_for
 from tests.ground.fleet import fleet
 from tests.ground.mariadb import MariaDB

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from ksana.store.sql.core import bulk
-from ksana.store.sql.core.dialects import MysqlDialect, mysql_text
+from ksana.store.sql.core.dialects import mysql_text
+from ksana.store.sql.core.dialects.mysql import MysqlDialect
 from ksana.store.sql.core.statements import Statement, load_statements
 
 UPDATE = (

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from psycopg import OperationalError
 
-from ksana.store.sql.core.dialects import PostgresDialect, Trouble
+from ksana.store.sql.core.dialects import Trouble
+from ksana.store.sql.core.dialects.postgres import PostgresDialect
 from ksana.store.sql.core.dialects.postgres_pipeline import PipelineCursor
 from tests.ground.postgres import Postgres
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import ksana.store.sql
-from ksana.store.sql.core.dialects import MysqlDialect, PostgresDialect, SqliteDialect
+from ksana.store.sql.core.dialects import SqliteDialect
+from ksana.store.sql.core.dialects.mysql import MysqlDialect
+from ksana.store.sql.core.dialects.postgres import PostgresDialect
 from ksana.store.sql.core.statements import Statement, load_statements
 
 _UPDATE = re.compile(

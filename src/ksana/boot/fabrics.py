@@ -2,7 +2,7 @@
 asked for."""
 
 import contextlib
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ksana.base.clock import Clock
 from ksana.base.errors import SetupError
@@ -10,7 +10,9 @@ from ksana.base.ids import new_uid
 from ksana.fabric.memory.fabric import MemoryFabric
 from ksana.ports.fabric import Fabric
 from ksana.ports.inbox import InboxSettings
-from ksana.store.sql.core.postgres_signals import PostgresSignals
+
+if TYPE_CHECKING:
+    from ksana.store.sql.core.postgres_signals import PostgresSignals
 
 KEYS_CHANGED: Final = "keys.changed"
 """The signal that API keys were made or revoked."""
@@ -29,10 +31,14 @@ def make_fabric(
     return RedisFabric(url, instance_id, clock, key_prefix, inbox)
 
 
-def make_store_signals(url: str, instance_id: str) -> PostgresSignals | None:
+def make_store_signals(url: str, instance_id: str) -> "PostgresSignals | None":
     """Signals by the store itself, for instances without Redis; None where it has no such way."""
     scheme = url.partition(":")[0].partition("+")[0]
-    return PostgresSignals(url, instance_id) if scheme in ("postgresql", "postgres") else None
+    if scheme not in ("postgresql", "postgres"):
+        return None
+    from ksana.store.sql.core.postgres_signals import PostgresSignals
+
+    return PostgresSignals(url, instance_id)
 
 
 async def tell_instances(url: str, key_prefix: str, clock: Clock, name: str) -> None:

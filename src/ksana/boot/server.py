@@ -33,7 +33,7 @@ from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.coordination import CoordinationNotes
 from ksana.boot.core_routes import core_routes
 from ksana.boot.descriptors import plan_for
-from ksana.boot.interpreter import calm_collector
+from ksana.boot.interpreter import freeze_loaded
 from ksana.boot.listening import describe_address, is_loopback, listen, share_listener
 from ksana.boot.logs import LogSwitch
 from ksana.boot.metrics import Metrics
@@ -285,7 +285,7 @@ class KsanaServer:
         for surface in self._surfaces:
             for loop in surface.loops:
                 start(loop)
-        calm_collector()
+        freeze_loaded()
         is_shown = self._logs.form == "console" or sys.stdout.isatty()
         banner.announce(address, store.url, found, is_shown=is_shown)
 

@@ -1,5 +1,5 @@
 """Which store a URL means, and how it is opened: the one place of the server that names a store's
-implementation."""
+implementation. That of the JSON file is loaded where there is one."""
 
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ from ksana.boot.redaction import mask_url
 from ksana.boot.unopened_store import UnopenedStore
 from ksana.domain.tasks.timer_document import DEFAULTS, TimerDefaults
 from ksana.ports.store import Store
-from ksana.store import jsonfile, sql
+from ksana.store import sql
 from ksana.store.sql.core import private_files
 from ksana.store.sql.core.migrate import MigrationReport, list_migrations
 from ksana.store.sql.core.store import sqlite_path
@@ -48,11 +48,13 @@ async def open_store(
 ) -> Store:
     """Open the store of a URL. With neither `migrate` nor `serve` it must be there: nothing is
     made. Raise SetupError if it can never work, StoreDownError if it may later."""
-    if is_json(url) and not serve and not jsonfile.json_path(url).exists():
-        place = jsonfile.json_path(url)
+    place = find_file(url) if is_json(url) else None
+    if place is not None and not serve and not place.exists():
         raise SetupError(f"there is no store at {place} yet: a start of the server makes it")
     try:
         if is_json(url):
+            from ksana.store import jsonfile
+
             opened: sql.SqlStore = await jsonfile.open_store(
                 url, clock, serve=serve, defaults=jobs.defaults
             )
@@ -78,8 +80,7 @@ async def open_store(
 def list_notes(store: Store) -> list[str]:
     """What the start should tell about an open store, in sentences: what it is not, what it found,
     what it left."""
-    notes = list(store.notes) if isinstance(store, jsonfile.JsonStore) else []
-    return notes + (list(store.warnings) if isinstance(store, sql.SqlStore) else [])
+    return [*store.notes, *store.warnings] if isinstance(store, sql.SqlStore) else []
 
 
 def is_json(url: str) -> bool:
@@ -90,7 +91,9 @@ def is_json(url: str) -> bool:
 def find_file(url: str) -> Path | None:
     """The file that the store is, if it is one."""
     if is_json(url):
-        return jsonfile.json_path(url)
+        from ksana.store.jsonfile import json_path
+
+        return json_path(url)
     if not url.startswith("sqlite:"):
         return None
     path = sqlite_path(url)
@@ -113,6 +116,10 @@ async def _import_jobs(
 ) -> list[str]:
     """Let a store nobody has served yet take over the jobs of a JSON file (T23); answer what to
     tell."""
+    if _is_absent(path):
+        return []
+    from ksana.store import jsonfile
+
     document, warnings = jsonfile.find_import(path, clock.now(), defaults)
     if document is None:
         return warnings if await store.read(jsonfile.is_unused) else []
@@ -123,6 +130,16 @@ async def _import_jobs(
         f"{count} jobs were taken over from {path}, once; the file is not read again",
         *warnings,
     ]
+
+
+def _is_absent(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:  # it may be there: reading it will tell
+        return False
+    return False
 
 
 async def migrate_store(url: str, clock: Clock) -> MigrationReport:
@@ -140,7 +157,9 @@ async def migrate_store(url: str, clock: Clock) -> MigrationReport:
 async def check_store(url: str, clock: Clock) -> MigrationReport:
     """Tell the schema's version, changing nothing."""
     if is_json(url):
-        await jsonfile.check_file(url, clock)
+        from ksana.store.jsonfile import check_file
+
+        await check_file(url, clock)
         return MigrationReport(schema_version(), schema_version(), ())
     return await sql.check_schema(url, clock)
 

@@ -4,15 +4,16 @@ A surface is made before the store answers: it may keep references, it must not 
 Its loops start once the store is open.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
 from random import Random
 from typing import Any
 
 import msgspec
 
+from ksana.api.core.docs import FindWords
 from ksana.api.core.routing import AnyRoute
 from ksana.api.core.services import ApiSettings, Check
-from ksana.api.core.words import Words
 from ksana.base.clock import Clock
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.descriptors import DescriptorPlan
@@ -77,7 +78,7 @@ class Surface(msgspec.Struct, frozen=True):
     routes: tuple[AnyRoute, ...] = ()
     events: tuple[EventKind, ...] = ()
     """The events it records."""
-    words: Words = {}
+    words: FindWords = dict
     """What the API's description says of its members."""
     loops: tuple[Loop, ...] = ()
     """Started in this order once the store is open, stopped in the reverse order."""
@@ -93,6 +94,16 @@ class Surface(msgspec.Struct, frozen=True):
     drain: Callable[[], Awaitable[None]] | None = None
     """Stop taking work at once, then wait for what runs. Cancelled when the grace is over; what is
     left then is for the orphan rule."""
+
+
+def words_of(surface: str) -> FindWords:
+    """The table in `api/<surface>/words.py`; only who asks for it loads it."""
+
+    def find_words() -> Mapping[str, Any]:
+        words: Mapping[str, Any] = import_module(f"ksana.api.{surface}.words").WORDS
+        return words
+
+    return find_words
 
 
 def listen(signals: SignalRelay, name: str, poll: LongPoll[Any]) -> None:

@@ -8,9 +8,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
-from starlette.websockets import WebSocket, WebSocketState
-
-from ksana.api.core import docs, events, health, log_settings, openapi
+from ksana.api.core import docs, events, health, log_settings
 from ksana.api.core.errors import refusal
 from ksana.api.core.exchange import (
     EXCHANGE,
@@ -26,7 +24,6 @@ from ksana.api.core.router import FastpathRoutes, Router
 from ksana.api.core.routing import AnyRoute, Call, Route, SocketRoute
 from ksana.api.core.services import LogControl, Services
 from ksana.api.core.traffic import RequestSpans
-from ksana.api.core.words import Words
 from ksana.base import log
 from ksana.base.errors import KsanaError, NotFoundError
 
@@ -43,7 +40,7 @@ def create_app(
     stats: StatsSections | None = None,
     spans: RequestSpans | None = None,
     logs: LogControl | None = None,
-    words: Mapping[str, Words] | None = None,
+    words: Mapping[str, docs.FindWords] | None = None,
 ) -> "Application":
     """Compose the app of the foundation's routes and those of the surfaces. Raise ValueError for
     routes that contradict each other or opt into the fast path and cannot be served there."""
@@ -58,7 +55,7 @@ def create_app(
         routes.extend(surface)
     routes.append(docs.root_route(routes))
     described = [route for route in routes if isinstance(route, Route) and not route.hidden]
-    routes.append(openapi.route(described, services.settings.version, words or {}))
+    routes.append(docs.openapi_route(described, services.settings.version, words or {}))
     return Application(services, routes, spans, logs)
 
 
@@ -138,6 +135,8 @@ class Application:
             await _refuse_socket(error, request_id, scope, receive, send)
             log_end(UNKNOWN_ROUTE, error.status)
             return
+        from starlette.websockets import WebSocket, WebSocketState
+
         socket = WebSocket(scope, receive, send)
         try:
             await route.handler(socket, call)

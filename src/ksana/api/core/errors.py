@@ -29,6 +29,19 @@ _NAMED = re.compile(r"Object (contains unknown|missing required) field `(.*)`\Z"
 _TOKEN = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
+class Error(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of every refusal. `detail` repeats `message`."""
+
+    code: str
+    message: str
+    detail: str
+    request_id: str
+    field: str | msgspec.UnsetType = msgspec.UNSET
+    """The member at fault (400)."""
+    current: Any | msgspec.UnsetType = msgspec.UNSET
+    """The present state (409)."""
+
+
 def error_body(
     code: str, message: str, request_id: str, extra: dict[str, Any] | None = None
 ) -> bytes:

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
-import msgspec
-
+from ksana.api.core.errors import Error
 from ksana.api.core.openapi_schemas import Schemas, surface_of
-from ksana.api.core.routing import AnyRoute, Call, Content, Route, SocketRoute
+from ksana.api.core.routing import AnyRoute, Route, SocketRoute
 from ksana.api.core.words import ANSWER_HEADERS, REQUEST_HEADERS, Words, find_word
 
 _JSON: Final = "application/json"
@@ -32,41 +31,6 @@ _ABOUT: Final = (
     "and `traceparent` (W3C), which is carried on. Once an API key exists every call but the "
     "probes needs one. Sockets are described at /asyncapi.json."
 )
-PATH: Final = "/openapi.json"
-
-
-class Error(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of every refusal. `detail` repeats `message`."""
-
-    code: str
-    message: str
-    detail: str
-    request_id: str
-    field: str | msgspec.UnsetType = msgspec.UNSET
-    """The member at fault (400)."""
-    current: Any | msgspec.UnsetType = msgspec.UNSET
-    """The present state (409)."""
-
-
-def route(described: list[Route], version: str, words: Mapping[str, Words]) -> Route:
-    """The route that answers the description; it is built when first asked for."""
-    ready: list[bytes] = []
-
-    async def describe_api(call: Call) -> Content:
-        if not ready:
-            ready.append(msgspec.json.encode(describe([*described, own], version, words)))
-        return Content(ready[0], "application/json")
-
-    own = Route(
-        "GET",
-        PATH,
-        describe_api,
-        scope=None,
-        summary="This description",
-        tags=("probes",),
-        answers={200: dict[str, Any]},
-    )
-    return own
 
 
 def describe(

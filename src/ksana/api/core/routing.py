@@ -5,14 +5,16 @@ OpenAPI follow from it. How they are found is told in `router`. Nothing here rea
 import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from starlette.websockets import WebSocket
 
 from ksana.api.core.services import Services
 from ksana.api.core.trace import Trace, find_trace
 from ksana.service.core.keys import Principal
+
+if TYPE_CHECKING:  # loaded with the first socket
+    from starlette.websockets import WebSocket
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Converter = Callable[[str], Any]
@@ -95,7 +97,7 @@ class Call:
 Handler = Callable[..., Awaitable[Any]]
 """`async def submit(call: Call, body: SubmitJob) -> Answer | Content | Stream | struct`; without
 `body` where the route declares none. A plain value is a 200."""
-SocketHandler = Callable[[WebSocket, Call], Awaitable[None]]
+SocketHandler = Callable[["WebSocket", Call], Awaitable[None]]
 
 
 class Route:

@@ -6,10 +6,9 @@ that bounds a peer is here or in `sockets`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import msgspec
-from starlette.websockets import WebSocket
 
 from ksana.api.core.routing import Call
 from ksana.api.nodes.key_watch import KeyWatch
@@ -26,6 +25,9 @@ from ksana.domain.nodes import frames
 from ksana.engine.nodes.engine import NodesEngine
 from ksana.engine.nodes.peers import CONFLICT, INTERNAL, Peer
 from ksana.service.nodes.jobs import NodeJobService
+
+if TYPE_CHECKING:  # loaded with the first socket
+    from starlette.websockets import WebSocket
 
 First = TypeVar("First")
 Guest = TypeVar("Guest")
@@ -54,7 +56,7 @@ class Conversation(ABC, Generic[First, Guest]):
         self._bounds = bounds
         self._budget = budget
 
-    async def serve(self, socket: WebSocket, call: Call) -> None:
+    async def serve(self, socket: "WebSocket", call: Call) -> None:
         """From the handshake to the end of the socket. Raise 429 before it if there are too many
         sockets."""
         principal = call.principal

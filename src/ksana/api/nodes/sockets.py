@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-from starlette.websockets import WebSocket
 
 from ksana.api.core.crowd import WRITE_TEXTS
 from ksana.base import log
@@ -21,6 +20,9 @@ from ksana.base.errors import KsanaError
 from ksana.base.instant import SECOND, Micros
 from ksana.domain.nodes.frames import ErrorFrame, encode
 from ksana.engine.nodes.peers import BAD_FRAME, SLOW
+
+if TYPE_CHECKING:  # loaded with the first socket
+    from starlette.websockets import WebSocket
 
 IN_FLIGHT: Final = 256
 MOST_BAD_FRAMES: Final = 20
@@ -61,7 +63,7 @@ class WriteBudget:
 class SocketOutgoing:
     """The writing side."""
 
-    def __init__(self, socket: WebSocket, bounds: SocketBounds, budget: WriteBudget) -> None:
+    def __init__(self, socket: "WebSocket", bounds: SocketBounds, budget: WriteBudget) -> None:
         self._socket = socket
         extensions = socket.scope.get("extensions") or {}
         self._write_texts: Callable[[Sequence[bytes]], Awaitable[None]] = extensions.get(
@@ -179,7 +181,7 @@ class FrameReader:
 
     def __init__(
         self,
-        socket: WebSocket,
+        socket: "WebSocket",
         outgoing: SocketOutgoing,
         decoder: msgspec.json.Decoder[Any],
         bounds: SocketBounds,

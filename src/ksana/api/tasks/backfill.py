@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from ksana.api.core.openapi import Error
+from ksana.api.core.errors import Error
 from ksana.api.core.reading import read_span
 from ksana.api.core.routing import Answer, Call, Route
 from ksana.api.tasks.members import read_time, show_time

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from ksana.api.core.errors import from_validation
-from ksana.api.core.openapi import Error
+from ksana.api.core.errors import Error, from_validation
 from ksana.api.core.routing import MAX_ID, Call, Route
 from ksana.api.tasks.members import TaskSurface, show_time
 from ksana.base.errors import InvalidError

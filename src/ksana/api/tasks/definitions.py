@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UnsetType as Unset
 
+from ksana.api.core.errors import Error
 from ksana.api.core.idempotency import answer_once, read_key
-from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Answer, Call, Content, Headers, Route
 from ksana.api.tasks.backfill import Backfilled, EnableBody, read_caps, show_filled
 from ksana.api.tasks.job_shapes import check_payload

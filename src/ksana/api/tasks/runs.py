@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from ksana.api.core.openapi import Error
+from ksana.api.core.errors import Error
 from ksana.api.core.routing import MAX_ID, Answer, Call, Route, to_row_id
 from ksana.api.tasks.members import TaskSurface, read_time, show_time
 from ksana.api.tasks.secret_members import mask_headers

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET
 
+from ksana.api.core.errors import Error
 from ksana.api.core.idempotency import answer_once, read_key
-from ksana.api.core.openapi import Error
 from ksana.api.core.routing import MAX_ID, Answer, Call, Content, Route
 from ksana.api.tasks.members import TaskSurface, given, read_if_match, trace_of
 from ksana.api.tasks.timer_shapes import (

@@ -6,7 +6,6 @@ from typing import Any, Final
 from prometheus_client.core import GaugeMetricFamily
 
 from ksana.api.governance.routes import Governance
-from ksana.api.governance.words import WORDS
 from ksana.base.clock import Clock, SystemClock
 from ksana.base.errors import SetupError
 from ksana.base.instant import SECOND, Instant, Micros
@@ -14,7 +13,7 @@ from ksana.boot.callables import load_callable
 from ksana.boot.settings.sections.governance import GovernanceSettings
 from ksana.boot.settings.table import Settings
 from ksana.boot.stores import open_store
-from ksana.boot.surface import CoreServices, Surface, listen
+from ksana.boot.surface import CoreServices, Surface, listen, words_of
 from ksana.domain.governance.events import KINDS
 from ksana.domain.governance.records import Rules
 from ksana.engine.core.pump import Pump
@@ -86,7 +85,7 @@ def make_surface(core: CoreServices) -> Surface:
     return Surface(
         name="governance",
         events=KINDS,
-        words=WORDS,
+        words=words_of("governance"),
         routes=endpoints.routes(),
         loops=tuple(loops),
         found=find_jobs,

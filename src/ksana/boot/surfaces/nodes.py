@@ -11,13 +11,12 @@ from ksana.api.core.services import Check
 from ksana.api.nodes.key_watch import KeyWatch
 from ksana.api.nodes.routes import routes
 from ksana.api.nodes.sockets import SocketBounds
-from ksana.api.nodes.words import WORDS
 from ksana.base.clock import Clock
 from ksana.base.instant import SECOND, Instant
 from ksana.boot.fabrics import KEYS_CHANGED, make_fabric, make_store_signals
 from ksana.boot.instance_identity import find_host
 from ksana.boot.settings.sections.nodes import NodeSettings
-from ksana.boot.surface import CoreServices, Surface
+from ksana.boot.surface import CoreServices, Surface, words_of
 from ksana.domain.nodes.events import KINDS
 from ksana.domain.nodes.records import InstanceInfo
 from ksana.engine.core.pump import Pump
@@ -87,7 +86,7 @@ def make_surface(core: CoreServices) -> Surface:
     return Surface(
         name="nodes",
         events=KINDS,
-        words=WORDS,
+        words=words_of("nodes"),
         routes=tuple(routes(engine, service, keys, bounds)),
         loops=(
             Loop("node-fabric", lambda: keep_open(fabric)),

@@ -6,10 +6,9 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ksana.api.queue.routes import Queue
-from ksana.api.queue.words import WORDS
 from ksana.boot.commit_watch import CommitWatch
 from ksana.boot.settings.sections.queue import CapacitySettings, QueueSettings
-from ksana.boot.surface import CoreServices, Surface, listen
+from ksana.boot.surface import CoreServices, Surface, listen, words_of
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.events import KINDS
 from ksana.engine.core.supervisor import Loop
@@ -47,7 +46,7 @@ def make_surface(core: CoreServices) -> Surface:
     return Surface(
         name="queue",
         events=KINDS,
-        words=WORDS,
+        words=words_of("queue"),
         routes=Queue(service, stats, QueueExplainer(core.store, limits, service.classes)).routes(),
         loops=(
             Loop("queue-leasing", service.leasing.pump.run),

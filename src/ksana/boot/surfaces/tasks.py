@@ -21,12 +21,11 @@ from ksana.api.tasks import series as series_api
 from ksana.api.tasks import simulate as simulate_api
 from ksana.api.tasks import timers as timers_api
 from ksana.api.tasks.members import Defaults, TaskSurface
-from ksana.api.tasks.words import WORDS
 from ksana.base.clock import Clock
 from ksana.base.instant import HOUR, SECOND, Instant, Micros
 from ksana.boot.metrics import LABEL_CAP
 from ksana.boot.settings.sections.tasks import CallbackSettings, TaskSettings, TimerSettings
-from ksana.boot.surface import CoreServices, Surface
+from ksana.boot.surface import CoreServices, Surface, words_of
 from ksana.boot.task_calls import find_callback_base, make_caller_factory
 from ksana.boot.task_hints import TaskHints
 from ksana.domain.lifecycle import RUN
@@ -253,7 +252,7 @@ def make_surface(core: CoreServices) -> Surface:
     return Surface(
         name="tasks",
         events=KINDS,
-        words=WORDS,
+        words=words_of("tasks"),
         routes=(
             *_list_routes(surface),
             *explain_api.routes(ExplainService(store, queue_runs.jobs), surface.backfills),

@@ -54,7 +54,6 @@ class JsonStore(SqlStore):
         """What an operator should know: the file that was unreadable, the jobs that are not armed.
         """
         self.notes = [IN_MEMORY]
-        """What holds for every store of this kind; the start says so."""
         self._tally = Tally()
         self._mirror = opened.mirror
         self._flusher: Flusher | None = None

@@ -17,13 +17,7 @@ from ksana.ports.store import CommitListener, StoreHealth
 from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.checkpoints import Checkpointer
 from ksana.store.sql.core.commit_queue import Writer
-from ksana.store.sql.core.dialects import (
-    Dialect,
-    MysqlDialect,
-    PostgresDialect,
-    SqliteDialect,
-    Trouble,
-)
+from ksana.store.sql.core.dialects import Dialect, SqliteDialect, Trouble
 from ksana.store.sql.core.dialects.sqlite import FilePlace
 from ksana.store.sql.core.durability import list_weaknesses
 from ksana.store.sql.core.migrate import MigrationReport, apply_migrations
@@ -65,6 +59,8 @@ class SqlStore:
         self.warnings = opened.warnings
         """Settings of the database server under which an acknowledged write may be lost, in
         sentences."""
+        self.notes: list[str] = []
+        """What holds for every store of this kind; the start says so."""
         self._tally = Tally()
         self._checkpointer: Checkpointer | None = None
         statements = load_statements(dialect.macros)
@@ -254,8 +250,12 @@ def choose_dialect(url: str, clock: Clock) -> tuple[Dialect, str]:
         path = sqlite_path(url)
         return SqliteDialect(path, clock), f"sqlite:///{path}"
     if scheme in ("mysql", "mariadb"):
+        from ksana.store.sql.core.dialects.mysql import MysqlDialect
+
         return MysqlDialect(url), _masked(url)
     if scheme in ("postgresql", "postgres"):
+        from ksana.store.sql.core.dialects.postgres import PostgresDialect
+
         return PostgresDialect(url), _masked(url)
     raise SetupError(
         f"no store is called {scheme!r}: use sqlite:///…, mysql://…, postgresql://… or json:///…"
