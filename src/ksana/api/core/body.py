@@ -23,6 +23,7 @@ MAX_DEPTH: Final = 64
 # escaped quotes would be scanned once per quote.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_NOT_BRACKETS_OR_QUOTES: Final = bytes(set(_NOT_BRACKETS) - set(b'"'))
 _SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _STEP: Final = tuple(1 if byte == ord("[") else -1 for byte in range(256))
 _PEELED: Final = 3
@@ -125,10 +126,7 @@ def check_encoding(encoding: bytes) -> None:
 
 def check_depth(body: bytes) -> None:
     """Refuse nesting beyond the limit, without recursion and in linear time."""
-    # With no backslash anywhere every quote begins or ends a string: what lies outside is every
-    # other piece.
-    bare = _STRING.sub(b"", body) if b"\\" in body else b"".join(body.split(b'"')[::2])
-    brackets = bare.translate(_SQUARE, _NOT_BRACKETS)
+    brackets = _find_brackets(body)
     allowed = MAX_DEPTH
     for _ in range(_PEELED):
         # Innermost pairs go at the speed of C, one level each time: long flat lists are over here.
@@ -142,6 +140,18 @@ def check_depth(body: bytes) -> None:
         if max(depths) > allowed:
             raise _too_deep()
         depth = depths[-1]
+
+
+def _find_brackets(body: bytes) -> bytes:
+    """The brackets outside of strings, all of them square."""
+    if b"\\" in body:
+        return _STRING.sub(b"", body).translate(_SQUARE, _NOT_BRACKETS)
+    # With no backslash anywhere every quote begins or ends a string. The quotes of one without
+    # brackets in it are neighbours now; if some are left there was one with brackets.
+    brackets = body.translate(_SQUARE, _NOT_BRACKETS_OR_QUOTES).replace(b'""', b"")
+    if b'"' not in brackets:
+        return brackets
+    return b"".join(body.split(b'"')[::2]).translate(_SQUARE, _NOT_BRACKETS)
 
 
 def check_no_nul(body: bytes) -> None:
