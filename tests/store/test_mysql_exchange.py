@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ksana.store.sql.core.dialects import MysqlDialect, Trouble
+from ksana.store.sql.core.dialects import Trouble
+from ksana.store.sql.core.dialects.mysql import MysqlDialect
 from ksana.store.sql.core.dialects.mysql_exchange import ExchangeCursor
 from tests.ground.mariadb import MariaDB
 
