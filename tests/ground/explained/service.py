@@ -128,7 +128,6 @@ EXPLAINED: dict[str, str] = {
     "ksana.service.queue.jobs.submit_jobs: not is_batch -> is_batch": "a short cut: the insert finds the same duplicate, and the refusal is the same",
     "ksana.service.queue.jobs.submit_jobs: _refuse_duplicate(tx, jobs) -> pass": "a short cut: the insert finds the same duplicate, and the refusal is the same",
     "ksana.service.queue.jobs._refuse_duplicate: True -> False": "there is a key for each job",
-    "ksana.service.queue.jobs.submit_together: job.run_at is None -> job.run_at is not None": "a turn that was not asked for at once is asked for when it is needed",
     "ksana.service.queue.jobs.submit_together: True -> False": "there is a key for each job",
     "ksana.service.queue.leases.find_standing_denial: 0 -> 1": "a job that waits for capacity has a claim that ends",
     "ksana.service.queue.leases.find_standing_denial: 0 -> -1": "a job that waits for capacity has a claim that ends",
