@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.ground.child import wait_for
 from tests.ground.node_peers import EchoNode, PlainSession
 from tests.ground.postgres import Postgres
 from tests.ground.process import Program
@@ -118,8 +119,7 @@ def start_timer(program: Program, url: str) -> tuple[str, int]:
     return str(made.json()["id"]), int(made.json()["task_id"])
 
 
-def check_timer(program: Program, task_id: int, target: Target) -> None:
-    """Every slot from the first to the last has one run, in order, and no run was called twice."""
+def list_runs(program: Program, task_id: int) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     while len(runs) % 200 == 0:
         page = len(runs) // 200 + 1
@@ -128,6 +128,17 @@ def check_timer(program: Program, task_id: int, target: Target) -> None:
         runs += found
         if not found:
             break
+    return runs
+
+
+def check_timer(program: Program, task_id: int, target: Target) -> None:
+    """Every slot from the first to the last has one run, in order, and no run was called twice."""
+
+    def is_at_rest() -> bool:
+        return all(run["end_time"] is not None for run in list_runs(program, task_id))
+
+    wait_for(is_at_rest, "the runs that were under way when the timer was paused are over")
+    runs = list_runs(program, task_id)
     slots = sorted(datetime.fromisoformat(run["scheduled_time"]) for run in runs)
     assert len(slots) > 10
     assert {after - before for before, after in pairwise(slots)} == {EVERY}
