@@ -42,8 +42,8 @@ from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
 from ksana.base.ids import new_token, new_uid
-from ksana.base.instant import Instant
 from ksana.ports.store import Committed, RaceLostError
+from ksana.store.sql.core.database_clock import DatabaseClock
 from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import Session
 from ksana.store.sql.core.statements import Statement
@@ -58,7 +58,6 @@ RESOLVE_SECONDS: Final = 60.0
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 1.0
 """Seconds between two attempts to connect: so late at most it is noticed that the store is back."""
-CLOCK_REFRESH_SECONDS: Final = 1.0
 CHECK_SECONDS: Final = 1.0
 """How often a writer looks whether its file is still in its place; a look costs 2 µs."""
 ENTER_SECONDS: Final = 600.0
@@ -103,10 +102,11 @@ class Writer:
         tally: Tally,
         seal: Callable[[Session], None] | None = None,
         check: Callable[[], None] | None = None,
+        database_clock: DatabaseClock | None = None,
     ) -> None:
         """`seal` commits in the place of a bare COMMIT, for a store that must write more than the
         database. `check` is asked before a batch, once a second, and raises while nothing may be
-        written."""
+        written. Writers of a network database share its clock."""
         self._dialect = dialect
         self._seal = seal
         self._check = check
@@ -117,8 +117,7 @@ class Writer:
         self._session: Session | None = None
         self._id = new_uid()
         self._mark = 0
-        self._clock_offset = 0
-        self._clock_read_at = -1e9
+        self._database_clock = database_clock or DatabaseClock(dialect.clock_sql)
         self._entered_at = -1e9
         self._pause = FIRST_PAUSE
         self._flushed: list[Committed] = []
@@ -167,7 +166,7 @@ class Writer:
                 if is_network and time.monotonic() - self._entered_at > ENTER_SECONDS:
                     self._enter(session)
                 session.raw_later(self._dialect.begin_write)
-                now = self._read_clock(session) if is_network else self._clock.now()
+                now = self._database_clock.read(session) if is_network else self._clock.now()
                 tx = SqlTx(session, now, is_again=run_before > 0)
                 run = self._run_apart if careful else self._run_together
                 session.wrote = run(session, tx, batch)
@@ -281,18 +280,6 @@ class Writer:
         session.run("core.enter_mark", writer=self._id, mark=0, at=self._clock.now())
         self._entered_at = time.monotonic()
 
-    def _read_clock(self, session: Session) -> Instant:
-        """The clock of a network database, asked once a second and carried on by our monotonic
-        clock between."""
-        here = time.monotonic()
-        if here - self._clock_read_at > CLOCK_REFRESH_SECONDS:
-            row = session.raw(self._dialect.clock_sql)
-            after = time.monotonic()
-            assert row is not None
-            self._clock_offset = int(row[0]) - int((here + after) / 2 * 1e6)
-            self._clock_read_at = here = after
-        return self._clock_offset + int(here * 1e6)
-
     def _connect(self) -> Session:
         session: Session | None = None
         try:
@@ -312,7 +299,7 @@ class Writer:
             raise StoreDownError(f"the store is away: {summary(error)}") from error
         self._pause = FIRST_PAUSE
         self._tally.mark_reached()
-        self._clock_read_at = -1e9
+        self._database_clock.forget()
         self._session = session
         return session
 

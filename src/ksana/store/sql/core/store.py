@@ -17,6 +17,7 @@ from ksana.ports.store import CommitListener, StoreHealth
 from ksana.store.sql.core import sqlite_file
 from ksana.store.sql.core.checkpoints import Checkpointer
 from ksana.store.sql.core.commit_queue import Writer
+from ksana.store.sql.core.database_clock import DatabaseClock
 from ksana.store.sql.core.dialects import Dialect, SqliteDialect, Trouble
 from ksana.store.sql.core.dialects.sqlite import FilePlace
 from ksana.store.sql.core.durability import list_weaknesses
@@ -77,8 +78,17 @@ class SqlStore:
             self._checkpointer = Checkpointer(dialect, self._tally)
             after_commits, gate = self._checkpointer.ask, self._checkpointer.gate
             check = FilePlace(dialect.path).check
+        database_clock = DatabaseClock(dialect.clock_sql)
         writers = [
-            Writer(dialect, statements, clock, self._tally, check=check) for _ in range(count)
+            Writer(
+                dialect,
+                statements,
+                clock,
+                self._tally,
+                check=check,
+                database_clock=database_clock,
+            )
+            for _ in range(count)
         ]
         self._work_by(
             WriterThreads(writers, "store-write", after_commits, gate),
