@@ -71,7 +71,7 @@ def run_module(name: str) -> list[dict[str, Any]]:
 def run_script(name: str) -> list[dict[str, Any]]:
     try:
         done = subprocess.run(
-            [sys.executable, str(HERE / f"{name}.py")],
+            [sys.executable, "-m", f"bench.{name}"],
             stdout=subprocess.PIPE,
             text=True,
             timeout=LIMIT_S,
