@@ -2,8 +2,8 @@
 sweep does not run unless a test starts it."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ksana.base.clock import VirtualClock
-from ksana.base.errors import KsanaError
+from ksana.base.errors import KsanaError, StoreDownError
 from ksana.domain.leases import Proof
 from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.attempt_ends import Release
@@ -20,6 +20,7 @@ from ksana.domain.queue.jobs import Job, Lease, LeasedJob, NewJob
 from ksana.service.queue.claims import Claim, Claimed
 from ksana.service.queue.service import QueueService
 from ksana.store.sql import SqlStore, open_store
+from tests.ground.receivers import AwaitedStore
 
 TOTAL = 100
 
@@ -98,14 +99,42 @@ class QueueWorld:
 
 def hold_commits(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """No transaction begins until this is set."""
-    whole, go_on = store.transact, asyncio.Event()
-
-    async def transact(*args: Any) -> Any:
-        await go_on.wait()
-        return await whole(*args)
-
-    monkeypatch.setattr(store, "transact", transact)
+    go_on = asyncio.Event()
+    patch_transact(store, monkeypatch, go_on.wait)
     return go_on
+
+
+def patch_transact(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch, before: Callable[[], Awaitable[object]]
+) -> None:
+    """Await something before each transaction."""
+    held = Held(store.transact, before)
+    monkeypatch.setattr(store, "transact", held.transact)
+    monkeypatch.setattr(store, "transact_for", held.transact_for)
+
+
+@contextmanager
+def store_away(store: SqlStore) -> Iterator[None]:
+    """Every transaction fails meanwhile."""
+
+    async def fail() -> None:
+        raise StoreDownError("the store is away")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patch_transact(store, patched, fail)
+        yield
+
+
+class Held(AwaitedStore):
+    """Transactions of a store before which something is awaited."""
+
+    def __init__(self, whole: Any, before: Callable[[], Awaitable[object]]) -> None:
+        self._whole = whole
+        self._before = before
+
+    async def transact(self, *args: Any) -> Any:
+        await self._before()
+        return await self._whole(*args)
 
 
 def by(worker: str | None = None, token: int | None = None) -> Proof:

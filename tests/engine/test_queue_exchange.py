@@ -12,7 +12,7 @@ from ksana.domain.queue.jobs import Job, LeasedJob
 from ksana.service.queue.claims import NOTHING, Claim, Claimed
 from ksana.service.queue.exchange import ReleaseEntry
 from ksana.service.queue.waiting import MOST_LOOKED_AT, pick_short
-from tests.engine.queue_world import TOTAL, QueueWorld, by, hold_commits, release
+from tests.engine.queue_world import TOTAL, QueueWorld, by, hold_commits, release, store_away
 
 pytestmark = pytest.mark.spec("Q9", "Q11")
 
@@ -206,21 +206,12 @@ async def test_who_leaves_before_the_commit_leaves_the_units_to_others(
     assert await queue.used() == 0
 
 
-async def test_a_release_that_fails_lets_the_claim_wait_on(
-    queue: QueueWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_release_that_fails_lets_the_claim_wait_on(queue: QueueWorld) -> None:
     held = await fill(queue)
     after = await queue.submit(cost=TOTAL)
     waiting = await begin(queue)
-    whole = queue.store.transact
-
-    async def fail(*_: object) -> None:
-        raise StoreDownError("the store is away")
-
-    monkeypatch.setattr(queue.store, "transact", fail)
-    with pytest.raises(StoreDownError):
+    with store_away(queue.store), pytest.raises(StoreDownError):
         await queue.queue.release(release(held))
-    monkeypatch.setattr(queue.store, "transact", whole)
     await queue.clock.settle()
     assert not waiting.done()
     await queue.queue.release(release(held))

@@ -11,9 +11,10 @@ from ksana.domain.queue.admission import Limits
 from ksana.domain.queue.classes import Wants
 from ksana.service.queue.claims import Claim, Claimed
 from ksana.service.queue.service import QueueService
+from tests.ground.receivers import AwaitedStore
 
 
-class HeldStore:
+class HeldStore(AwaitedStore):
     """A shared store whose transactions begin when they are let go, and give each claim a job."""
 
     sole = False

@@ -16,6 +16,7 @@ from ksana.engine.queue.claims import FREE_UNITS, LOOK_AGAIN
 from ksana.service.queue.claims import LATER, NOTHING, SHORT, Claim, Claimed
 from ksana.service.queue.service import QueueService
 from tests.engine.queue_world import QueueWorld, by
+from tests.ground.receivers import AwaitedStore
 
 pytestmark = pytest.mark.spec("Q3")
 
@@ -108,7 +109,7 @@ async def test_who_found_no_job_is_not_woken_by_units(queue: QueueWorld) -> None
     waiting.cancel()
 
 
-class SharedStore:
+class SharedStore(AwaitedStore):
     """A store that others share: claims get what is laid ready, in order."""
 
     sole = False

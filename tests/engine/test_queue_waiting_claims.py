@@ -13,7 +13,7 @@ from ksana.domain.queue.jobs import NewJob
 from ksana.service.queue.claims import NOTHING, Claim, Claimed
 from ksana.service.queue.jobs import submit_jobs
 from ksana.service.queue.waiting import MOST_LOOKED_AT
-from tests.engine.queue_world import QueueWorld, by, hold_commits
+from tests.engine.queue_world import QueueWorld, by, hold_commits, store_away
 
 pytestmark = pytest.mark.spec("Q3")
 
@@ -146,19 +146,10 @@ async def test_without_units_the_job_is_entered_and_the_claim_waits_on(queue: Qu
     assert [one.job_id for one in waiting.result().jobs] == [job.job_id]
 
 
-async def test_a_submit_that_fails_lets_the_claim_wait_on(
-    queue: QueueWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_submit_that_fails_lets_the_claim_wait_on(queue: QueueWorld) -> None:
     waiting = await begin(queue)
-    whole = queue.store.transact
-
-    async def fail(*_: object) -> None:
-        raise StoreDownError("the store is away")
-
-    monkeypatch.setattr(queue.store, "transact", fail)
-    with pytest.raises(StoreDownError):
+    with store_away(queue.store), pytest.raises(StoreDownError):
         await queue.queue.submit(queue.new_job())
-    monkeypatch.setattr(queue.store, "transact", whole)
     await queue.clock.settle()
     assert not waiting.done()
     job = queue.new_job()

@@ -79,6 +79,42 @@ async def test_calls_of_one_moment_are_taken_by_one_thread_and_wake_no_other(
     assert max(size for _, size in answers) >= 5
 
 
+async def test_many_calls_of_one_moment_are_divided_among_those_who_sleep(served: Served) -> None:
+    count = 6 * call_queue.LEAST_SHARE
+    with held(served):
+        asked = [served.ask() for _ in range(count)]
+        while not served.queue.is_empty():
+            await asyncio.sleep(0.001)
+    answers = await asyncio.gather(*asked)
+    # The first may have been quick and found few; none takes more than its share of the rest.
+    sizes = dict(answers)
+    assert len(sizes) >= 3
+    assert max(sizes.values()) <= count // 2
+
+
+async def test_a_share_is_no_smaller_than_is_worth_a_commit(served: Served) -> None:
+    with held(served):
+        asked = [served.ask() for _ in range(call_queue.LEAST_SHARE)]
+        while not served.queue.is_empty():
+            await asyncio.sleep(0.001)
+    await asyncio.gather(*asked)
+    assert served.takes <= 2
+
+
+async def test_who_is_alone_takes_all_that_waits(served: Served) -> None:
+    with held(served):
+        busy = []
+        for number in range(1, THREADS + 1):
+            busy.append(served.ask())
+            while served.takes < number:
+                await asyncio.sleep(0.001)
+        waiting = [served.ask() for _ in range(3 * call_queue.LEAST_SHARE)]
+        await asyncio.sleep(0.01)
+    await asyncio.gather(*busy)
+    sizes = [size for _, size in await asyncio.gather(*waiting)]
+    assert max(sizes) == 3 * call_queue.LEAST_SHARE, "nobody slept: there was none to share with"
+
+
 async def test_who_comes_while_a_thread_is_busy_is_served_by_another(served: Served) -> None:
     with held(served):
         asked = []

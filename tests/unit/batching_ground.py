@@ -6,9 +6,10 @@ from typing import Any
 
 from ksana.base.errors import ConflictError
 from ksana.service.core.batching import Batcher
+from tests.ground.receivers import AwaitedStore
 
 
-class FakeStore:
+class FakeStore(AwaitedStore):
     """Runs each transaction when it is told to, as often as it is told to."""
 
     def __init__(self) -> None:
@@ -61,6 +62,14 @@ def make(**how: Any) -> tuple[FakeStore, Ledger, Batcher[int, str]]:
 
 class QuickStore:
     """Runs each transaction as soon as it is asked to."""
+
+    def transact_for(self, receiver: Any, fn: Any, *args: Any) -> None:
+        try:
+            made = fn(None, *args)
+        except Exception as error:
+            receiver.set_exception(error)
+        else:
+            receiver.set_result(made)
 
     async def transact(self, fn: Any, *args: Any) -> Any:
         return fn(None, *args)

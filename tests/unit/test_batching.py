@@ -9,8 +9,8 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError, StoreDownError
 from ksana.base.instant import SECOND
-from ksana.service.core.batching import MAX_ITEMS, MAX_WEIGHT
-from tests.unit.batching_ground import make
+from ksana.service.core.batching import MAX_ITEMS, MAX_WEIGHT, Batcher
+from tests.unit.batching_ground import Ledger, QuickStore, make
 
 
 async def test_what_comes_in_the_same_moment_is_one_transaction_and_each_gets_its_own() -> None:
@@ -44,10 +44,11 @@ async def test_a_transaction_that_runs_again_enters_the_same_set() -> None:
     enter = ledger.enter
 
     def enter_and_hear_more(tx: Any, items: Sequence[int]) -> list[str]:
-        late.append(batcher.add(10 + len(late)))
+        if 1 in items:
+            late.append(batcher.add(10 + len(late)))
         return enter(tx, items)
 
-    batcher._batch._enter = enter_and_hear_more  # type: ignore[union-attr]
+    batcher.enter = enter_and_hear_more
     await store.run_next(times=2)
     assert await asyncio.gather(*answers) == ["made 1", "made 2"]
     assert ledger.sets == [[1, 2], [1, 2]]
@@ -220,3 +221,46 @@ async def test_of_a_batch_that_failed_only_those_at_fault_are_refused() -> None:
     with pytest.raises(ConflictError):
         await futures[1]
     assert refused == [13]
+
+
+@pytest.mark.parametrize("has_handed", [True, False, None])
+async def test_who_was_handed_something_goes_on_before_the_caller(has_handed: bool | None) -> None:
+    loop, order = asyncio.get_running_loop(), list[str]()
+    handed: asyncio.Future[None] = loop.create_future()
+
+    async def wait_in_two_turns() -> None:
+        await asyncio.shield(handed)  # its wait ends in one turn, and it goes on in the next
+        order.append("handed")
+
+    def entered(*_: object) -> bool | None:
+        if not handed.done():
+            handed.set_result(None)
+        return has_handed
+
+    ledger = Ledger()
+    batcher: Batcher[int, str] = Batcher(QuickStore(), ledger.enter, entered, at_once=1)  # type: ignore[arg-type]
+    waiting = asyncio.create_task(wait_in_two_turns())
+    await asyncio.sleep(0)
+    own = batcher.add(1)
+    own.add_done_callback(lambda _: order.append("own"))
+    await asyncio.gather(own, waiting)
+    await asyncio.sleep(0)
+    assert order == (["handed", "own"] if has_handed else ["own", "handed"])
+    # The turn was given back, once.
+    assert [await batcher.add(2), await batcher.add(3)] == ["made 2", "made 3"]
+    assert batcher._free == 1
+
+
+async def test_callers_are_answered_although_nobody_could_be_told() -> None:
+    failures: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+
+    def entered(*_: object) -> None:
+        raise ValueError("deaf")
+
+    ledger = Ledger()
+    batcher: Batcher[int, str] = Batcher(QuickStore(), ledger.enter, entered, at_once=1)  # type: ignore[arg-type]
+    assert [await batcher.add(1), await batcher.add(2)] == ["made 1", "made 2"]
+    assert [str(one["exception"]) for one in failures] == ["deaf", "deaf"]
+    assert all("could not be told" in one["message"] for one in failures)
+    assert batcher._free == 1

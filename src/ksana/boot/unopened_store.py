@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ksana.base.errors import StoreDownError
-from ksana.ports.store import CommitListener, Store, StoreHealth
+from ksana.ports.store import CommitListener, Receiver, Store, StoreHealth
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +32,7 @@ class UnopenedStore:
         # Bound on the instance, so that the hot path does not pass through an extra coroutine per
         # call.
         self.transact = real.transact  # type: ignore[method-assign, assignment]
+        self.transact_for = real.transact_for  # type: ignore[method-assign]
         self.read = real.read  # type: ignore[method-assign, assignment]
         self.read_list = real.read_list  # type: ignore[method-assign, assignment]
         self.health = real.health  # type: ignore[method-assign]
@@ -51,6 +52,16 @@ class UnopenedStore:
         self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         raise StoreDownError(self.problem)
+
+    def transact_for(
+        self,
+        receiver: Receiver[T],
+        fn: Callable[Concatenate[Any, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Told at once that it is away."""
+        receiver.set_exception(StoreDownError(self.problem))
 
     async def read(
         self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs

@@ -37,6 +37,7 @@ from ksana.ports.events import EventRow, Events
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class RaceLostError(Exception):
@@ -316,6 +317,22 @@ class StoreHealth(msgspec.Struct, frozen=True):
     """Of the writers to a network database."""
 
 
+class Receiver(Protocol[T_contra]):
+    """Who is told what came of a transaction. A future is one."""
+
+    def done(self) -> bool:
+        """Whether it need not be told any more."""
+        ...
+
+    def set_result(self, result: T_contra, /) -> None:
+        """It is durable."""
+        ...
+
+    def set_exception(self, error: Any, /) -> None:
+        """It did not happen, or what happened is not known: as `transact` would have raised."""
+        ...
+
+
 class Store(Protocol):
     """The seam. See the module's text for what it promises."""
 
@@ -333,6 +350,18 @@ class Store(Protocol):
         self, fn: Callable[Concatenate[Any, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Awaitable[T]:
         """Run `fn(tx, *args)` durably."""
+        ...
+
+    def transact_for(
+        self,
+        receiver: Receiver[T],
+        fn: Callable[Concatenate[Any, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """The same, told to a receiver: from the event loop, perhaps at once, and never with an
+        error raised here. Whoever passes the answer on to others spares them a turn of the event
+        loop so."""
         ...
 
     def read(

@@ -39,10 +39,11 @@ Made = TypeVar("Made")
 
 
 class _Batch(Generic[Item, Made]):
-    """Items on their way. Filled by the event loop until the writer takes it up."""
+    """Items on their way. Filled by the event loop until the writer takes it up; told what came of
+    its transaction, which it passes on."""
 
     __slots__ = (
-        "_enter",
+        "_batcher",
         "_untils",
         "_weight",
         "first_until",
@@ -54,8 +55,8 @@ class _Batch(Generic[Item, Made]):
         "stirred",
     )
 
-    def __init__(self, enter: Callable[[Any, Sequence[Item]], list[Made]]) -> None:
-        self._enter = enter
+    def __init__(self, batcher: "Batcher[Item, Made]") -> None:
+        self._batcher = batcher
         self.items: list[Item] = []
         self.futures: list[asyncio.Future[Made]] = []
         self.is_open = True
@@ -65,8 +66,38 @@ class _Batch(Generic[Item, Made]):
         self.first_until: Instant | None = None
         """When the first of those who wait no longer than that gives up."""
         self.has_turn = False
-        self.stirred = asyncio.Event()
-        """It has its turn, or somebody gives up earlier than was known."""
+        self.stirred: asyncio.Event | None = None
+        """While it waits for its turn: it has it, or somebody gives up earlier than was known."""
+
+    done = staticmethod(bool)
+    """It is to be told, whoever of its callers has gone."""
+
+    def set_result(self, made: list[Made], /, turns: int | None = None) -> None:
+        """Answer those whose items are durable, after others who were handed something by them:
+        after so many turns of the event loop."""
+        batcher = self._batcher
+        if turns is None:
+            turns = 0
+            try:
+                if batcher.entered(self.items, made):
+                    turns = HANDED_TURNS
+            except Exception as error:  # what is durable is answered, whoever fails to hear of it
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "what was entered could not be told", "exception": error}
+                )
+        if turns:
+            asyncio.get_running_loop().call_soon(self.set_result, made, turns - 1)
+            return
+        try:
+            for future, one in zip(self.futures, made, strict=True):
+                if not future.done():  # its caller may have gone
+                    future.set_result(one)
+        finally:
+            batcher.end_turn()
+
+    def set_exception(self, error: Exception, /) -> None:
+        """Find out whose fault it is."""
+        self._batcher.write_apart(self, error)
 
     def add(
         self, item: Item, future: "asyncio.Future[Made]", weight: int, until: Instant | None = None
@@ -84,13 +115,17 @@ class _Batch(Generic[Item, Made]):
             self._untils[future] = until
             if self.first_until is None or until < self.first_until:
                 self.first_until = until
-                self.stirred.set()
+                self._stir()
         return True
 
     def give_turn(self) -> None:
         """It need not wait for those before it any more."""
         self.has_turn = True
-        self.stirred.set()
+        self._stir()
+
+    def _stir(self) -> None:
+        if self.stirred is not None:
+            self.stirred.set()
 
     def give_up(self, now: Instant, instead: Made) -> None:
         """Answer those who wait no longer, and leave them out."""
@@ -121,7 +156,7 @@ class _Batch(Generic[Item, Made]):
                 self.items = [self.items[at] for at in here]
                 self.futures = [self.futures[at] for at in here]
             self.is_open = False
-        return self._enter(tx, self.items) if self.items else []
+        return self._batcher.enter(tx, self.items) if self.items else []
 
 
 def _tell_nobody(_: Sequence[Any]) -> None:
@@ -157,8 +192,8 @@ class Batcher(Generic[Item, Made]):
         self._free = self._at_once
         self._line: deque[_Batch[Item, Made]] = deque()
         self._store = store
-        self._enter = enter
-        self._entered = entered
+        self.enter = enter
+        self.entered = entered
         self._batch: _Batch[Item, Made] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._under_way: set[asyncio.Task[None]] = set()
@@ -177,78 +212,76 @@ class Batcher(Generic[Item, Made]):
             self._line.clear()
         future: asyncio.Future[Made] = loop.create_future()
         if self._batch is None or not self._batch.add(item, future, weight, until):
-            batch = self._batch = _Batch(self._enter)
+            batch = self._batch = _Batch(self)
             batch.add(item, future, weight, until)
-            task = loop.create_task(self._write(batch))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
+            if self._free:
+                self._free -= 1
+                loop.call_soon(self._fill, batch, self._expected, TURNS)
+            else:
+                self._line.append(batch)
+                self._keep(loop.create_task(self._wait_for_turn(batch)))
         return future
 
     async def _wait_for_turn(self, batch: _Batch[Item, Made]) -> None:
-        self._line.append(batch)
+        stirred = batch.stirred = asyncio.Event()
         while not batch.has_turn:
             if self._clock is None or self._late is None:
-                await batch.stirred.wait()
-            elif not await self._clock.wait(batch.stirred, batch.first_until):
+                await stirred.wait()
+            elif not await self._clock.wait(stirred, batch.first_until):
                 batch.give_up(self._clock.now(), self._late)
-            batch.stirred.clear()
+            stirred.clear()
+        self._fill(batch, self._expected, TURNS)
 
-    async def _write(self, batch: _Batch[Item, Made]) -> None:
-        """Enter a batch once its turn has come and the event loop brings no more items for it."""
-        if self._free:
-            self._free -= 1
-        else:
-            await self._wait_for_turn(batch)
-        try:
-            count = self._expected
-            for _ in range(TURNS):
-                if len(batch.items) == count:
-                    break
-                count = len(batch.items)
-                await asyncio.sleep(0)
-            self._expected = 1 if count == 1 else 0
-            made = await self._store.transact(batch.enter, self._drops_gone)
-        except Exception as error:
-            await self._write_apart(batch, error)
-        else:
-            await self._tell(batch, made)
-        finally:
-            if self._line:
-                self._line.popleft().give_turn()
-            else:
-                self._free += 1
+    def _fill(self, batch: _Batch[Item, Made], count: int, turns: int) -> None:
+        """Enter a batch whose turn has come once the event loop brings no more items for it."""
+        found = len(batch.items)
+        if found != count and turns:
+            asyncio.get_running_loop().call_soon(self._fill, batch, found, turns - 1)
+            return
+        self._expected = 1 if found == 1 else 0
+        self._store.transact_for(batch, batch.enter, self._drops_gone)
 
-    async def _tell(self, batch: _Batch[Item, Made], made: Sequence[Made]) -> None:
-        """Answer those whose items are durable, after others who were handed something by them."""
-        try:
-            if self._entered(batch.items, made):
-                for _ in range(HANDED_TURNS):
-                    await asyncio.sleep(0)
-        finally:
-            for future, one in zip(batch.futures, made, strict=True):
-                if not future.done():  # its caller may have gone
-                    future.set_result(one)
+    def write_apart(self, batch: _Batch[Item, Made], error: Exception) -> None:
+        """Enter the items of a batch that failed one by one."""
+        loop = asyncio.get_running_loop()
+        self._keep(loop.create_task(self._write_apart(batch, error)))
+
+    def end_turn(self) -> None:
+        """Let the next batch that waits begin."""
+        if self._line:
+            self._line.popleft().give_turn()
+        else:
+            self._free += 1
+
+    def _keep(self, task: "asyncio.Task[None]") -> None:
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def _write_apart(self, batch: _Batch[Item, Made], error: Exception) -> None:
         """Enter the items of a batch that failed one by one: not all can be at fault, and this
         shows whose it is."""
         batch.close()
-        if isinstance(error, StoreDownError) or len(batch.items) == 1:
-            self._refused(batch.items)
-            _refuse(batch.futures, error)
-            return
-        for item, future in zip(batch.items, batch.futures, strict=True):
-            if future.done() and self._drops_gone:
-                continue
-            try:
-                made = await self._store.transact(self._enter, [item])
-            except Exception as of_one:
-                self._refused([item])
-                _refuse([future], of_one)
-            else:
-                if not future.done():
-                    future.set_result(made[0])
-                self._entered([item], made)
+        try:
+            if isinstance(error, StoreDownError) or len(batch.items) == 1:
+                self._refused(batch.items)
+                _refuse(batch.futures, error)
+                return
+            for item, future in zip(batch.items, batch.futures, strict=True):
+                if not (future.done() and self._drops_gone):
+                    await self._write_one(item, future)
+        finally:
+            self.end_turn()
+
+    async def _write_one(self, item: Item, future: "asyncio.Future[Made]") -> None:
+        try:
+            made = await self._store.transact(self.enter, [item])
+        except Exception as error:
+            self._refused([item])
+            _refuse([future], error)
+        else:
+            if not future.done():
+                future.set_result(made[0])
+            self.entered([item], made)
 
 
 def _refuse(futures: Sequence["asyncio.Future[Made]"], error: Exception) -> None:

@@ -109,7 +109,7 @@ class MemoryThread:
         self._writer = writer
         self._reader = reader
         self._waiting = _Line(WAITING_LIMIT)
-        self.start = self._waiting.add
+        self.start, self.start_for = self._waiting.add, self._waiting.add_for
         self.run_errand = self._waiting.run_errand
         self.reads = _Reads(self._waiting)
         self._threads = [threading.Thread(target=self._serve, name="store-memory", daemon=True)]

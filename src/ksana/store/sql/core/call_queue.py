@@ -3,7 +3,8 @@
 A thread that has nothing to do sleeps, and the one that went to sleep last is woken first: its
 connection, the server's process behind it and the caches of both are warm. Woken in turn, four
 connections for a caller who is alone would all stay cold. While one is on its way nobody else is
-woken: it takes all that waits, up to its limit, so that calls of one moment share a commit.
+woken: it takes all that waits, so that calls of one moment share a commit. Where more than
+LEAST_SHARE wait and others sleep, it takes its share and wakes the next.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ksana.base.errors import StoreDownError
+from ksana.ports.store import Receiver
 from ksana.store.sql.core.commit_queue import StoreCall
 
 P = ParamSpec("P")
@@ -22,6 +24,11 @@ T = TypeVar("T")
 
 STALE_SECONDS = 10.0
 """How long a function may wait to be begun while no thread takes any."""
+
+LEAST_SHARE = 32
+"""Calls that one thread takes while others sleep. More are divided among them: a database on a
+network answers the calls of one thread one after the other. Of 256 callers one thread wrote 17,000
+rows a second on PostgreSQL and 13,000 on MariaDB, four wrote 30,000."""
 
 CLOSE_SECONDS = 30.0
 """How long closing waits for what was begun."""
@@ -55,18 +62,28 @@ class CallQueue:
     ) -> "asyncio.Future[T]":
         """Put a function in the queue. Who awaits its answer gets StoreDownError if nothing more
         is taken."""
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.add_for(future, fn, *args, **kwargs)
+        return future
+
+    def add_for(
+        self,
+        receiver: Receiver[T],
+        fn: Callable[Concatenate[Any, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """The same, with whom to tell."""
         if self._is_closed or len(self._calls) >= self._limit:
-            future.set_exception(self._refusal())
-            return future
+            receiver.set_exception(self._refusal())
+            return
+        loop = asyncio.get_running_loop()
         if self._watcher is None or self._watcher.is_closed():
             self._watcher = loop
             loop.call_later(STALE_SECONDS / 10, self._watch)
         with self._lock:
-            self._calls.append(StoreCall(fn, args, kwargs, future, loop))
+            self._calls.append(StoreCall(fn, args, kwargs, receiver, loop))
             self._ring()
-        return future
 
     def refuse(self) -> None:
         """Take nothing more."""
@@ -86,7 +103,8 @@ class CallQueue:
                 if is_woken:
                     self._is_rung = False
                 if calls:
-                    batch = [calls.popleft() for _ in range(min(limit, len(calls)))]
+                    share = max(LEAST_SHARE, -(-len(calls) // (len(self._asleep) + 1)))
+                    batch = [calls.popleft() for _ in range(min(limit, share, len(calls)))]
                     self._ring()  # for what is left
                     self._taken_at = time.monotonic()
                     return batch

@@ -109,6 +109,7 @@ class SqlStore:
         the store's own on its way."""
         self._writes, self._reads, self._lists = writes, reads, lists
         self.transact, self.read, self.read_list = writes.start, reads.start, lists.start
+        self.transact_for = writes.start_for
 
     @property
     def url(self) -> str:

@@ -10,7 +10,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from ksana.base.clock import Clock
 from ksana.base.errors import KsanaError, StoreDownError
-from ksana.store.sql.core.call_queue import CallQueue
+from ksana.ports.store import Receiver
+from ksana.store.sql.core.call_queue import CallQueue, settle
 from ksana.store.sql.core.commit_queue import FIRST_PAUSE, StoreCall, Writer
 from ksana.store.sql.core.dialects import Dialect, Trouble
 from ksana.store.sql.core.session import ReadSession
@@ -53,6 +54,16 @@ class Executor(Protocol):
 class WriteExecutor(Executor, Protocol):
     """One that can be told in time that the end is near."""
 
+    def start_for(
+        self,
+        receiver: Receiver[T],
+        fn: Callable[Concatenate[Any, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """The same as `start`, with whom to tell."""
+        ...
+
     def refuse(self) -> None:
         """Take nothing more; what waits is still done."""
         ...
@@ -74,6 +85,7 @@ class WriterThreads:
         self._gate = gate or nullcontext()
         self._waiting = CallQueue(WAITING_LIMIT)
         self.start, self.refuse = self._waiting.add, self._waiting.refuse
+        self.start_for = self._waiting.add_for
         self._threads = [
             threading.Thread(target=self._serve, args=(writer,), name=f"{name}-{n}", daemon=True)
             for n, writer in enumerate(writers)
@@ -268,6 +280,18 @@ class InlineExecutor:
             raise work.error
         result: T = work.result
         return result
+
+    def start_for(
+        self,
+        receiver: Receiver[T],
+        fn: Callable[Concatenate[Any, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        assert self._writer is not None
+        work = StoreCall(fn, args, kwargs, receiver, asyncio.get_running_loop())
+        self._writer.commit([work])
+        settle([work])
 
     def refuse(self) -> None:
         """Nothing waits here, so there is nothing to refuse before the end."""
