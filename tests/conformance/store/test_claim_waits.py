@@ -37,7 +37,7 @@ class Watched(QueueService):
     def __init__(self, store: SqlStore, clock: Clock, limits: Limits) -> None:
         super().__init__(store, clock, limits)
         self.tried = 0
-        claim, self._claims._enter = self._claims._enter, self._claim_and_count
+        claim, self._claims.enter = self._claims.enter, self._claim_and_count
         self._claim_uncounted = claim
 
     def _claim_and_count(self, tx: QueueTx, claims: Sequence[Claim]) -> list[Claimed]:

@@ -289,3 +289,18 @@ async def test_of_several_that_keep_a_class_in_one_commit_the_longest_counts(
     database.ask(f"UPDATE job_classes SET used_until = {7 * HOUR}")
     await store.transact(keep)
     assert database.ask("SELECT used_until FROM job_classes") == [(9 * HOUR,)]
+
+
+async def test_a_class_that_does_not_end_soon_is_left_as_it_is(
+    store: SqlStore, database: Database
+) -> None:
+    await a_service(store).submit(a_job())
+    [(seq,)] = database.ask("SELECT seq FROM scheduler_job_runs")
+
+    def keep(tx: QueueTx) -> None:
+        tx.job_classes.keep([seq], 10 * HOUR, 8 * HOUR)
+
+    for used_until, kept_until in ((8 * HOUR, 8 * HOUR), (8 * HOUR - 1, 10 * HOUR)):
+        database.ask(f"UPDATE job_classes SET used_until = {used_until}")
+        await store.transact(keep)
+        assert database.ask("SELECT used_until FROM job_classes") == [(kept_until,)]

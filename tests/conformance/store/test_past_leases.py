@@ -137,6 +137,24 @@ async def test_what_is_kept_of_leases_agrees_whatever_became_of_them(
     assert await store.read(lambda tx: tx.capacity.sum_active()) == (1, 1)
 
 
+async def test_earlier_leases_go_with_their_own_job_and_not_before_it_has_gone(
+    store: SqlStore, database: Database
+) -> None:
+    await submit(store, *(new_job(max_attempts=2) for _ in range(2)), is_batch=True)
+    for _ in range(2):
+        lease = await started(store)
+        assert (await release(store, lease, "FAILED")).job.state == "QUEUED"
+    pairs = database.ask("SELECT seq, position FROM scheduler_job_runs ORDER BY seq")
+    (first, second) = [seq for seq, _ in pairs]
+    assert await store.transact(lambda tx: tx.jobs.remove([first])) == 0, "it has not ended"
+    assert database.ask("SELECT COUNT(*) FROM past_leases") == [(2,)]
+    database.ask(
+        f"UPDATE scheduler_job_runs SET position = NULL, finished_at = 1 WHERE seq = {first}"
+    )
+    assert await store.transact(lambda tx: tx.jobs.remove([first])) == 1
+    assert database.ask("SELECT job_seq FROM past_leases") == [(second,)]
+
+
 # Leases of before
 
 
