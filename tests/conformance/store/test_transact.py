@@ -9,6 +9,7 @@ import pytest
 
 from ksana.base.clock import SystemClock
 from ksana.base.errors import ConflictError, StoreDownError
+from ksana.base.instant import SECOND
 from ksana.ports.store import RaceLostError
 from ksana.store.sql import SqlStore, open_store
 from tests.conformance.store import checks
@@ -228,3 +229,34 @@ async def test_a_store_without_threads_behaves_the_same(store_url: str, inline: 
     assert await store.read(key_names) == {"a"}
     assert store.health().ok
     await store.close()
+
+
+async def test_a_receiver_is_told_what_came_of_its_transaction(store: SqlStore) -> None:
+    loop = asyncio.get_running_loop()
+
+    def enter(tx: Any, name: str, *, fails: bool = False) -> str:
+        tx.locks.take(name, "me", 60 * SECOND)
+        if fails:
+            raise ConflictError("not this one")
+        return f"took {name}"
+
+    made, failed, gone = loop.create_future(), loop.create_future(), loop.create_future()
+    gone.cancel()
+    store.transact_for(gone, enter, "gone")
+    store.transact_for(failed, enter, "failed", fails=True)
+    store.transact_for(made, enter, "made")
+    assert await asyncio.wait_for(made, 20) == "took made"
+    with pytest.raises(ConflictError, match="not this one"):
+        await asyncio.wait_for(failed, 20)
+    # Who is not told any more is entered like everybody else; what failed left nothing.
+    taken = [await store.transact(enter_if_free, name) for name in ("gone", "failed", "made")]
+    assert taken == [False, True, False]
+    await store.close()
+    late = loop.create_future()
+    store.transact_for(late, enter, "late")
+    with pytest.raises(StoreDownError):
+        await asyncio.wait_for(late, 20)
+
+
+def enter_if_free(tx: Any, name: str) -> bool:
+    return bool(tx.locks.take(name, "you", 60 * SECOND))
