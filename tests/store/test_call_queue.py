@@ -167,3 +167,29 @@ async def test_what_nobody_takes_is_refused_in_time_and_the_rest_stays(
         young = served.ask()
     assert (await young)[1] == 1
     await asyncio.gather(*begun)
+
+
+async def test_a_receiver_that_fails_keeps_nobody_from_an_answer(served: Served) -> None:
+    loop, failures = asyncio.get_running_loop(), list[object]()
+    loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    class Deaf:
+        def done(self) -> bool:
+            return False
+
+        def set_result(self, _: object, /) -> None:
+            raise ValueError("deaf")
+
+        set_exception = set_result
+
+    with held(served):
+        busy = []
+        for number in range(1, THREADS + 1):
+            busy.append(served.ask())
+            while served.takes < number:
+                await asyncio.sleep(0.001)
+        served.queue.add_for(Deaf(), lambda _: None)
+        after = served.ask()  # in the same take, behind the one that fails
+    await asyncio.gather(*busy)
+    assert (await asyncio.wait_for(after, 20))[1] == 2
+    assert [str(one) for one in failures] == ["deaf"]

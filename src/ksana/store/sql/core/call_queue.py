@@ -178,7 +178,12 @@ def settle(batch: list[StoreCall]) -> None:
         future = work.future
         if future.done():
             continue
-        if work.error is None:
-            future.set_result(work.result)
-        else:
-            future.set_exception(work.error)
+        try:
+            if work.error is None:
+                future.set_result(work.result)
+            else:
+                future.set_exception(work.error)
+        except Exception as error:  # the others wait for their answers, whoever fails to take one
+            work.loop.call_exception_handler(
+                {"message": "the answer of a transaction was not taken", "exception": error}
+            )
