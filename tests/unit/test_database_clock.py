@@ -94,3 +94,13 @@ def test_another_server_is_asked_at_once(clock: DatabaseClock, server: Server) -
     server.ahead += 30 * SECOND
     clock.forget()
     assert abs(read(clock, server) - server.now) <= 1
+
+
+def test_an_answer_that_met_a_pause_is_good_for_one_transaction(
+    clock: DatabaseClock, server: Server
+) -> None:
+    server.way_back = 60.0  # frozen before the answer was read
+    read(clock, server)
+    server.way_back = 0.0
+    assert abs(read(clock, server) - server.now) <= 1
+    assert server.asked == 2

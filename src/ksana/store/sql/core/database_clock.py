@@ -16,7 +16,8 @@ set."""
 
 
 class DatabaseClock:
-    """Used by several threads. Two that ask at once both ask; the later answer stays."""
+    """Used by several threads. Two that ask at once both ask, and the later answer stays; what is
+    answered to two at once may differ by microseconds."""
 
     def __init__(self, sql: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._sql = sql
@@ -33,7 +34,9 @@ class DatabaseClock:
             after = self._monotonic()
             assert row is not None
             self._offset = int(row[0]) - int((here + after) / 2 * 1e6)
-            self._read_at = here = after
+            # Whoever was frozen under way does not know when the answer was given: asked anew.
+            self._read_at = after if after - here < REFRESH_SECONDS else -1e9
+            here = after
         now = self._offset + int(here * 1e6)
         if now < self._last <= now + MOST_HELD_BACK:
             return self._last
