@@ -2,7 +2,7 @@
 
 PyMySQL connects, and makes errors of what the server says. The sending and reading is ours: its
 cursors take 15 to 40 µs of the interpreter for each answer, this takes 2 to 8, and a transaction
-has ten of them or more (ADR 51). Statements are sent as one text; the server stops at the first
+has ten of them or more (ADR 53). Statements are sent as one text; the server stops at the first
 that fails.
 """
 
