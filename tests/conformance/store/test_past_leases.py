@@ -144,8 +144,7 @@ async def test_earlier_leases_go_with_their_own_job_and_not_before_it_has_gone(
     for _ in range(2):
         lease = await started(store)
         assert (await release(store, lease, "FAILED")).job.state == "QUEUED"
-    pairs = database.ask("SELECT seq, position FROM scheduler_job_runs ORDER BY seq")
-    (first, second) = [seq for seq, _ in pairs]
+    [(first,), (second,)] = database.ask("SELECT seq FROM scheduler_job_runs ORDER BY seq")
     assert await store.transact(lambda tx: tx.jobs.remove([first])) == 0, "it has not ended"
     assert database.ask("SELECT COUNT(*) FROM past_leases") == [(2,)]
     database.ask(

@@ -244,7 +244,7 @@ class Batcher(Generic[Item, Made]):
     def write_apart(self, batch: _Batch[Item, Made], error: Exception) -> None:
         """Enter the items of a batch that failed one by one."""
         loop = asyncio.get_running_loop()
-        self._keep(loop.create_task(self._write_apart(batch, error)))
+        self._keep(loop.create_task(self._write_each(batch, error)))
 
     def end_turn(self) -> None:
         """Let the next batch that waits begin."""
@@ -257,7 +257,7 @@ class Batcher(Generic[Item, Made]):
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
-    async def _write_apart(self, batch: _Batch[Item, Made], error: Exception) -> None:
+    async def _write_each(self, batch: _Batch[Item, Made], error: Exception) -> None:
         """Enter the items of a batch that failed one by one: not all can be at fault, and this
         shows whose it is."""
         batch.close()
