@@ -51,6 +51,8 @@ _plans: Final[WeighedCache[_PlanKey, _Plan]] = WeighedCache(4096, 32 * 1024 * 10
 
 
 def _plan_for(headers: dict[str, str], options: Options) -> _Plan:
+    if not headers and not options.signing_secret and not options.secret_body:
+        return _BARE
     key = (
         tuple(headers.items()),
         options.secret_headers,
@@ -80,6 +82,10 @@ def _make_plan(
         any(_is_hole(value) for _, value in headers),
         find_secrets(headers, secret, signing_secret, is_body_secret),
     )
+
+
+_BARE: Final = _Plan("", (), None, has_holes=False, secrets=None)
+"""For a task without headers and secrets."""
 
 
 def _weigh(plan: _Plan) -> int:

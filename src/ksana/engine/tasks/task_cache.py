@@ -36,7 +36,7 @@ class TaskCache:
         self._most_bytes = most_bytes
         self._bytes = 0
         # Its oldest entry is found in constant time; a dict walks over all that were removed.
-        self._tasks: OrderedDict[int, Task] = OrderedDict()
+        self._tasks: OrderedDict[int, tuple[Task, int]] = OrderedDict()  # with its bytes
         self._kept_out = 0
 
     def __len__(self) -> int:
@@ -47,16 +47,16 @@ class TaskCache:
         held = self._tasks
         for task in tasks:
             known = held.get(task.id)
-            if known is None or known.version != task.version:
-                self._put(task, known)
+            if known is None or known[0].version != task.version:
+                self._put(task, 0 if known is None else known[1])
         while len(held) > self._most or self._bytes > self._most_bytes:
-            self._bytes -= _weigh(held.popitem(last=False)[1])
+            self._bytes -= held.popitem(last=False)[1][1]
 
-    def _put(self, task: Task, known: Task | None) -> None:
+    def _put(self, task: Task, weight_known: int) -> None:
         weight = _weigh(task)
         if weight <= LARGEST_CACHED:
-            self._tasks[task.id] = task
-            self._bytes += weight - (0 if known is None else _weigh(known))
+            self._tasks[task.id] = task, weight
+            self._bytes += weight - weight_known
 
     def add_fired(self, tasks: Sequence[Task]) -> None:
         """These tasks were due. One that has no other slot is let go. When the cache is full most
@@ -64,11 +64,13 @@ class TaskCache:
         other out just before they are due again, and none would be found."""
         held = self._tasks
         for task in tasks:
-            known = held.get(task.id)
             if isinstance(task.definition.schedule, Once):
+                known = held.pop(task.id, None)
                 if known is not None:
-                    self._bytes -= _weigh(held.pop(task.id))
-            elif known is None or known.version != task.version:
+                    self._bytes -= known[1]
+                continue
+            known = held.get(task.id)
+            if known is None or known[0].version != task.version:
                 if known is None and self._is_full:
                     self._kept_out += 1
                     if self._kept_out % KEPT_OUT:
@@ -81,8 +83,8 @@ class TaskCache:
 
     def find(self, task_id: int, version: int) -> Task | None:
         """The task, if it is remembered with this version."""
-        task = self._tasks.get(task_id)
-        return task if task is not None and task.version == version else None
+        known = self._tasks.get(task_id)
+        return known[0] if known is not None and known[0].version == version else None
 
 
 def _weigh(task: Task) -> int:
