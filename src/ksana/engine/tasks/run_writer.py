@@ -18,6 +18,7 @@ from ksana.domain.tasks import changes as decide
 from ksana.domain.tasks.changes import DEAD, RunChange
 from ksana.domain.tasks.firing import Counts, Firing
 from ksana.domain.tasks.records import NewRun, Run, Task
+from ksana.ports.events import EventText
 from ksana.ports.tasks.tables import TasksTx
 
 SURFACE: Final = "tasks"
@@ -42,7 +43,7 @@ class Written(msgspec.Struct, gc=False):
 
 def write_runs(tx: TasksTx, runs: Sequence[NewRun]) -> list[int]:
     """Write new runs with their events; answer their ids in order."""
-    events: list[tuple[str, str, str, str]] = []
+    events: list[EventText] = []
     skipped = 0
     ids = tx.run_changes.insert(runs)
     for run_id, run in zip(ids, runs, strict=True):
@@ -57,7 +58,7 @@ def write_runs(tx: TasksTx, runs: Sequence[NewRun]) -> list[int]:
             f"{run.more}}}"
         )
         events.append(("RUN", str(run_id), _FIRST_EVENT[status], data))
-    tx.events.append_texts(events)
+    _record_dated(tx, events)
     if skipped:
         tx.rollups.add("runs_skipped", count=skipped)
     return ids
@@ -138,6 +139,20 @@ def write_misfire(tx: TasksTx, task: Task, decision: Firing) -> None:
         tx.events.append("TASK", task.id, "TASK_MISSED", data)
 
 
+def _record_dated(tx: TasksTx, events: Sequence[EventText]) -> None:
+    """Record the making or the ends of runs: a run's row keeps the instants of both (`created_at`,
+    and `updated_at` of one that ended), so those of several runs lie together."""
+    if len(events) < 2:
+        tx.events.append_texts(events)
+        return
+    tx.events.append_dated(
+        [
+            (kind, run_id, (name,), f'[["{name}",{data},"{kind}","{run_id}"]]')
+            for kind, run_id, name, data in events
+        ]
+    )
+
+
 def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
     """Check the moves, run the guarded UPDATEs, and write what follows from those that were done.
     The end of an attempt writes its record too; mostly all changes are of one kind."""
@@ -153,9 +168,17 @@ def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
         moved = iter(tx.run_changes.move([one for one in changes if one.record is None]))
         done = [next(moved if change.record is None else ended) for change in changes]
     written = [change for change, is_done in zip(changes, done, strict=True) if is_done]
-    events = [("RUN", str(one.run_id), one.event, one.data) for one in written if one.event]
-    if events:
-        tx.events.append_texts(events)
+    dated: list[EventText] = []
+    own: list[EventText] = []
+    for one in written:
+        if one.event:
+            (dated if one.new in RUN.final else own).append(
+                ("RUN", str(one.run_id), one.event, one.data)
+            )
+    if dated:
+        _record_dated(tx, dated)
+    if own:
+        tx.events.append_texts(own)
     counts: dict[str, tuple[int, int]] = {}
     for one in written:
         if one.metric is not None:

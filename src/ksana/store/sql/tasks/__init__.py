@@ -6,7 +6,7 @@ from ksana.store.sql.tasks.history import SqlHistory
 from ksana.store.sql.tasks.ledger import SqlSlotLedger
 from ksana.store.sql.tasks.run_due import SqlRunDue
 from ksana.store.sql.tasks.run_lists import SqlRunLists
-from ksana.store.sql.tasks.runs import SqlRunChanges, SqlRuns
+from ksana.store.sql.tasks.runs import SqlRunChanges, SqlRuns, find_dated_of_run
 from ksana.store.sql.tasks.seals import SqlTaskSeals
 from ksana.store.sql.tasks.task_lists import SqlTaskLists
 
@@ -23,3 +23,5 @@ TABLES = {
     "slot_ledger": SqlSlotLedger,
     "armed_tasks": SqlArmedTasks,
 }
+
+EVENT_ROWS = {"RUN": ("RUN", find_dated_of_run)}

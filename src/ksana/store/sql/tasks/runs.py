@@ -12,6 +12,7 @@ from ksana.domain.tasks.changes import AttemptRecord, RunChange
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.records import NewRun, Run
 from ksana.ports.tasks.runs import Callback, TokenRun
+from ksana.store.sql.core.event_rows import dated_id
 from ksana.store.sql.core.session import Row, Session
 
 KIND: Final = "runs"
@@ -23,6 +24,8 @@ RunRow: Final = msgspec.defstruct(
 """The columns every run statement selects, for reading many rows in one step."""
 
 
+_LONGEST_ID: Final = 18
+"""Digits that the number of a row can have, and that every database takes for one."""
 _FINAL: Final = RUN.final
 _NEW_COLUMNS: Final = (
     "uid",
@@ -186,6 +189,14 @@ def list_runs_as(session: Session, name: str, **params: Any) -> list[Run]:
     """Read the runs a statement selects."""
     rows = session.all_as(RunRow, name, **params)
     return [read_run(msgspec.structs.astuple(row)) for row in rows]
+
+
+def find_dated_of_run(session: Session, run_id: str) -> list[str]:
+    """Where events of a run may lie with those of others: at the instants that its row keeps."""
+    if not run_id.isdecimal() or len(run_id) > _LONGEST_ID:
+        return []
+    row = session.one("runs.find_instants", id=int(run_id))
+    return [] if row is None else [dated_id(at) for at in sorted(set(row))]
 
 
 class SqlRunChanges:

@@ -186,3 +186,7 @@ WHERE id = :id AND status = :old_status AND token = :token
 -- How many callbacks of a run are kept, their size, and whether it was said that no more are.
 SELECT COUNT(*), COALESCE(SUM(LENGTH(body) + LENGTH(headers_json)), 0), COALESCE(SUM(CASE WHEN status = 'CAPPED' THEN 1 ELSE 0 END), 0)
 FROM async_callbacks WHERE task_run_id = :run_id
+
+-- name: find_instants
+-- When a run was made and when it was changed last, which is when it ended: events of these instants may lie with those of other runs.
+SELECT created_at, updated_at FROM task_runs WHERE id = :id
