@@ -96,11 +96,52 @@ def test_another_server_is_asked_at_once(clock: DatabaseClock, server: Server) -
     assert abs(read(clock, server) - server.now) <= 1
 
 
-def test_an_answer_that_met_a_pause_is_good_for_one_transaction(
+def test_after_an_answer_that_met_a_pause_the_next_transaction_asks_anew(
     clock: DatabaseClock, server: Server
 ) -> None:
-    server.way_back = 60.0  # frozen before the answer was read
     read(clock, server)
-    server.way_back = 0.0
+    server.monotonic += 1.001
+    server.way_back = 60.0  # frozen before the answer was read
+    assert abs(read(clock, server) - server.now) <= 1, "it was known, and goes on"
+    server.way_back, server.ahead = 0.0, server.ahead + 5 * SECOND
     assert abs(read(clock, server) - server.now) <= 1
-    assert server.asked == 2
+    assert server.asked == 3
+
+
+@pytest.mark.parametrize("way", ["way_there", "way_back"])
+def test_an_answer_that_was_late_does_not_move_a_clock_that_is_known(
+    clock: DatabaseClock, server: Server, way: str
+) -> None:
+    read(clock, server)
+    for _ in range(3):
+        server.monotonic += 1.001
+        setattr(server, way, 0.8)
+        assert abs(read(clock, server) - server.now) <= 1
+        setattr(server, way, 0.0)
+    assert server.asked == 4
+
+
+def test_a_late_first_answer_is_asked_for_again(clock: DatabaseClock, server: Server) -> None:
+    ways = iter([0.8, 0.001])
+
+    class Slow:
+        def raw(self, sql: str) -> tuple[int]:
+            server.way_back = next(ways)
+            return server.raw(sql)
+
+    now = clock.read(cast("Session", cast("Any", Slow())))
+    assert abs(now - server.now) <= 1_000 and server.asked == 2
+
+
+def test_where_every_answer_is_late_a_few_are_asked_for(
+    clock: DatabaseClock, server: Server
+) -> None:
+    server.way_there = server.way_back = 0.05
+    assert abs(read(clock, server) - server.now) <= 1
+    assert server.asked == 3
+    server.monotonic += 1.001
+    assert abs(read(clock, server) - server.now) <= 1
+    assert server.asked == 4
+    clock.forget()
+    read(clock, server)
+    assert server.asked == 7
