@@ -86,11 +86,11 @@ class Pullers:
             async with GovernanceClient(
                 program.url(), deadline_sec=10.0, backoff=backoff
             ) as client:
-                with contextlib.suppress(ClientError):
+                try:
                     await self._work_at(client, f"w{number}")
-            if not self.is_done:  # that instance does not answer: the next one
-                self.moves += 1
-                at += random.randrange(1, len(self.programs))
+                except ClientError:  # that instance does not answer: the next one
+                    self.moves += 1
+                    at += random.randrange(1, len(self.programs))
 
     async def _work_at(self, client: GovernanceClient, name: str) -> None:
         while not self.is_done:
@@ -110,6 +110,7 @@ class Pullers:
         try:
             answers = await client.ack_batch(acks)
         except ClientError:
+            self.moves += 1
             survivor = self.programs[0].url()
             async with GovernanceClient(survivor, deadline_sec=30.0) as other:
                 answers = await other.ack_batch(acks)
