@@ -38,6 +38,15 @@ class Served:
     def ask(self) -> "asyncio.Future[tuple[int, int]]":
         return self.queue.add(lambda _: None)
 
+    async def occupy_all(self) -> "list[asyncio.Future[tuple[int, int]]]":
+        """While answers are held: every thread has taken a call of its own."""
+        asked = []
+        for number in range(1, THREADS + 1):
+            asked.append(self.ask())
+            while self.takes < number:
+                await asyncio.sleep(0.001)
+        return asked
+
     async def all_asleep(self) -> None:
         while len(self.queue._asleep) < THREADS:
             await asyncio.sleep(0.001)
@@ -103,11 +112,7 @@ async def test_a_share_is_no_smaller_than_is_worth_a_commit(served: Served) -> N
 
 async def test_who_is_alone_takes_all_that_waits(served: Served) -> None:
     with held(served):
-        busy = []
-        for number in range(1, THREADS + 1):
-            busy.append(served.ask())
-            while served.takes < number:
-                await asyncio.sleep(0.001)
+        busy = await served.occupy_all()
         waiting = [served.ask() for _ in range(3 * call_queue.LEAST_SHARE)]
         await asyncio.sleep(0.01)
     await asyncio.gather(*busy)
@@ -117,11 +122,7 @@ async def test_who_is_alone_takes_all_that_waits(served: Served) -> None:
 
 async def test_who_comes_while_a_thread_is_busy_is_served_by_another(served: Served) -> None:
     with held(served):
-        asked = []
-        for number in range(1, THREADS + 1):
-            asked.append(served.ask())
-            while served.takes < number:
-                await asyncio.sleep(0.001)
+        asked = await served.occupy_all()
         waiting = [served.ask() for _ in range(3)]
         await asyncio.sleep(0.01)
         assert not served.queue.is_empty()
@@ -156,11 +157,7 @@ async def test_what_nobody_takes_is_refused_in_time_and_the_rest_stays(
 ) -> None:
     monkeypatch.setattr(call_queue, "STALE_SECONDS", 0.3)
     with held(served):
-        begun = []
-        for number in range(1, THREADS + 1):
-            begun.append(served.ask())
-            while served.takes < number:
-                await asyncio.sleep(0.001)
+        begun = await served.occupy_all()
         old = served.ask()
         with pytest.raises(StoreDownError, match="not begun"):
             await asyncio.wait_for(old, 5)
@@ -183,11 +180,7 @@ async def test_a_receiver_that_fails_keeps_nobody_from_an_answer(served: Served)
         set_exception = set_result
 
     with held(served):
-        busy = []
-        for number in range(1, THREADS + 1):
-            busy.append(served.ask())
-            while served.takes < number:
-                await asyncio.sleep(0.001)
+        busy = await served.occupy_all()
         served.queue.add_for(Deaf(), lambda _: None)
         after = served.ask()  # in the same take, behind the one that fails
     await asyncio.gather(*busy)
