@@ -29,6 +29,11 @@ _VALUES = re.compile(rf"VALUES\s*(\({_IN_BRACKETS}*\))", re.IGNORECASE)
 _UPDATE = re.compile(r"UPDATE\s+(\w+)\s+SET\s+(.*)\sWHERE\s(.*)", re.IGNORECASE | re.DOTALL)
 _SELECT = re.compile(r"SELECT\s+(.*?)\sFROM\s(.*)", re.IGNORECASE | re.DOTALL)
 _NUMBER = re.compile(r"\?(\d+)")
+SAME: Final = "/*same*/"
+"""Stands before a parameter that nearly always has one value in all rows of a batch."""
+ALIKE: Final = "/*alike*/"
+"""Before one that often has: in batches of one kind."""
+_SAME = re.compile(r"/\*(same|alike)\*/(?:\?(\d+)|%\((\w+)\)s)")
 _NAMED = re.compile(r"%\((\w+)\)s")
 _NAMED_OR_PERCENT = re.compile(r"%\((\w+)\)s|%%")
 _COMMA = re.compile(",")
@@ -79,6 +84,66 @@ def widen(sql: str, width: int) -> str | None:
     if words.startswith("UPDATE"):
         return _widen_update(sql, width)
     return None
+
+
+@lru_cache(maxsize=256)
+def list_same(sql: str) -> tuple[tuple[int, ...], ...]:
+    """The places of the parameters that may have one value in all rows: of all of them, then of
+    those that nearly always have. Not of any number between, or a statement would have to be
+    prepared for each choice."""
+    names = list_names(sql)
+    marked = [
+        (mark, int(number) - 1 if number else names.index(name))
+        for mark, number, name in _SAME.findall(sql)
+    ]
+    every = sorted({place for _, place in marked})
+    same = sorted({place for mark, place in marked if mark == "same"})
+    choices = [every, same] if same != every else [every]
+    return tuple(tuple(places) for places in choices if places)
+
+
+def find_same(sql: str, columns: Sequence[Sequence[object]]) -> tuple[int, ...]:
+    """The places of those that have one value in all of these rows, given column by column."""
+    for same in list_same(sql):
+        once = [columns[place] for place in same]
+        if all(values.count(values[0]) == len(values) for values in once):
+            return same
+    return ()
+
+
+@lru_cache(maxsize=1024)
+def widen_same(sql: str, width: int, same: tuple[int, ...]) -> str | None:
+    """The statement for `width` rows which have the values at these places in common. Those come
+    first, once; then the other values, row by row."""
+    others = [place for place in range(_count_of(sql)) if place not in same]
+    new = {str(place + 1): number for number, place in enumerate((*same, *others), 1)}
+    sql = _unmark(sql).strip()
+    places = {str(place + 1) for place in same}
+    first = ", ".join([f"?{new[str(place + 1)]}" for place in others])
+    further = ", ".join("?" * len(others))
+    if updated := _UPDATE.fullmatch(sql):
+        changes, guard = (
+            _NUMBER.sub(
+                lambda one: (
+                    f"?{new[one[1]]}" if one[1] in places else f"v.column{new[one[1]] - len(same)}"
+                ),
+                part,
+            )
+            for part in updated.group(2, 3)
+        )
+        rows = ", ".join([f"({first})", *[f"({further})"] * (width - 1)])
+        return f"UPDATE {updated[1]} SET {changes} FROM (VALUES {rows}) AS v WHERE {guard}"
+    found = _VALUES.search(sql)
+    if found is None or _NUMBER.search(sql[: found.start()] + sql[found.end() :]):
+        return None
+    group = found[1]
+    own = [number for number in _NUMBER.findall(group) if number not in places]
+    if own != [str(place + 1) for place in others]:
+        return None
+    row = _NUMBER.sub(lambda one: f"?{new[one[1]]}" if one[1] in places else "?", group)
+    # The first row says the numbers: a `?` is one more than the greatest before it.
+    named = _NUMBER.sub(lambda one: f"?{new[one[1]]}", group)
+    return sql[: found.start(1)] + ", ".join([named, *[row] * (width - 1)]) + sql[found.end() :]
 
 
 @lru_cache(maxsize=256)
@@ -170,23 +235,33 @@ def widen_named(sql: str, width: int) -> tuple[str, tuple[str, ...]] | None:
 
 
 @lru_cache(maxsize=1024)
-def widen_arrays(sql: str, types: tuple[str, ...]) -> str | None:
+def widen_arrays(sql: str, types: tuple[str, ...], same: tuple[int, ...] = ()) -> str | None:
     """The same of an INSERT of one row or a plain UPDATE for PostgreSQL: each parameter is an array
-    of such a type, with a value for each row. `v.row_number` is a row's place, from 1 on. None if
-    the statement is neither."""
-    names = list_names(sql)
-    arrays = ", ".join(f"%({name})s::{kind}[]" for name, kind in zip(names, types, strict=True))
-    columns = ", ".join(f"p_{name}" for name in names)
+    of such a type, with a value for each row, but those at the places that all rows have in common.
+    `v.row_number` is a row's place, from 1 on. None if the statement is neither."""
+    kinds = dict(zip(list_names(sql), types, strict=True))
+    once = {name for place, name in enumerate(kinds) if place in same}
+    arrays = ", ".join(f"%({name})s::{kinds[name]}[]" for name in kinds if name not in once)
+    columns = ", ".join(f"p_{name}" for name in kinds if name not in once)
     rows = f"unnest({arrays}) WITH ORDINALITY AS v ({columns}, row_number)"
+
+    def place(found: re.Match[str]) -> str:
+        name = found[1]
+        return f"%({name})s::{kinds[name]}" if name in once else f"v.p_{name}"
+
+    sql = _unmark(sql)
     if updated := _UPDATE.fullmatch(sql.strip()):
-        changes, guard = (_NAMED.sub(r"v.p_\1", part) for part in updated.group(2, 3))
+        changes, guard = (_NAMED.sub(place, part) for part in updated.group(2, 3))
         return f"UPDATE {updated[1]} SET {changes} FROM {rows} WHERE {_hide_constants(guard)}"
     parts = split_insert(sql)
     if parts is None:
         return None
     before, group, after = parts
-    values = _NAMED.sub(r"v.p_\1", group[1:-1])
-    return f"{before}SELECT {values} FROM {rows} {after}"
+    return f"{before}SELECT {_NAMED.sub(place, group[1:-1])} FROM {rows} {after}"
+
+
+def _unmark(sql: str) -> str:
+    return sql.replace(SAME, "").replace(ALIKE, "")
 
 
 def _hide_constants(guard: str) -> str:

@@ -3,7 +3,7 @@
 -- name: append_events
 -- Append a row: one fact, or a pack of several about one entity.
 INSERT INTO event_packs (ts, entity_type, entity_id, event_type, data_json)
-VALUES (:ts, :entity_type, :entity_id, :event_type, :data_json)
+VALUES ({same ts}, :entity_type, :entity_id, :event_type, :data_json)
 
 -- name: list_events
 -- Rows of events from a number on, in their order.

@@ -10,20 +10,20 @@
 INSERT INTO scheduler_job_runs ({postgres seq, }job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
   max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, position, urgency, class_id,
   turn, due_at)
-VALUES ({postgres (SELECT seq FROM job_keys WHERE job_id = :job_id), }:job_id, :addon_id, :job_type, :priority, :cost_units,
-  :constraints_json, :payload_json, :state, :attempts,
-  :max_attempts, :created_at, :updated_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
-  :turn, :due_at)
+VALUES ({postgres (SELECT seq FROM job_keys WHERE job_id = :job_id), }:job_id, {alike addon_id}, {alike job_type}, {alike priority}, {alike cost_units},
+  {alike constraints_json}, :payload_json, {same state}, {same attempts},
+  {alike max_attempts}, {same created_at}, {same updated_at}, {same run_at}, {alike fairness_key}, :client_request_id, {same cancel_requested}, {same position}, {alike urgency}, {alike class_id},
+  :turn, {same due_at})
 
 -- name: insert_job_once
 -- A new job. Guard: its addon has not sent the same client_request_id before.
 {insert_ignore} scheduler_job_runs ({postgres seq, }job_id, addon_id, job_type, priority, cost_units, constraints_json, payload_json, state, attempts,
   max_attempts, created_at, updated_at, run_at, fairness_key, client_request_id, cancel_requested, position, urgency, class_id,
   turn, due_at)
-VALUES ({postgres (SELECT seq FROM job_keys WHERE job_id = :job_id), }:job_id, :addon_id, :job_type, :priority, :cost_units,
-  :constraints_json, :payload_json, :state, :attempts,
-  :max_attempts, :created_at, :updated_at, :run_at, :fairness_key, :client_request_id, :cancel_requested, :position, :urgency, :class_id,
-  :turn, :due_at)
+VALUES ({postgres (SELECT seq FROM job_keys WHERE job_id = :job_id), }:job_id, {alike addon_id}, {alike job_type}, {alike priority}, {alike cost_units},
+  {alike constraints_json}, :payload_json, {same state}, {same attempts},
+  {alike max_attempts}, {same created_at}, {same updated_at}, {same run_at}, {alike fairness_key}, :client_request_id, {same cancel_requested}, {same position}, {alike urgency}, {alike class_id},
+  :turn, {same due_at})
 {on_conflict_ignore}
 
 -- name: insert_job_at_tail
@@ -314,23 +314,23 @@ UPDATE scheduler_job_runs SET position = 1, turn = :turn WHERE seq = :seq AND po
 
 -- name: claim_job
 -- Guard: still ready.
-UPDATE scheduler_job_runs SET position = 2, state = 'CLAIMED', claimed_by = :worker_id, claim_token = :claim_token,
-  claims = :claims, claim_expires_at = :until, updated_at = :now_at, progress = NULL, note = NULL
+UPDATE scheduler_job_runs SET position = 2, state = 'CLAIMED', claimed_by = {alike worker_id}, claim_token = :claim_token,
+  claims = {alike claims}, claim_expires_at = {same until}, updated_at = {same now_at}, progress = NULL, note = NULL
 WHERE seq = :seq AND position = 1
 
 -- name: start_job
 -- Claim and lease in one. Guard: still ready, with so many attempts made.
-UPDATE scheduler_job_runs SET position = 4, state = 'RUNNING', claimed_by = :worker_id, claim_token = :claim_token,
-  claims = :claims, lease_id = :lease_id, lease_token = :lease_token, lease_ttl_sec = :ttl_sec, heartbeat_at = :now_at,
-  lease_expires_at = :until, attempts = :attempts, started_at = :now_at, updated_at = :now_at, next_retry_at = NULL,
+UPDATE scheduler_job_runs SET position = 4, state = 'RUNNING', claimed_by = {alike worker_id}, claim_token = :claim_token,
+  claims = {alike claims}, lease_id = :lease_id, lease_token = :lease_token, lease_ttl_sec = {alike ttl_sec}, heartbeat_at = {same now_at},
+  lease_expires_at = {alike until}, attempts = {alike attempts}, started_at = {same now_at}, updated_at = {same now_at}, next_retry_at = NULL,
   progress = NULL, note = NULL
 WHERE seq = :seq AND position = 1 AND attempts = :old_attempts
 
 -- name: grant_job
 -- A claimed job runs. Guard: claimed under this token, the claim lasts by the store's clock, with so many attempts made.
 UPDATE scheduler_job_runs SET position = 4, state = 'RUNNING', lease_id = :lease_id, lease_token = :lease_token,
-  lease_ttl_sec = :ttl_sec, heartbeat_at = :now_at, lease_expires_at = :until, attempts = :attempts, claim_expires_at = NULL,
-  pending_at = NULL, next_retry_at = NULL, started_at = :now_at, updated_at = :now_at
+  lease_ttl_sec = {alike ttl_sec}, heartbeat_at = {same now_at}, lease_expires_at = {alike until}, attempts = {alike attempts}, claim_expires_at = NULL,
+  pending_at = NULL, next_retry_at = NULL, started_at = {same now_at}, updated_at = {same now_at}
 WHERE seq = :seq AND position IN (2, 3) AND claim_token = :claim_token AND attempts = :old_attempts AND claim_expires_at > {now}
 
 -- name: deny_job
@@ -364,9 +364,9 @@ WHERE seq = :seq AND position = 4
 
 -- name: finish_job
 -- The job ends, and its lease with it. Guard: running under this very lease, by its id and its token.
-UPDATE scheduler_job_runs SET position = NULL, state = :new_state, final_status = :final_status, error_text = :error_text,
-  result_json = :result_json, metrics_json = :metrics_json, finished_at = :now_at, updated_at = :now_at,
-  release_status = :release_status, release_digest = :release_digest
+UPDATE scheduler_job_runs SET position = NULL, state = {same new_state}, final_status = {same final_status}, error_text = {same error_text},
+  result_json = :result_json, metrics_json = {alike metrics_json}, finished_at = {same now_at}, updated_at = {same now_at},
+  release_status = {same release_status}, release_digest = :release_digest
 WHERE seq = :seq AND position = 4 AND lease_id = :lease_id AND lease_token = :lease_token
 
 -- name: requeue_job

@@ -5,9 +5,9 @@
 INSERT INTO task_runs (uid, task_id, open_task, slot_at, scheduled_time, start_time, end_time, status, attempt, trigger_kind,
   exec_type, is_counted, host, ready_host, held_by, token, reason, callback_token, override_body, retry_of, trace_id,
   created_at, updated_at)
-VALUES (:uid, :task_id, :open_task, :slot_at, :scheduled_time, :start_time, :end_time, :status, 1, :trigger_kind, :exec_type,
-  :is_counted, :host, :ready_host, :held_by, :token, :reason, :callback_token, :override_body, :retry_of, :trace_id, :created_at,
-  :updated_at)
+VALUES (:uid, :task_id, :open_task, :slot_at, :scheduled_time, {same start_time}, {same end_time}, {same status}, 1,
+  {alike trigger_kind}, {alike exec_type}, {same is_counted}, {alike host}, {same ready_host}, {same held_by}, :token, {alike reason}, {alike callback_token},
+  {same override_body}, {same retry_of}, :trace_id, {same created_at}, {same updated_at})
 
 -- name: get_run
 -- One run, whole.
@@ -168,10 +168,10 @@ WHERE id = :id AND status = :old_status AND token = :token
 
 -- name: finish_plain_run
 -- The same where nothing else is to be said: final, no error, the answer kept whole. Guard: the same.
-UPDATE task_runs SET status = :status, end_time = :end_time, open_task = NULL, held_by = NULL, ready_host = NULL,
-  wake_at = NULL, request_headers = :request_headers, request_body = :request_body, response_code = :response_code,
+UPDATE task_runs SET status = {same status}, end_time = :end_time, open_task = NULL, held_by = NULL, ready_host = NULL,
+  wake_at = NULL, request_headers = :request_headers, request_body = :request_body, response_code = {alike response_code},
   response_body = :response_body, response_truncated = 0, response_encoding = NULL, error_message = NULL,
-  reason = :reason, next_retry_time = NULL, callback_deadline = NULL, attempts = :attempts, updated_at = :at
+  reason = {same reason}, next_retry_time = NULL, callback_deadline = NULL, attempts = :attempts, updated_at = {same at}
 WHERE id = :id AND status = :old_status AND token = :token
 
 -- name: move_run

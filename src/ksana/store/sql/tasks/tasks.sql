@@ -6,10 +6,10 @@ INSERT INTO tasks (job_id, dialect, name, living_name, description, cron_expr, t
   target_url, headers_json, body_template, timeout_seconds, retry_policy_json, max_concurrency, concurrency_policy,
   misfire_policy, catchup_limit, callback_method, callback_timeout_sec, tags, options_json, sealed_by, status, version, created_at,
   updated_at, deleted, next_slot_at, fire_at, runs_fired, last_run_at, last_status, last_error)
-VALUES (:job_id, :dialect, :name, :living_name, :description, :cron_expr, :timezone, :schedule_json, :exec_type, :http_method,
-  :target_url, :headers_json, :body_template, :timeout_seconds, :retry_policy_json, :max_concurrency, :concurrency_policy,
-  :misfire_policy, :catchup_limit, :callback_method, :callback_timeout_sec, :tags, :options_json, :sealed_by, :status, :version,
-  :created_at, :updated_at, 0, :next_slot_at, :fire_at, 0, NULL, :last_status, '')
+VALUES (:job_id, {alike dialect}, :name, {alike living_name}, {alike description}, {alike cron_expr}, {alike timezone}, :schedule_json, {alike exec_type}, {alike http_method},
+  :target_url, {alike headers_json}, :body_template, {alike timeout_seconds}, {alike retry_policy_json}, {alike max_concurrency}, {alike concurrency_policy},
+  {alike misfire_policy}, {alike catchup_limit}, {alike callback_method}, {alike callback_timeout_sec}, {alike tags}, {alike options_json}, {same sealed_by}, {same status}, {same version},
+  {same created_at}, {same updated_at}, 0, :next_slot_at, :fire_at, 0, NULL, {same last_status}, '')
 
 -- name: insert_task_with_id
 -- A task whose id is kept: one that comes back from a JSON file.
@@ -95,8 +95,8 @@ SELECT MIN(fire_at) FROM tasks WHERE fire_at IS NOT NULL
 
 -- name: advance_task
 -- Claim a slot and set the next. Guard: (task, version, slot) unchanged and still enabled.
-UPDATE tasks SET next_slot_at = :next_slot_at, fire_at = :fire_at, runs_fired = runs_fired + :started,
-  last_status = CASE WHEN :last_status = '' THEN last_status ELSE :last_status END
+UPDATE tasks SET next_slot_at = {alike next_slot_at}, fire_at = {alike fire_at}, runs_fired = runs_fired + {same started},
+  last_status = CASE WHEN {same last_status} = '' THEN last_status ELSE {same last_status} END
 WHERE id = :id AND version = :version AND next_slot_at = :slot AND fire_at IS NOT NULL
 
 -- name: arm_ended_task

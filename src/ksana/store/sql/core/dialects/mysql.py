@@ -97,6 +97,8 @@ class MysqlDialect:
             "text": "CAST({} AS CHAR)",
             "sha256": "SHA2({}, 256)",
             "widen": "ALTER TABLE {} MODIFY {} {} NOT NULL",
+            "same": "%({})s",
+            "alike": "%({})s",
             # statements for one of them alone
             "postgres": "",
             "mysql": "{}",

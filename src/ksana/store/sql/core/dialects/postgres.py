@@ -158,6 +158,8 @@ class PostgresDialect:
             "text": "CAST({} AS TEXT)",
             "sha256": "encode(sha256(convert_to({}::text, 'UTF8')), 'hex')",
             "widen": "ALTER TABLE {} ALTER COLUMN {} TYPE {}",
+            "same": bulk.SAME + "%({})s",
+            "alike": bulk.ALIKE + "%({})s",
             # statements for one of them alone
             "postgres": "{}",
             "mysql": "",
@@ -289,19 +291,21 @@ class PostgresDialect:
 
     def _widen(
         self, cursor: Any, sql: str, rows: Sequence[Any]
-    ) -> tuple[str, dict[str, str]] | None:
-        """One statement for all rows, with an array for each parameter; None if it must be run row
-        by row."""
+    ) -> tuple[str, dict[str, Any]] | None:
+        """One statement for all rows, with an array for each parameter but those that all rows have
+        in common; None if it must be run row by row."""
         if len(rows) == 1:
             return None
         types = self._types.get(sql) or self._ask_types(cursor, sql)
-        wide = bulk.widen_arrays(sql, types) if types and all(types) else None
+        columns = list(zip(*rows, strict=True))
+        same = bulk.find_same(sql, columns)
+        wide = bulk.widen_arrays(sql, types, same) if types and all(types) else None
         if wide is None:
             return None
-        names = bulk.list_names(sql)
+        given = zip(bulk.list_names(sql), types, columns, strict=True)
         return wide, {
-            name: _write_array(values, is_text=kind in _TEXTS)
-            for name, kind, values in zip(names, types, zip(*rows, strict=True), strict=True)
+            name: values[0] if place in same else _write_array(values, is_text=kind in _TEXTS)
+            for place, (name, kind, values) in enumerate(given)
         }
 
     def _ask_types(self, cursor: Any, sql: str) -> tuple[str, ...]:

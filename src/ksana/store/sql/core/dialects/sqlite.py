@@ -16,6 +16,9 @@ from ksana.store.sql.core.statements import Macros
 _PASSING = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_NOMEM})
 """Out of descriptors or memory, the folder gone or mounted read-only: later perhaps."""
 
+_SAME_FROM = 16
+"""From so many rows on what they have in common is bound once."""
+
 _STEPS = 50_000
 """Steps of SQLite's machine between two looks at the clock: some milliseconds."""
 
@@ -72,6 +75,8 @@ class SqliteDialect:
             "text": "CAST({} AS TEXT)",
             "sha256": "ksana_sha256({})",
             "widen": "",  # it does not enforce lengths
+            "same": bulk.SAME + ":{}",
+            "alike": bulk.ALIKE + ":{}",
             # statements for one of them alone
             "postgres": "",
             "mysql": "",
@@ -139,24 +144,24 @@ class SqliteDialect:
             return [cursor.lastrowid]
         ids: list[int] = []
         for width, piece in bulk.split(rows):
-            wide = bulk.widen(sql, width) if width > 1 else None
+            wide = _join(sql, width, piece)
             if wide is None:
                 for row in piece:
                     cursor.execute(sql, row)
                     ids.append(cursor.lastrowid)
             else:  # one writer, so the ids of one statement follow each other
-                cursor.execute(wide, tuple(chain.from_iterable(piece)))
+                cursor.execute(*wide)
                 ids.extend(range(cursor.lastrowid - width + 1, cursor.lastrowid + 1))
         return ids
 
     def widen(self, cursor: Any, sql: str, rows: Sequence[Any]) -> list[tuple[str, Any]]:
         statements: list[tuple[str, Any]] = []
         for width, piece in bulk.split_for(sql, rows):
-            wide = bulk.widen(sql, width) if width > 1 else None
+            wide = _join(sql, width, piece)
             if wide is None:
                 statements += [(sql, row) for row in piece]
             else:
-                statements.append((wide, tuple(chain.from_iterable(piece))))
+                statements.append(wide)
         return statements
 
     def send(self, cursor: Any, statements: Sequence[tuple[str, Any]]) -> list[int]:
@@ -180,6 +185,23 @@ class SqliteDialect:
         if all_match(self, send, cursor, sql, rows):
             return [True] * len(rows)
         return [cursor.execute(sql, row).rowcount == 1 for row in rows]
+
+
+def _join(sql: str, width: int, rows: Sequence[Any]) -> tuple[str, Any] | None:
+    """One statement for all rows, with what they have in common bound once: the driver takes 50 ns
+    for a value, and 200 for a NULL. None if they must be run one by one."""
+    if width == 1:
+        return None
+    if width >= _SAME_FROM and bulk.list_same(sql):
+        columns = list(zip(*rows, strict=True))
+        same = bulk.find_same(sql, columns)
+        wide = bulk.widen_same(sql, width, same) if same else None
+        if wide is not None:
+            others = [values for place, values in enumerate(columns) if place not in same]
+            firsts = [columns[place][0] for place in same]
+            return wide, (*firsts, *chain.from_iterable(zip(*others, strict=True)))
+    wide = bulk.widen(sql, width)
+    return None if wide is None else (wide, tuple(chain.from_iterable(rows)))
 
 
 class FilePlace:
