@@ -18,7 +18,6 @@ from ksana.domain.tasks import changes as decide
 from ksana.domain.tasks.changes import DEAD, RunChange
 from ksana.domain.tasks.firing import Counts, Firing
 from ksana.domain.tasks.records import NewRun, Run, Task
-from ksana.ports.events import EventText
 from ksana.ports.tasks.tables import TasksTx
 
 SURFACE: Final = "tasks"
@@ -26,6 +25,9 @@ SURFACE: Final = "tasks"
 
 _show_slot = lru_cache(maxsize=1024)(format_instant)
 """Tasks that are due together have one slot."""
+
+RunEvent = tuple[int, str, str]
+"""The id of a run, the type of an event of it, and its data, a JSON object."""
 
 _FIRST_EVENT = {"RUNNING": "RUN_STARTED", "SCHEDULED": "RUN_SCHEDULED", "SKIPPED": "RUN_SKIPPED"}
 
@@ -43,7 +45,7 @@ class Written(msgspec.Struct, gc=False):
 
 def write_runs(tx: TasksTx, runs: Sequence[NewRun]) -> list[int]:
     """Write new runs with their events; answer their ids in order."""
-    events: list[EventText] = []
+    events: list[RunEvent] = []
     skipped = 0
     ids = tx.run_changes.insert(runs)
     for run_id, run in zip(ids, runs, strict=True):
@@ -57,7 +59,7 @@ def write_runs(tx: TasksTx, runs: Sequence[NewRun]) -> list[int]:
             f'{{"task_id":{run.task_id},{slot}"trigger":"{run.trigger}","reason":"{run.reason}"'
             f"{run.more}}}"
         )
-        events.append(("RUN", str(run_id), _FIRST_EVENT[status], data))
+        events.append((run_id, _FIRST_EVENT[status], data))
     _record_dated(tx, events)
     if skipped:
         tx.rollups.add("runs_skipped", count=skipped)
@@ -139,16 +141,16 @@ def write_misfire(tx: TasksTx, task: Task, decision: Firing) -> None:
         tx.events.append("TASK", task.id, "TASK_MISSED", data)
 
 
-def _record_dated(tx: TasksTx, events: Sequence[EventText]) -> None:
+def _record_dated(tx: TasksTx, events: Sequence[RunEvent]) -> None:
     """Record the making or the ends of runs: a run's row keeps the instants of both (`created_at`,
     and `updated_at` of one that ended), so those of several runs lie together."""
     if len(events) < 2:
-        tx.events.append_texts(events)
+        tx.events.append_texts([("RUN", str(run_id), name, data) for run_id, name, data in events])
         return
     tx.events.append_dated(
         [
-            (kind, run_id, (name,), f'[["{name}",{data},"{kind}","{run_id}"]]')
-            for kind, run_id, name, data in events
+            ("RUN", str(run_id), (name,), f'[["{name}",{data},"RUN","{run_id}"]]')
+            for run_id, name, data in events
         ]
     )
 
@@ -168,24 +170,15 @@ def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
         moved = iter(tx.run_changes.move([one for one in changes if one.record is None]))
         done = [next(moved if change.record is None else ended) for change in changes]
     written = [change for change, is_done in zip(changes, done, strict=True) if is_done]
-    dated: list[EventText] = []
-    own: list[EventText] = []
-    for one in written:
-        if one.event:
-            (dated if one.new in RUN.final else own).append(
-                ("RUN", str(one.run_id), one.event, one.data)
-            )
+    final = RUN.final
+    dated = [(one.run_id, one.event, one.data) for one in written if one.event and one.new in final]
     if dated:
         _record_dated(tx, dated)
-    if own:
-        tx.events.append_texts(own)
-    counts: dict[str, tuple[int, int]] = {}
-    for one in written:
-        if one.metric is not None:
-            count, total = counts.get(one.metric, (0, 0))
-            counts[one.metric] = count + 1, total + one.duration_us
-    for metric, (count, total) in counts.items():
-        tx.rollups.add(metric, count=count, total=total / SECOND)
+    own = [] if len(dated) == len(written) else [one for one in written if one.new not in final]
+    texts = [("RUN", str(one.run_id), one.event, one.data) for one in own if one.event]
+    if texts:
+        tx.events.append_texts(texts)
+    _count_ends(tx, written)
     last = {
         one.task_id: (one.task_id, one.last_status, one.error or "")
         for one in written
@@ -195,3 +188,13 @@ def _write(tx: TasksTx, changes: Sequence[RunChange]) -> Written:
         tx.tasks.note_last(list(last.values()), tx.now)
     ready_hosts = {one.ready_host for one in written if one.ready_host is not None}
     return Written(done, ready_hosts, any(one.wake_at is not None for one in written))
+
+
+def _count_ends(tx: TasksTx, written: Sequence[RunChange]) -> None:
+    """Count what was written, and how long it took, by series."""
+    metrics = [one.metric for one in written]
+    for metric in dict.fromkeys(metrics):
+        if metric is None:
+            continue
+        took_us = sum([one.duration_us for one in written if one.metric == metric])
+        tx.rollups.add(metric, count=metrics.count(metric), total=took_us / SECOND)

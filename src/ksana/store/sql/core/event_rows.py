@@ -64,22 +64,20 @@ def share(packs: Sequence[EventPack], now: Instant) -> tuple[list[EventRow], lis
     """Rows for packs of one instant, several in each, and the names of the events of each."""
     rows: list[EventRow] = []
     names_of: list[Names] = []
-    names: Names = ()
+    names: list[str] = []
     texts: list[str] = []
-    size = 0
-
-    def close() -> None:
-        rows.append((now, packs[0][0], dated_id(now), "", f"[{','.join(texts)}]"))
-        names_of.append(names)
-
+    size, entity_type, entity_id = 0, packs[0][0], dated_id(now)
     for _, _, types, text in packs:
         size += len(text)
-        if texts and (len(names) + len(types) > PLACES or size > MAX_SHARED):
-            close()
-            names, texts, size = (), [], len(text)
+        if size > MAX_SHARED or len(names) + len(types) > PLACES:
+            if texts:
+                rows.append((now, entity_type, entity_id, "", f"[{','.join(texts)}]"))
+                names_of.append(tuple(names))
+            names, texts, size = [], [], len(text)
         names += types
         texts.append(text[1:-1])
-    close()
+    rows.append((now, entity_type, entity_id, "", f"[{','.join(texts)}]"))
+    names_of.append(tuple(names))
     return rows, names_of
 
 
