@@ -15,6 +15,7 @@ from bench.figure import BenchError
 from bench.ground import cores
 from bench.http_layer import cpu_seconds
 from ksana.base.instant import Instant, parse_instant
+from ksana.domain.tasks.call_records import read_attempts
 
 LOOK_EVERY_SEC = 0.01
 
@@ -121,7 +122,7 @@ def select_ran(since: Instant) -> str:
 def read_ran(row: Sequence[Any]) -> Ran:
     """One of its rows."""
     slot_at, started_at, ended_at, status, code, attempts = row
-    kept = msgspec.json.decode(attempts) if attempts else []
+    kept = read_attempts(attempts) if attempts else []
     sent_at = parse_instant(kept[0]["started_at"]) if kept else None
     return Ran(slot_at, started_at, ended_at, status, code, sent_at)
 

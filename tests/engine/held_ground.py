@@ -41,7 +41,7 @@ def ended(
     given: dict[str, Any] = {
         "held": held,
         "request": Request("POST", "http://target/hook", body=body),
-        "shown_headers": '{"X-A":"1"}',
+        "kept_headers": '["ksana/9",1,{"X-A":"1"}]',
         "reply": reply or answer(200),
         "started_at": held.scheduled_time,
         "ended_at": held.scheduled_time + SECOND,

@@ -12,6 +12,7 @@ from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND, format_instant
 from ksana.domain.handover import HandedEnd, HandedJob
 from ksana.domain.secrets import Secrets
+from ksana.domain.tasks.call_records import read_attempts
 from ksana.domain.tasks.records import ClaimedRun, RetryPolicy
 from ksana.engine.tasks.claimer import claim_ready
 from ksana.engine.tasks.recorder import Recorded, record_outcomes
@@ -107,12 +108,12 @@ async def test_an_answer_ends_its_run_and_is_kept_with_it(world: World) -> None:
     assert (run.status, run.held_by, run.request_headers, run.request_body) == (
         "SUCCESS",
         None,
-        '{"X-A":"1"}',
+        '["ksana/9",1,{"X-A":"1"}]',
         "sent",
     )
     assert (run.response_code, run.response_body, run.response_encoding) == (200, "well", None)
     assert (run.start_time, run.end_time) == (over.started_at, over.ended_at)
-    assert msgspec.json.decode(run.attempts) == [
+    assert read_attempts(run.attempts) == [
         {
             "attempt": 1,
             "started_at": format_instant(over.started_at),
@@ -146,7 +147,7 @@ async def test_a_secret_body_is_not_kept(world: World) -> None:
 async def test_a_request_that_could_not_be_made_fails_its_run_without_a_call(world: World) -> None:
     held = await hold(world, await add_task(world))
     reply = Reply("refused", Timing(), error="the request cannot be made: why", sends=0)
-    await record(world, ended(held, reply, request=None, shown_headers=None))
+    await record(world, ended(held, reply, request=None, kept_headers=None))
     run = await read_run(world, held.run_id)
     assert (run.status, run.request_headers, run.request_body) == ("FAILED", None, None)
     assert run.error_message == "the request cannot be made: why"
@@ -217,7 +218,7 @@ async def test_a_run_that_was_never_sent_is_given_back_and_has_lost_no_attempt(
     world: World,
 ) -> None:
     held = await hold(world, await add_task(world))
-    over = ended(held, HELD_BACK, request=None, shown_headers=None)
+    over = ended(held, HELD_BACK, request=None, kept_headers=None)
     assert await record(world, over) == Recorded(set(), True, [(over, "RETRYING")], 0)
     run = await read_run(world, held.run_id)
     assert (run.status, run.attempt, run.reason) == ("RETRYING", 0, "HELD_NEVER_BEGUN")

@@ -2,11 +2,11 @@
 
 import itertools
 
-import msgspec
 import pytest
 
 from ksana.base.errors import ConflictError
 from ksana.base.instant import MINUTE, SECOND
+from ksana.domain.tasks.call_records import read_attempts
 from ksana.domain.tasks.records import Options, RetryPolicy
 from tests.engine.tasks_world import World, answer, every, once, task_of
 
@@ -32,7 +32,7 @@ async def test_retries_follow_their_policy_and_attempts_are_recorded(world: Worl
     assert len({sent.header("X-Ksana-Run-Id") for sent in world.caller.sent}) == 1
     run = (await world.all_runs(task))[0]
     assert (run.status, run.attempt) == ("FAILED", 4)
-    assert [one["status"] for one in msgspec.json.decode(run.attempts)] == [
+    assert [one["status"] for one in read_attempts(run.attempts)] == [
         "RETRYING",
         "RETRYING",
         "RETRYING",
@@ -90,7 +90,7 @@ async def test_an_orphan_is_tried_again_and_its_lost_attempt_recorded(world: Wor
     await world.clock.advance(20 * SECOND)
     run = (await world.all_runs(task))[0]
     assert (run.status, run.attempt) == ("SUCCESS", 2)
-    assert [one["status"] for one in msgspec.json.decode(run.attempts)] == ["LOST", "SUCCESS"]
+    assert [one["status"] for one in read_attempts(run.attempts)] == ["LOST", "SUCCESS"]
 
 
 @pytest.mark.spec("C19", "C23")

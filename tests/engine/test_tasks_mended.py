@@ -10,6 +10,7 @@ from ksana.base.clock import VirtualClock
 from ksana.base.errors import ConflictError
 from ksana.base.instant import HOUR, MINUTE, SECOND
 from ksana.domain import schedule as schedules
+from ksana.domain.tasks.call_records import read_attempts
 from ksana.domain.tasks.records import Options, RetryPolicy, Task
 from ksana.engine.tasks.rescue import rescue_forgotten
 from ksana.ports.caller import Reply, Request, Timing
@@ -128,7 +129,7 @@ async def test_at_most_once_is_tried_again_when_nothing_was_sent(world: World) -
     await world.clock.advance(MINUTE)
     run = (await world.all_runs(task))[0]
     assert (run.status, run.attempt) == ("SUCCESS", 2)
-    attempts = msgspec.json.decode(run.attempts)
+    attempts = read_attempts(run.attempts)
     assert [one.get("sends", "absent") for one in attempts] == [0, "absent"]
 
 

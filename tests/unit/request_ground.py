@@ -2,16 +2,15 @@
 
 from typing import Any
 
-import msgspec
-
 from ksana.base.instant import SECOND, format_instant
+from ksana.domain.tasks.call_records import read_headers
 from ksana.domain.tasks.records import ClaimedRun, Task
 from ksana.engine.tasks.requests import (
     Built,
     build_request,
 )
 from ksana.ports.caller import Request
-from tests.unit.task_ground import NOW, a_claimed_run, a_task
+from tests.unit.task_ground import NOW, a_claimed_run, a_run, a_task
 
 UID = "0123456789abcdef00112233445566ff"
 TRACE = "fedcba98765432100123456789abcdef"
@@ -56,7 +55,9 @@ def sent_headers(built: Built) -> dict[str, str]:
 
 
 def shown_headers(built: Built) -> dict[str, str]:
-    shown: dict[str, str] = msgspec.json.decode(built.shown_headers)
+    """What a run says of its call that was kept with these headers."""
+    run = a_run(uid=UID, trace_id=TRACE, request_headers=built.kept_headers)
+    shown: dict[str, str] = read_headers(run, "j")
     return shown
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ksana.domain.tasks.call_records import CallEntry, write_call
 from ksana.domain.tasks.explain_runs import Waiting, explain_run
 from ksana.domain.tasks.explain_tasks import replay
 from tests.unit.task_ground import NOW
@@ -48,6 +49,26 @@ def test_of_several_attempts_the_error_of_the_last_is_told(
 ) -> None:
     attempts = msgspec.json.encode([{"error": error} for error in errors]).decode()
     assert explain_run(run_facts({"attempts": attempts})).attempts["words"] == words
+
+
+def test_attempts_that_were_calls_are_summed_up_beside_those_that_were_lost() -> None:
+    lost = {"attempt": 1, "started_at": None, "status": "LOST", "error": "gone", "instance": "one"}
+    call = CallEntry(2, 0, 1_500, "FAILED", 404, "HTTP 404", "two", 2, 1, 2, 3, 4, 5)
+    attempts = f"[{msgspec.json.encode(lost).decode()},{write_call(call).decode()}]"
+    explained = explain_run(run_facts({"attempts": attempts})).attempts
+    assert explained["words"] == "2 of 3 attempts are over; the last one ended with: HTTP 404"
+    assert explained["list"] == [
+        lost,
+        {
+            "attempt": 2,
+            "started_at": "1970-01-01T00:00:00Z",
+            "ended_at": "1970-01-01T00:00:00.0015Z",
+            "status": "FAILED",
+            "response_code": 404,
+            "error": "HTTP 404",
+            "instance": "two",
+        },
+    ]
 
 
 def test_a_slot_before_the_schedule_of_a_task_that_is_disabled_by_now() -> None:

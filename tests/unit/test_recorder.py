@@ -9,6 +9,7 @@ import pytest
 from ksana.base.clock import VirtualClock
 from ksana.base.errors import StoreDownError
 from ksana.base.instant import MILLISECOND
+from ksana.domain.tasks.call_records import read_attempts
 from ksana.domain.tasks.changes import AttemptRecord
 from ksana.engine.core.pump import AGAIN
 from ksana.engine.tasks.claimed_run import AttemptOver
@@ -19,7 +20,7 @@ from ksana.engine.tasks.recorder import (
     MIN_INTERVAL,
     Recorded,
     Recorder,
-    attempt_entry,
+    entry_of,
     log_failures,
     record_outcomes,
 )
@@ -285,17 +286,36 @@ def test_a_response_is_kept_as_text_or_where_it_is_none_as_base64(
     )
 
 
-def test_an_entry_of_attempts_says_when_who_and_how() -> None:
+@pytest.mark.parametrize("sends", [0, 1, 2])
+def test_an_entry_of_attempts_says_when_who_and_how(sends: int) -> None:
     timing = Timing(1.0, 2.0, 0.0, 3.0, 4.5)
-    entry = (
+    entry = entry_of(
+        over(1, Reply("answered", timing, 503, sends=sends)), "RETRYING", "HTTP 503"
+    ).decode()
+    assert entry == (
+        f'[1,1000000000,2500,"RETRYING",503,"HTTP 503","one",{sends},1000,2000,0,3000,4500]'
+    )
+    shown = (
         '{"attempt":1,"started_at":"1970-01-01T00:16:40Z","ended_at":"1970-01-01T00:16:40.0025Z",'
         '"status":"RETRYING","response_code":503,"error":"HTTP 503","instance":"one",'
         '"timing":{"dns_ms":1.0,"connect_ms":2.0,"tls_ms":0.0,"first_byte_ms":3.0,"total_ms":4.5}'
     )
-    once = over(1, Reply("answered", timing, 503))
-    assert attempt_entry(once, "RETRYING", "HTTP 503").decode() == entry + "}"
-    twice = over(1, Reply("answered", timing, 503, sends=2))
-    assert attempt_entry(twice, "RETRYING", "HTTP 503").decode() == entry + ',"sends":2}'
+    shown += "}" if sends == 1 else f',"sends":{sends}}}'
+    assert msgspec.json.encode(read_attempts(f"[{entry}]")).decode() == f"[{shown}]"
+
+
+def test_an_entry_keeps_times_to_the_microsecond() -> None:
+    timing = Timing(0.0006, 0.0016, 0.0004, 12.3456, 2e3 / 3)
+    [shown] = read_attempts(
+        f"[{entry_of(over(1, Reply('timeout', timing)), 'TIMEOUT', None).decode()}]"
+    )
+    assert shown["timing"] == {
+        "dns_ms": 0.001,
+        "connect_ms": 0.002,
+        "tls_ms": 0.0,
+        "first_byte_ms": 12.346,
+        "total_ms": 666.667,
+    }
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,8 @@ import msgspec
 import pytest
 
 from ksana.base.instant import SECOND, format_instant
-from ksana.engine.tasks.requests import (
-    span_id_of,
-    values_of,
-)
+from ksana.domain.tasks.call_records import span_id_of
+from ksana.engine.tasks.requests import values_of
 from ksana.ports.caller import Request
 from tests.unit.request_ground import (
     BASE,

@@ -24,9 +24,9 @@ from ksana.base.ids import new_uid
 from ksana.base.instant import MINUTE, SECOND, Instant, Micros
 from ksana.boot.redaction import mask_url, redact_text
 from ksana.boot.settings.sections.core import DEFAULT_SERVICE, TracingSettings
+from ksana.domain.tasks.call_records import span_id_of
 from ksana.domain.tasks.outcome import classify, clip_error
 from ksana.engine.tasks.claimed_run import AttemptOver
-from ksana.engine.tasks.requests import span_id_of
 
 TELL_EVERY: Final[Micros] = 5 * MINUTE
 """How often trouble with the collector is logged at most."""

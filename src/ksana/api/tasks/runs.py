@@ -13,6 +13,7 @@ from ksana.base.errors import InvalidError
 from ksana.base.ids import is_uid
 from ksana.domain.handover import job_id_of
 from ksana.domain.secrets import MASK
+from ksana.domain.tasks.call_records import read_attempts, read_headers
 from ksana.domain.tasks.records import QUEUE_PLACE, Run, Task, is_place, target_of
 from ksana.ports.pages import Place, Total
 from ksana.ports.tasks.runs import RunFilter
@@ -275,7 +276,7 @@ def total_is(total: Total) -> TotalIs:
 
 def show_run(run: Run, task: Task | None) -> RunShown:
     """Render a run."""
-    headers = _read_json(run.request_headers, None)
+    headers = read_headers(run, None if task is None else task.job_id)
     if isinstance(headers, dict):
         headers = mask_headers(
             headers, () if task is None else task.definition.options.secret_headers
@@ -310,7 +311,7 @@ def show_run(run: Run, task: Task | None) -> RunShown:
         callback_data=_read_json(run.callback_data, run.callback_data),
         trace_id=run.trace_id,
         handed_to=_handed_to(run),
-        attempts=_read_json(run.attempts, []),
+        attempts=read_attempts(run.attempts),
         created_at=show_time(run.created_at) or "",
         updated_at=show_time(run.updated_at) or "",
     )

@@ -10,6 +10,7 @@ from ksana.domain.explain import Fact, Reason, reason, recorded, show, span_word
 from ksana.domain.handover import HandedJob, job_id_of
 from ksana.domain.lifecycle import RUN
 from ksana.domain.tasks.backfill import is_held_back
+from ksana.domain.tasks.call_records import read_attempts
 from ksana.domain.tasks.firing import Counts
 from ksana.domain.tasks.job_runs import is_waiting_for_job
 from ksana.domain.tasks.records import NODE_PLACE, Run, Task
@@ -200,7 +201,7 @@ def _moment(fact: Fact) -> Moment:
 def _sum_up(facts: RunFacts) -> dict[str, Any]:
     """How many attempts were made, how many may be, and what came of each."""
     run = facts.run
-    made: list[dict[str, Any]] = msgspec.json.decode(run.attempts or "[]")
+    made = read_attempts(run.attempts)
     allowed = None if facts.task is None else facts.task.definition.retry.max_retries + 1
     kept = (
         "attempt",

@@ -220,6 +220,8 @@ def decide_attempt(
 ) -> Outcome:
     """Decide for a run that is held. `sends` is how often the request was written to a connection;
     0 means that nobody can have got it."""
+    if verdict is _SUCCESS and run.exec_type != "ASYNC":
+        return _DONE  # as nearly every attempt ends
     definition = run.task.definition
     decided = decide_outcome(
         verdict,

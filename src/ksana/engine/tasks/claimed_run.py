@@ -15,7 +15,8 @@ class AttemptOver(msgspec.Struct, frozen=True, gc=False):
 
     held: ClaimedRun
     request: Request | None
-    shown_headers: str | None
+    kept_headers: str | None
+    """As `call_records` has them."""
     reply: Reply
     started_at: Instant
     ended_at: Instant

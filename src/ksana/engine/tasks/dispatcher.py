@@ -330,8 +330,8 @@ class Dispatcher:
         self.in_flight[run.run_id] = CallInFlight(call, run.token, now, queue, since_mono)
 
     def _end(self, run: ClaimedRun, built: Built | None, reply: Reply, started_at: Instant) -> None:
-        request, shown = (None, None) if built is None else (built.request, built.shown_headers)
+        request, kept = (None, None) if built is None else (built.request, built.kept_headers)
         if request is not None and request.secrets is not None:
             reply = shown_reply(reply, request.secrets)
         ended_at = max(started_at, self._clock.now())
-        self._on_over(AttemptOver(run, request, shown, reply, started_at, ended_at))
+        self._on_over(AttemptOver(run, request, kept, reply, started_at, ended_at))

@@ -3,7 +3,6 @@ transaction for all of them, each write fenced by its run's token."""
 
 import base64
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final, Protocol
 
 import msgspec
@@ -12,8 +11,9 @@ from ksana.base import log
 from ksana.base.clock import Clock
 from ksana.base.errors import StoreDownError
 from ksana.base.ids import new_token
-from ksana.base.instant import MILLISECOND, SECOND, Instant, format_instant
+from ksana.base.instant import MILLISECOND, SECOND, Instant
 from ksana.domain.tasks import rescue
+from ksana.domain.tasks.call_records import CallEntry, write_call
 from ksana.domain.tasks.changes import ALERTING, AttemptRecord, RunChange
 from ksana.domain.tasks.job_runs import end_by_job
 from ksana.domain.tasks.outcome import classify, decide_attempt, end_attempt
@@ -22,14 +22,11 @@ from ksana.engine.tasks.claimed_run import AttemptOver
 from ksana.engine.tasks.dispatcher import Watermark
 from ksana.engine.tasks.requests import shown_body
 from ksana.engine.tasks.run_writer import write_changes
-from ksana.ports.caller import Timing
 from ksana.ports.store import Store
 from ksana.ports.tasks.tables import TasksTx
 
 WELL: Final = frozenset({"SUCCESS", "CALLBACK_PENDING", "CALLBACK_SUCCESS"})
 """Statuses of runs whose attempt did not fail."""
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Recorded(msgspec.Struct):
@@ -92,7 +89,7 @@ def _change_of(tx: TasksTx, over: AttemptOver) -> RunChange | None:
         decided,
         verdict.error,
         _record_of(over),
-        attempt_entry(over, decided.status, verdict.error),
+        entry_of(over, decided.status, verdict.error),
         over.started_at,
         over.ended_at,
     )
@@ -103,15 +100,17 @@ def _record_of(over: AttemptOver) -> AttemptRecord:
     body: str | None = None
     encoding = None
     if reply.body:
-        with suppress(UnicodeDecodeError):
+        try:
             body = reply.body.decode()
+        except UnicodeDecodeError:
+            body = None
         if body is None or "\x00" in body:  # PostgreSQL cannot keep a NUL as text
             body, encoding = base64.b64encode(reply.body).decode(), "base64"
     elif reply.kind == "answered":
         body = ""
     # By position, in the order of the fields: there is one for every call.
     return AttemptRecord(
-        over.shown_headers,
+        over.kept_headers,
         None if request is None or request.body is None else shown_body(request),
         reply.status,
         body,
@@ -120,34 +119,25 @@ def _record_of(over: AttemptOver) -> AttemptRecord:
     )
 
 
-class _AttemptEntry(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One entry of `attempts[]`. `sends` is shown where it is not 1."""
-
-    attempt: int
-    started_at: str
-    ended_at: str
-    status: str
-    response_code: int | None
-    error: str | None
-    instance: str
-    timing: Timing
-    sends: int = 1
-
-
-def attempt_entry(over: AttemptOver, status: str, error: str | None) -> bytes:
-    """One entry of `attempts[]`, as JSON."""
-    held, reply = over.held, over.reply
-    return _encode(
-        _AttemptEntry(
+def entry_of(over: AttemptOver, status: str, error: str | None) -> bytes:
+    """The entry of a call among its run's attempts."""
+    held, reply, timing = over.held, over.reply, over.reply.timing
+    # By position, in the order of the fields: there is one for every call.
+    return write_call(
+        CallEntry(
             held.attempt,
-            format_instant(over.started_at),
-            format_instant(over.ended_at),
+            over.started_at,
+            over.ended_at - over.started_at,
             status,
             reply.status,
             error,
             held.held_by,
-            reply.timing,
             reply.sends,
+            round(timing.dns_ms * MILLISECOND),
+            round(timing.connect_ms * MILLISECOND),
+            round(timing.tls_ms * MILLISECOND),
+            round(timing.first_byte_ms * MILLISECOND),
+            round(timing.total_ms * MILLISECOND),
         )
     )
 

@@ -12,6 +12,7 @@ from ksana.base.instant import SECOND, Instant, format_instant
 from ksana.base.short_cache import WeighedCache
 from ksana.domain.secrets import MASK, Secrets, mask
 from ksana.domain.tasks import template
+from ksana.domain.tasks.call_records import name_call, write_headers
 from ksana.domain.tasks.records import ClaimedRun, Definition, Options
 from ksana.domain.tasks.secrets import HIDDEN_HEADERS, add_body, add_token, find_secrets
 from ksana.domain.tasks.signing import sign
@@ -20,15 +21,19 @@ from ksana.ports.caller import Reply, Request
 _BODILESS: Final = frozenset({"GET", "HEAD"})
 _DEFAULT_CONNECT: Final = 5 * SECOND
 _encode = msgspec.json.Encoder().encode
+_JSON_TYPE: Final = "application/json"
+_TEXT_TYPE: Final = "text/plain; charset=utf-8"
+_JSON: Final = f'"Content-Type":"{_JSON_TYPE}"'
+_TEXT: Final = f'"Content-Type":"{_TEXT_TYPE}"'
 _show_slot = lru_cache(maxsize=1024)(format_instant)
 """Tasks that are due together have one slot."""
 
 
 class Built(msgspec.Struct, frozen=True, gc=False):
-    """A request and its headers as they are stored: secrets read `***`."""
+    """A request and its headers as they are kept (`call_records`): secrets read `***`."""
 
     request: Request
-    shown_headers: str
+    kept_headers: str
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -127,53 +132,33 @@ def build_request(held: ClaimedRun, now: Instant, callback_base: str, version: s
             body = _facts(held, values)
     if secrets is not None and (plan.has_holes or options.secret_body):
         secrets = _secrets_of_run(headers, body, options)
-    data, shown = body.encode() if body else None, ""
+    data, before, after = body.encode() if body else None, "", ""
     if data is not None and plan.is_json is None:
-        content_type = "application/json" if is_json else "text/plain; charset=utf-8"
-        headers.append(("Content-Type", content_type))
-        shown = f',"Content-Type":"{content_type}"'
-    ours, shown_ours = _name_call(held, scheduled, version)
-    headers += ours
-    shown += shown_ours
+        before = _JSON if is_json else _TEXT
+        headers.append(("Content-Type", _JSON_TYPE if is_json else _TEXT_TYPE))
+    headers += name_call(
+        held.uid, held.task.job_id, scheduled, held.attempt, held.trace_id, version
+    )
     if is_async and held.callback_token is not None:
         headers += (
             ("X-Callback-Url", f"{callback_base}/{held.callback_token}"),
             ("X-Callback-Token", held.callback_token),
         )
-        shown += ',"X-Callback-Url":"***","X-Callback-Token":"***"'
+        after = ',"X-Callback-Url":"***","X-Callback-Token":"***"'
         secrets = add_token(secrets, held.callback_token)
     if options.signing_secret:
         headers += sign(options.signing_secret, held.uid, now, data or b"")
-        shown += (
+        after += (
             f',"webhook-id":"{held.uid}","webhook-timestamp":"{now // SECOND}"'
             ',"webhook-signature":"***"'
         )
     own = plan.shown
     if has_holes and plan.has_holes:
         own = _shown_filled(headers[: len(plan.headers)], secrets, options)
+    if own:
+        before = f"{own},{before}" if before else own
     request = _request_of(definition, url, tuple(headers), data, secrets)
-    return Built(request, "{" + (own + shown).lstrip(",") + "}")
-
-
-def _name_call(
-    held: ClaimedRun, scheduled: str, version: str
-) -> tuple[tuple[tuple[str, str], ...], str]:
-    """The headers of every call, and as they are shown: nothing in them needs escaping."""
-    uid, job_id, attempt = held.uid, held.task.job_id, str(held.attempt)
-    parent = f"00-{held.trace_id}-{span_id_of(uid, held.attempt)}-01"
-    headers = (
-        ("User-Agent", version),
-        ("X-Ksana-Run-Id", uid),
-        ("X-Ksana-Job-Id", job_id),
-        ("X-Ksana-Scheduled-At", scheduled),
-        ("X-Ksana-Attempt", attempt),
-        ("traceparent", parent),
-    )
-    shown = (
-        f',"User-Agent":"{version}","X-Ksana-Run-Id":"{uid}","X-Ksana-Job-Id":"{job_id}",'
-        f'"X-Ksana-Scheduled-At":"{scheduled}","X-Ksana-Attempt":"{attempt}","traceparent":"{parent}"'
-    )
-    return headers, shown
+    return Built(request, write_headers(version, held.attempt, before, after[1:]))
 
 
 def _shown_filled(headers: list[tuple[str, str]], secrets: Secrets | None, options: Options) -> str:
@@ -217,13 +202,6 @@ def _request_of(
         options.delivery != "at_most_once",
         secrets,
     )
-
-
-def span_id_of(uid: str, attempt: int) -> str:
-    """The span that an attempt is to its target. Retries share the run's trace; each is a span of
-    its own."""
-    first = uid[-16:]
-    return first if attempt <= 1 else f"{int(first, 16) ^ attempt:016x}"
 
 
 def _shown(headers: tuple[tuple[str, str], ...], secret: tuple[str, ...]) -> str:
