@@ -96,7 +96,6 @@ EXPLAINED: dict[str, str] = {
     "ksana.engine.tasks.queue_runs.expire_job: 'GONE' -> 'GONE~'": "the state of a job that is gone is shown nowhere",
     "ksana.engine.tasks.recorder.record_outcomes: True -> False": "both lists are made of the same things and are as long",
     "ksana.engine.tasks.recorder.Recorder._write: 0 -> -1": "of one outcome the last is the first",
-    "ksana.engine.tasks.requests.build_request: ',' -> ',~'": "no header begins with a tilde there",
     "ksana.engine.tasks.requests.shown_body: 'utf-8' -> 'utf-8~'": "Python reads the name of a codec without its signs",
     "ksana.engine.tasks.rescue.wake_due: True -> False": "both lists are made of the same things and are as long",
     "ksana.engine.tasks.run_history.RunHistory.__init__: 0 -> 1 (#2)": "no clock shows 1970",
