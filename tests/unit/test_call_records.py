@@ -152,7 +152,7 @@ def test_a_run_that_began_before_an_upgrade_shows_all_its_attempts() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "[", "no json", "[[1,2", '{"a":1'])
+@pytest.mark.parametrize("text", ["", "[", "no json", "[[1,2", '{"a":1', "null", "7", "[[1,2]]"])
 def test_attempts_that_cannot_be_read_are_none(text: str) -> None:
     assert read_attempts(text) == []
 
@@ -220,7 +220,7 @@ def test_headers_of_older_runs_are_shown_as_they_are() -> None:
     assert list(shown.items()) == list(older.items())
 
 
-@pytest.mark.parametrize("text", [None, "", "null", '["ksana/9",1,{', "no json"])
+@pytest.mark.parametrize("text", [None, "", "null", '["ksana/9",1,{', "no json", "[1]", "[1,2,3]"])
 def test_a_run_without_a_call_or_with_headers_that_cannot_be_read_shows_none(
     text: str | None,
 ) -> None:

@@ -20,6 +20,9 @@ _decode = msgspec.json.Decoder().decode
 _MILLISECOND: Final = 1000
 _LENGTH: Final = 13
 
+MOST_GROWTH: Final = 4
+"""A run's attempts are at most so many times longer when they are shown, besides what they are."""
+
 
 class CallEntry(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One call, as an entry of a run's attempts."""
@@ -47,10 +50,9 @@ def write_call(entry: CallEntry) -> bytes:
 def read_attempts(text: str) -> list[Any]:
     """A run's attempts, as they are shown; none if the text cannot be read."""
     try:
-        kept = _decode(text)
-    except msgspec.DecodeError:
+        return [_show(one) if isinstance(one, list) else one for one in _decode(text)]
+    except (msgspec.DecodeError, TypeError, ValueError):
         return []
-    return [_show(one) if isinstance(one, list) else one for one in kept]
 
 
 def _show(entry: list[Any]) -> dict[str, Any]:
@@ -109,11 +111,11 @@ def read_headers(run: Run, job_id: str | None) -> Any:
     cannot be read."""
     try:
         kept = _decode(run.request_headers or "null")
-    except msgspec.DecodeError:
+        if not isinstance(kept, list):
+            return kept
+        agent, attempt, before, *after = kept
+        scheduled = format_instant(run.scheduled_time)
+        named = name_call(run.uid, job_id or "", scheduled, attempt, run.trace_id, agent)
+        return {**before, **dict(named), **(after[0] if after else {})}
+    except (msgspec.DecodeError, TypeError, ValueError):
         return None
-    if not isinstance(kept, list):
-        return kept
-    agent, attempt, before, *after = kept
-    scheduled = format_instant(run.scheduled_time)
-    named = name_call(run.uid, job_id or "", scheduled, attempt, run.trace_id, agent)
-    return {**before, **dict(named), **(after[0] if after else {})}

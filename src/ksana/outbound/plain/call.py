@@ -122,6 +122,7 @@ def encode_request(route: PlainRoute, request: Request) -> bytes | None:
     """Write the whole request, or None if it is not for this client. Raise ValueError for what may
     not leave."""
     method, body, headers = request.method, request.body, request.headers
+    # All are pairs, and to have that looked at costs half as much again.
     names, values = zip(*headers, strict=False) if headers else ((), ())
     form = _write_form(names)
     if form is None:

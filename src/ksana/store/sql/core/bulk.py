@@ -103,10 +103,13 @@ def list_same(sql: str) -> tuple[tuple[int, ...], ...]:
 
 
 def find_same(sql: str, columns: Sequence[Sequence[object]]) -> tuple[int, ...]:
-    """The places of those that have one value in all of these rows, given column by column."""
+    """The places of those that have one value in all of these rows, given column by column. A
+    column's values are of one type, so that equal ones are the same."""
     for same in list_same(sql):
         once = [columns[place] for place in same]
-        if all(values.count(values[0]) == len(values) for values in once):
+        if len(once) < len(columns) and all(
+            values.count(values[0]) == len(values) for values in once
+        ):
             return same
     return ()
 

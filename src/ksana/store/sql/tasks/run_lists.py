@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from ksana.base.instant import Instant
+from ksana.domain.tasks.call_records import MOST_GROWTH
 from ksana.domain.tasks.records import Run
 from ksana.ports.pages import (
     COUNT_LIMIT,
@@ -16,6 +17,11 @@ from ksana.ports.tasks.runs import RunFilter
 from ksana.store.sql.core.looking import look_through
 from ksana.store.sql.core.session import Row, Session
 from ksana.store.sql.tasks.runs import KIND, read_run
+
+_ATTEMPTS: Final = 31
+"""Their place in a run's row."""
+_FEW_ATTEMPTS: Final = 64 * 1024
+"""So many characters of attempts do not make a page large, whatever they grow to."""
 
 _EVER: Final = 1 << 62
 """Beyond every id and instant."""
@@ -108,7 +114,9 @@ class SqlRunLists:
     ) -> PageRows[Run]:
         statement = "task_lists.read_runs_by_time" if is_by_time else "task_lists.read_runs"
         ids = [row[-1] for row in found[:limit]]
-        rows = self._session.paged(statement, {}, MAX_PAGE_BYTES, ids=ids) if ids else PageRows()
+        rows: PageRows[Row] = PageRows()
+        if ids:
+            rows = _fit(self._session.paged(statement, {}, MAX_PAGE_BYTES, ids=ids))
         runs = PageRows(read_run(row) for row in rows)
         if rows.is_cut or len(found) > limit:
             last = runs[-1]
@@ -131,6 +139,21 @@ class SqlRunLists:
         else:
             rows = self._session.filtered(statement, sieve, **looked)
         return Total(int(rows[0][0]), is_exact=self._session.one(edge, **looked) is None)
+
+
+def _fit(rows: PageRows[Row]) -> PageRows[Row]:
+    """As many of them as a page has room for when their attempts are shown; the first at least."""
+    if sum([len(row[_ATTEMPTS] or "") for row in rows]) < _FEW_ATTEMPTS:
+        return rows
+    left = MAX_PAGE_BYTES
+    for place, row in enumerate(rows):
+        left -= MOST_GROWTH * len(row[_ATTEMPTS] or "")
+        left -= sum([len(value.encode()) for value in row if isinstance(value, str)])
+        if left < 0 and place:
+            fitting = PageRows(rows[:place])
+            fitting.is_cut = True
+            return fitting
+    return rows
 
 
 def _start(wanted: RunFilter) -> tuple[Instant, int]:
