@@ -243,6 +243,13 @@ class SqlRowCounts:
 _FLUSH_ORDER: Final = attrgetter("flush_order")
 
 
+@lru_cache(maxsize=256)
+def _gathers(table: Any) -> bool:
+    """Whether a kind of table gathers writes. Remembered: to look for what is not there makes an
+    exception, for each table of each transaction."""
+    return hasattr(table, "flush")
+
+
 class SqlTx:
     """One transaction; tables of the surfaces are made when first used. They keep no reference to
     it: it goes with the last one who uses it, and leaves nothing to the garbage collector.
@@ -267,9 +274,8 @@ class SqlTx:
         factory = find_tables().get(name)
         if factory is None:
             raise AttributeError(name)
-        made = factory(self._session, self)
-        setattr(self, name, made)
-        if hasattr(made, "flush"):
+        made = self.__dict__[name] = factory(self._session, self)
+        if _gathers(factory):
             self._gathering.append(made)
             self._gathering.sort(key=_FLUSH_ORDER)
         return made
