@@ -7,7 +7,6 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-import msgspec
 import pytest
 
 from ksana.base.errors import InvalidError, StoreDownError
@@ -16,8 +15,6 @@ from ksana.base.instant import HOUR, SECOND
 from ksana.domain.queue.classes import class_of
 from ksana.domain.queue.jobs import Job, NewJob
 from ksana.domain.schedule import Every
-from ksana.domain.tasks.call_records import CallEntry, read_attempts, write_call
-from ksana.domain.tasks.outcome import MAX_ATTEMPTS_KEPT
 from ksana.domain.tasks.records import Definition, Run, Task
 from ksana.ports.pages import MAX_DEPTH, PageRows, Place
 from ksana.ports.queue.tables import JobFilter
@@ -374,39 +371,3 @@ async def test_a_list_that_takes_too_long_is_stopped_and_holds_up_no_other_read(
     else:
         assert answer.count == 0  # type: ignore[union-attr]
     assert (await store.read_list(lambda tx: tx.run_lists.count(RunFilter()))).count == 0
-
-
-def fill_runs_tried_often(tx: Any) -> None:
-    """Runs with as many attempts as are kept, in the shortest form."""
-    [task_id] = tx.tasks.insert([a_task("tried", definition("tried"), tx.now, None)])
-    runs = [msgspec.structs.replace(new_run(task_id, n * SECOND, "RUNNING"), token=n) for n in RUNS]
-    call = write_call(CallEntry(1, tx.now, 1, "SUCCESS", 200, None, "a", 1, 0, 0, 0, 1, 1)).decode()
-    attempts = f"[{','.join([call] * MAX_ATTEMPTS_KEPT)}]"
-    ends = [
-        msgspec.structs.replace(a_finish(run_id, n, task_id), attempts=attempts)
-        for n, run_id in zip(RUNS, tx.run_changes.insert(runs), strict=True)
-    ]
-    assert all(tx.run_changes.finish(ends))
-
-
-RUNS = range(1, 61)
-
-
-@pytest.mark.spec("X13")
-async def test_a_page_of_runs_has_room_for_what_their_attempts_grow_to_when_shown(
-    store: SqlStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await store.transact(fill_runs_tried_often)
-    most = 300_000
-    monkeypatch.setattr(run_lists, "MAX_PAGE_BYTES", most)
-
-    async def read(place: Place | None) -> PageRows[Run]:
-        page: PageRows[Run] = await store.read_list(
-            lambda tx: tx.run_lists.list_page(RunFilter(), place, 500)
-        )
-        shown = sum(len(msgspec.json.encode(read_attempts(run.attempts))) for run in page)
-        assert page and shown <= most
-        return page
-
-    found = await walk(read)
-    assert [run.token for run in found] == sorted(RUNS, reverse=True)
