@@ -136,17 +136,23 @@ def list_events(program: Program, kind: str) -> list[Json]:
 
 def count_open(program: Program) -> int:
     """How many runs are not finished."""
-    return sum(
-        _get(program, "/api/v1/runs", params={"status": status, "page_size": 1}).json()["total"]
-        for status in OPEN
-    )
+    return sum(_count(program, status) for status in OPEN)
+
+
+def _count(program: Program, status: str) -> int:
+    answer = _get(program, "/api/v1/runs", params={"status": status, "page_size": 1})
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["total"])
 
 
 def wait_until_quiet(program: Program, within_s: float = 30.0) -> None:
     """Wait until every run has come to its end. How long a line takes that was long is no fault:
-    `within_s` is for runs of which none ends."""
+    `within_s` is for runs of which none ends.
+
+    The counts are read one after the other: a run that goes back from RETRYING to RUNNING meanwhile
+    stands in none of them. So none open is believed of the runs themselves: an end is for good."""
     fewest, give_up_at = count_open(program), time.monotonic() + within_s
-    while fewest:
+    while fewest or any(run["status"] not in FINAL for run in list_runs(program)):
         time.sleep(0.2)
         if (now := count_open(program)) < fewest:
             fewest, give_up_at = now, time.monotonic() + within_s
@@ -164,6 +170,7 @@ class Ledger:
 
     def __init__(self, program: Program) -> None:
         self.runs = list_runs(program)
+        self.totals = {status: _count(program, status) for status in (*OPEN, *sorted(FINAL))}
         self.misfires = list_events(program, "TASK_MISFIRED")
 
     def of(self, task: Json) -> list[Json]:
@@ -198,6 +205,8 @@ class Ledger:
         """Nothing hangs between two states."""
         stuck = [(run["id"], run["status"]) for run in self.runs if run["status"] not in FINAL]
         assert not stuck, stuck
+        found = Counter(run["status"] for run in self.runs)
+        assert {status: n for status, n in self.totals.items() if n} == found, "the kept totals"
 
     def check_deliveries(self, requests: Iterable[Request], *, may_fail: bool = False) -> int:
         """Each run that succeeded arrived at the target, no attempt came twice, and each further
