@@ -188,7 +188,7 @@ async def test_a_one_time_task_has_one_slot_whenever_it_is_asked(world: World) -
 
 async def test_runs_that_retention_removed_are_forgotten_and_not_missing(world: World) -> None:
     task = await world.add(task_of(every(world, 60), options=Options(history_limit=4)))
-    await world.clock.advance(10 * MINUTE)
+    await world.clock.advance(10 * MINUTE + SECOND)
 
     def remove_surplus(tx: Any) -> None:
         tx.history.remove_runs(tx.history.list_surplus(task.id, 4, 100))

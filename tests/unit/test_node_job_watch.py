@@ -1,9 +1,11 @@
 """Nodes: deadlines of attempts and the line of jobs without a node, over a home that only notes."""
 
+import asyncio
+
 import pytest
 
 from ksana.base.clock import VirtualClock
-from ksana.base.instant import SECOND
+from ksana.base.instant import HOUR, SECOND
 from ksana.domain.nodes.choice import Wanted
 from ksana.domain.nodes.waiting import WaitingJob
 from ksana.engine.core.pump import Pump
@@ -102,6 +104,24 @@ async def test_free_slots_are_offered_in_the_order_of_the_line_until_all_have_on
     assert await home.watch.offer._step() is None
     assert home.asked == ["b-urgent", *jobs]
     assert len(home.watch.line) == 0
+
+
+async def test_who_comes_into_an_empty_line_is_offered_at_once_and_every_second(
+    home: Home, clock: VirtualClock
+) -> None:
+    home.full = {"a"}
+    running = asyncio.create_task(home.watch.offer.run())
+    await clock.advance(10 * SECOND)
+    assert home.watch.offer.steps == 1, "nobody waits"
+    home.watch.wait(a_job("a1", clock.now() + HOUR))
+    await clock.settle()
+    assert home.asked == ["a1"], "its slot may have come free before it stood in line"
+    home.watch.wait(a_job("a2", clock.now() + HOUR))
+    await clock.settle()
+    assert home.asked == ["a1"], "the others are asked with the first"
+    await clock.advance(2 * SECOND)
+    assert home.asked == ["a1", "a1", "a2", "a1", "a2"]
+    running.cancel()
 
 
 async def test_where_the_first_of_a_class_find_nothing_nobody_of_it_is_asked(home: Home) -> None:

@@ -66,13 +66,13 @@ def test_the_loops_have_their_names_and_look_by_themselves_now_and_then(
     assert [(pump.name, pump._poll_us / SECOND) for pump in pumps] == [
         ("node-events", 5),
         ("node-presence", 15),
-        ("node-view", 1),
+        ("node-view", 5),
         ("node-silence", 5),
-        ("node-deadlines", 1),
-        ("node-line", 1),
-        ("node-progress", 5),
+        ("node-deadlines", 30),
+        ("node-line", 30),
+        ("node-progress", 30),
         ("node-inbox-chores", 5),
-        ("node-adoption", 2),
+        ("node-adoption", 60),
     ]
     assert [loop.name for loop in engine.loops()] == [*(p.name for p in pumps), "node-inbox"]
 

@@ -21,8 +21,15 @@ will happen."""
 
 
 NAP: Micros = 5_000_000
-"""Longest sleep on one reading of the wall clock: a step is noticed within seconds, and idle loops
-cost next to nothing."""
+"""Longest sleep on one reading of the wall clock: a step is noticed within seconds. All who sleep
+look at the same moments: one waking for many costs an idle process next to nothing."""
+
+
+def until_beat(mono: Micros, every_us: Micros) -> Micros:
+    """How long it is from a monotonic time to a multiple of the interval: between half and one and
+    a half of it away, so that a timer which rings a moment early does not ring again at once."""
+    rest_us = every_us - mono % every_us
+    return rest_us if rest_us >= every_us // 2 else rest_us + every_us
 
 
 class Clock(Protocol):
@@ -55,6 +62,11 @@ class Clock(Protocol):
         """
         ...
 
+    async def rest(self, event: asyncio.Event, for_us: Micros) -> bool:
+        """Wait for the event, but not longer than this; tell whether the event came. What the wall
+        clock does meanwhile does not matter, so nobody looks at it."""
+        ...
+
 
 # Linux stops CLOCK_MONOTONIC while it is suspended. macOS has a clock of that name which runs on;
 # on Windows time.monotonic does.
@@ -85,22 +97,28 @@ class SystemClock:
             return True
         end_mono = self.monotonic() + until - self.now()
         while not event.is_set():
-            rest = min(until - self.now(), end_mono - self.monotonic(), NAP)
-            if rest <= 0:
+            mono = self.monotonic()
+            rest_us = min(until - self.now(), end_mono - mono, until_beat(mono, NAP))
+            if rest_us <= 0:
                 return False
-            # A timer that cancels the waiter is cheaper than wait_for.
-            waiter = asyncio.ensure_future(event.wait())
-            timer = asyncio.get_running_loop().call_later(rest / 1e6, waiter.cancel)
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-            finally:
-                timer.cancel()
-                waiter.cancel()
+            await self.rest(event, rest_us)
         return True
+
+    async def rest(self, event: asyncio.Event, for_us: Micros) -> bool:
+        # A timer that cancels the waiter is cheaper than wait_for.
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_task(event.wait())
+        timer = loop.call_later(for_us / 1e6, waiter.cancel)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return False
+        finally:
+            timer.cancel()
+            waiter.cancel()
 
 
 class VirtualClock:
@@ -130,13 +148,20 @@ class VirtualClock:
             await self._sleep_to(end)
 
     async def wait(self, event: asyncio.Event, until: Instant | None) -> bool:
+        if until is None:
+            return await event.wait()
+        return await self._rest(event, until - self._now, until)
+
+    async def rest(self, event: asyncio.Event, for_us: Micros) -> bool:
+        return await self._rest(event, for_us, None)
+
+    async def _rest(self, event: asyncio.Event, for_us: Micros, until: Instant | None) -> bool:
         waiter = asyncio.ensure_future(event.wait())
+        end = self._monotonic + for_us
         try:
-            if until is None:
-                await waiter
-                return True
-            end = self._monotonic + until - self._now
-            while not event.is_set() and self._now < until and self._monotonic < end:
+            while not event.is_set() and self._monotonic < end:
+                if until is not None and self._now >= until:
+                    break
                 sleeper = asyncio.ensure_future(self._sleep_to(end))
                 await asyncio.wait((waiter, sleeper), return_when=asyncio.FIRST_COMPLETED)
                 sleeper.cancel()

@@ -317,6 +317,11 @@ class Fabric(Protocol):
         ...
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it is certain that no other instance is here."""
+        ...
+
+    @property
     def presence(self) -> Presence: ...
 
     @property

@@ -17,6 +17,8 @@ SCOPE: Final = "nodes:write"
 """What a key must be allowed to open a socket."""
 
 CHECK_EVERY: Final[Micros] = 3 * SECOND
+_NET: Final[Micros] = 60 * SECOND
+"""Where no socket is open, nothing is to be judged until one is."""
 MOST_SOCKETS: Final = 20_000
 """Sockets on one instance."""
 MOST_OF_A_KEY: Final = 10_000
@@ -49,7 +51,8 @@ class KeyWatch:
         self._most_of_a_key = most_of_a_key
         self._count = 0
         self._open: dict[str, dict[Peer, Call]] = {}
-        self.pump = Pump("node keys", clock, self._check, poll_us=CHECK_EVERY)
+        self._clock = clock
+        self.pump = Pump("node keys", clock, self._check, poll_us=_NET)
 
     @contextlib.contextmanager
     def watching(self, peer: Peer, call: Call) -> Iterator[None]:
@@ -63,6 +66,8 @@ class KeyWatch:
             raise RateLimitedError(f"one key may hold {most} sockets open on an instance")
         sockets[peer] = call
         self._count += 1
+        if self._count == 1:
+            self.pump.signal()
         try:
             yield
         finally:
@@ -81,4 +86,4 @@ class KeyWatch:
                 except KsanaError as error:
                     for peer in list(sockets):
                         peer.close(REVOKED, error.code)
-        return None
+        return self._clock.now() + CHECK_EVERY if self._open else None

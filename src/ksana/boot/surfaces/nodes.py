@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ksana import __version__
@@ -33,6 +34,8 @@ from ksana.service.nodes.handover import NodeHandover
 from ksana.service.nodes.jobs import NodeJobService
 
 ORDER: Final = 40
+_ALONE_BLOCK_US: Final = 30 * SECOND
+"""How long a reading of the inbox waits where it holds no connection and misses nothing."""
 
 
 def make_surface(core: CoreServices) -> Surface:
@@ -43,6 +46,8 @@ def make_surface(core: CoreServices) -> Surface:
     fabric = make_fabric(
         coordination.url, me, core.clock, coordination.key_prefix, parameters.inbox
     )
+    if fabric.is_alone:
+        parameters = msgspec.structs.replace(parameters, stream_block_us=_ALONE_BLOCK_US)
     info = InstanceInfo(
         instance_id=me, host=find_host(), version=__version__, started_at=core.clock.now()
     )

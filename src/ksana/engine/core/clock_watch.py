@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ksana.base import log
-from ksana.base.clock import Clock
+from ksana.base.clock import Clock, until_beat
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import MILLISECOND, SECOND, Instant, Micros
 
@@ -100,5 +100,6 @@ async def watch_loop_lag(
     heartbeat."""
     while True:
         asked_mono = clock.monotonic()
-        await clock.sleep_until(clock.now() + every_us)
-        observe(max(0, clock.monotonic() - asked_mono - every_us))
+        rest_us = until_beat(asked_mono, every_us)  # with the pumps at rest
+        await clock.sleep_until(clock.now() + rest_us)
+        observe(max(0, clock.monotonic() - asked_mono - rest_us))

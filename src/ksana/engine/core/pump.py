@@ -62,11 +62,12 @@ class Pump:
 
     async def run(self) -> None:
         """Step and park, for ever."""
+        clock, wake = self._clock, self._wake
         while True:
             # Cleared before the step reads anything: a signal that comes while it works is kept for
             # the next one.
-            self._wake.clear()
-            began_at, began_mono = self._clock.now(), self._clock.monotonic()
+            wake.clear()
+            began_at, began_mono = clock.now(), clock.monotonic()
             self.steps += 1
             due_at = await self._step()
             if due_at == AGAIN:
@@ -77,27 +78,36 @@ class Pump:
                 self._backoff_us = 0
             else:  # this step should have dealt with it
                 self._backoff_us = min(max(self._backoff_us * 2, _BACKOFF_LEAST), _BACKOFF_MOST)
-                due_at = self._clock.now() + self._backoff_us
+                due_at = clock.now() + self._backoff_us
             await self._park(due_at)
-            early_us = began_mono + self.min_interval_us - self._clock.monotonic()
-            if early_us > 0:
-                await self._clock.sleep_until(self._clock.now() + early_us)
+            if self.min_interval_us:
+                early_us = began_mono + self.min_interval_us - clock.monotonic()
+                if early_us > 0:
+                    await clock.sleep_until(clock.now() + early_us)
 
     async def _park(self, due_at: Instant | None) -> None:
-        poll_at = self._clock.monotonic() + self._poll_us
+        clock, wake = self._clock, self._wake
+        poll_at = clock.monotonic() + self._poll_us
+        if self._poll_us > SECOND:
+            poll_at -= poll_at % SECOND  # pumps at rest wake together
         while True:
-            now = self._clock.now()
-            if self._wake.is_set():
+            if wake.is_set():
                 if not self._delay_us:
                     break
-                self._wake.clear()
+                wake.clear()
+                now = clock.now()
                 due_at = min(now + self._delay_us, due_at or now + self._delay_us)
-            rest_us = poll_at - self._clock.monotonic()
-            if due_at is not None:
-                rest_us = min(rest_us, due_at - now)
+            rest_us = poll_at - clock.monotonic()
+            if due_at is None:
+                if rest_us <= 0:
+                    break
+                await clock.rest(wake, rest_us)
+                continue
+            now = clock.now()
+            rest_us = min(rest_us, due_at - now)
             if rest_us <= 0:
                 break
-            await self._clock.wait(self._wake, now + rest_us)
+            await clock.wait(wake, now + rest_us)
         # Even a due step lets others run first: a step that never awaits must not starve the event
         # loop.
         await asyncio.sleep(0)

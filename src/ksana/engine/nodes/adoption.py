@@ -22,6 +22,7 @@ from ksana.engine.nodes.view import NodeView
 from ksana.ports.fabric import Fabric
 
 _LOOK_EVERY: Final[Micros] = 2 * SECOND
+_LOOK_ALONE: Final[Micros] = 60 * SECOND
 _RIGHT_US: Final[Micros] = 15 * SECOND
 _JOBS_AT_ONCE: Final = 200
 
@@ -48,7 +49,8 @@ class Adoption:
         self._can_judge = can_judge
         self.adopted = 0
         self.drained = 0
-        self.pump = Pump("node-adoption", clock, self._look, poll_us=_LOOK_EVERY)
+        every_us = _LOOK_ALONE if fabric.is_alone else _LOOK_EVERY
+        self.pump = Pump("node-adoption", clock, self._look, poll_us=every_us)
 
     async def _look(self) -> Instant | None:
         dead = await self._fabric.presence.list_dead()

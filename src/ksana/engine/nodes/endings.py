@@ -75,6 +75,11 @@ class JobEndings:
         self.on_handed_over: Callable[[JobRequest, JobOutcome], None] = lambda _, __: None
         """A job that a run waits for has ended."""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether records of ended jobs wait to be struck from our list."""
+        return bool(self._ended)
+
     # ---- a node answered ----
 
     async def finished(self, messages: Sequence[Finished]) -> None:

@@ -8,6 +8,7 @@ told, the home instance tries another node.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -63,11 +64,13 @@ class Hosting:
         """Ids that are being registered."""
         self.changed: set[str] = set()
         """Nodes whose snapshot is to be written again."""
+        self.on_enter: Callable[[], None] = lambda: None
+        """A node came."""
         self.stale = 0
         self.partials_lost = 0
         self._untold: dict[tuple[str, str], Instant] = {}
         """Attempts (node, job) that got further, and when that is told; the soonest first."""
-        self.progress = Pump("node-progress", clock, self._tell_progress)
+        self.progress = Pump("node-progress", clock, self._tell_progress, poll_us=30 * SECOND)
         courier.on(Assign, self._on_assign)
         courier.on(Withdraw, self._on_withdraw)
         courier.on(Rehome, self._on_rehome)
@@ -79,6 +82,7 @@ class Hosting:
         hosted = self.nodes[record.node_id] = HostedNode(record, peer)
         self._view.put(record)
         self.changed.add(record.node_id)
+        self.on_enter()
         return hosted
 
     async def leave(self, hosted: HostedNode) -> None:

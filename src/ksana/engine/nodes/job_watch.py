@@ -13,6 +13,10 @@ from ksana.domain.nodes.waiting import WaitingClass, WaitingJob, WaitingLine
 from ksana.engine.core.pump import Pump
 from ksana.engine.nodes.background import Background
 
+_NET: Final = 30 * SECOND
+"""Both pumps are signalled; this is the net under a signal that was lost."""
+_OFFER_EVERY: Final = SECOND
+"""So often somebody who waits is offered again, whatever was told of slots."""
 _AT_ONCE: Final = 32
 """Jobs that are placed at a time: they share round trips."""
 
@@ -122,8 +126,8 @@ class JobWatch:
         self._home = home
         self.line = WaitingLine()
         self._deadlines: list[tuple[Instant, str, int]] = []
-        self.deadlines = Pump("node-deadlines", clock, self._check, poll_us=SECOND)
-        self.offer = Pump("node-line", clock, self._offer, poll_us=SECOND)
+        self.deadlines = Pump("node-deadlines", clock, self._check, poll_us=_NET)
+        self.offer = Pump("node-line", clock, self._offer, poll_us=_NET)
 
     def arm(self, job_id: str, attempt: int, at: Instant) -> None:
         """Call when this instant has come. One that is not needed any more does no harm."""
@@ -135,6 +139,8 @@ class JobWatch:
         """Put a job in line."""
         self.line.add(job)
         self.deadlines.signal()
+        if len(self.line) == 1:
+            self.offer.signal()  # it stood still: a slot that came free just now was told to nobody
 
     async def _check(self) -> Instant | None:
         now, heap = self._clock.now(), self._deadlines
@@ -157,4 +163,4 @@ class JobWatch:
             for waiting, is_placed in zip(batch, placed, strict=True):
                 if not is_placed:
                     refused.add(waiting.kind)
-        return None
+        return self._clock.now() + _OFFER_EVERY if self.line else None

@@ -1,6 +1,7 @@
 """Sessions connected here, and the way of a frame to a session wherever it is."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -38,6 +39,8 @@ class Sessions:
         self._kept_bytes = 0
         self._returned: set[str] = set()
         self.undelivered = 0
+        self.on_enter: Callable[[], None] = lambda: None
+        """A session came."""
         courier.on(Push, self._on_push)
         fabric.signals.subscribe("nodes.session", self._on_session)
 
@@ -58,6 +61,7 @@ class Sessions:
                 connected_at=self._clock.now(),
             )
         )
+        self.on_enter()
         if former is not None:
             former.close(REPLACED, "SESSION_REPLACED")
 
@@ -73,6 +77,11 @@ class Sessions:
             del self.local[session_id]
             self.roll.leave(session_id)
             await self._fabric.owners.drop_if_ours("session", session_id)
+
+    @property
+    def has_kept(self) -> bool:
+        """Whether frames wait for sessions that are not connected."""
+        return bool(self._kept)
 
     def is_here(self, session_id: str) -> bool:
         """Whether a frame to this session needs nobody else."""

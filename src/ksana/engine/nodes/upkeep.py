@@ -25,6 +25,9 @@ _WHOLE_EVERY: Final[Micros] = 10 * SECOND
 _LIVING_EVERY: Final[Micros] = 2 * SECOND
 """How often we look who lives: the jobs of a dead instance's nodes wait for it."""
 
+_CALM_EVERY: Final[Micros] = 5 * SECOND
+"""How often we look whether somebody is here where nobody was."""
+
 _SWEEP_EVERY: Final[Micros] = MINUTE
 
 
@@ -65,7 +68,10 @@ class Upkeep:
         self._settle_us = settings.presence_ttl_us // 3 + settings.heartbeat_us + SECOND
         renew_us = min(settings.presence_ttl_us, settings.owner_ttl_us) // 3
         self.life = Pump("node-presence", clock, self._renew, poll_us=renew_us)
-        self.view = Pump("node-view", clock, self.refresh, poll_us=settings.refresh_us)
+        self._is_calm = False
+        """Whether nobody was here or elsewhere when we last looked."""
+        self.view = Pump("node-view", clock, self.refresh, poll_us=_CALM_EVERY)
+        hosting.on_enter = sessions.on_enter = self._stir
         self.silence = Pump(
             "node-silence", clock, self._find_silent, poll_us=settings.heartbeat_us // 3
         )
@@ -111,7 +117,28 @@ class Upkeep:
                 peers[owned_id].close(LOST_OWNER, "OWNED_ELSEWHERE")
 
     async def refresh(self) -> Instant | None:
-        """Write what changed of our nodes, read what changed of all."""
+        """Write what changed of our nodes, read what changed of all. Where nobody is there is
+        nothing to write or to read, and a server without nodes pays nothing for them."""
+        was_calm, self._is_calm = self._is_calm, self._is_nobody_here()
+        if not (was_calm and self._is_calm):
+            await self._write_and_read()
+        return None if self._is_calm else self._clock.now() + self._settings.refresh_us
+
+    def _stir(self) -> None:
+        if self._is_calm:
+            self.view.signal()
+
+    def _is_nobody_here(self) -> bool:
+        return self._fabric.is_alone and not (
+            self._hosting.nodes
+            or self._sessions.local
+            or self._sessions.has_kept
+            or self._home.jobs
+            or self._home.endings.has_ended
+            or len(self._view)
+        )
+
+    async def _write_and_read(self) -> None:
         await asyncio.gather(
             self._publish(), self._sessions.roll.write(), self._home.endings.strike()
         )
@@ -134,12 +161,12 @@ class Upkeep:
             self._whole_mono = now_mono
         if is_looked and now_mono >= self._trusted_mono:
             self._forget_strangers(set(changes.nodes) if is_whole else None)
-        self._home.watch.offer.signal()
+        if self._home.watch.line:
+            self._home.watch.offer.signal()
         await self._sessions.tend()
         if now_mono >= self._swept_mono + _SWEEP_EVERY:
             self._swept_mono = now_mono
             await self._fabric.snapshots.sweep(self._settings.remove_stale_us)
-        return None
 
     async def _look_who_lives(self, now_mono: Micros) -> None:
         self._looked_mono = now_mono

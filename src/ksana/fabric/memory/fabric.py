@@ -57,7 +57,7 @@ class MemoryFabric:
         hub: MemoryHub | None = None,
     ) -> None:
         """`hub` is given where several instances live in one process."""
-        is_alone = hub is None
+        self.is_alone = hub is None
         hub = hub or MemoryHub(clock)
         settings = settings or InboxSettings()
         self.instance_id = instance_id
@@ -71,7 +71,7 @@ class MemoryFabric:
         self.requests = MemoryRequests(hub, instance_id, self.reservations)
         self.marks = MemoryMarks(hub)
         self.jobs = MemoryJobs(hub, instance_id, self.inbox, self.reservations)
-        self.signals = MemorySignals(hub, instance_id, is_live=not is_alone)
+        self.signals = MemorySignals(hub, instance_id, is_live=not self.is_alone)
 
     def health(self) -> FabricHealth:
         return FabricHealth(ok=True)

@@ -23,6 +23,7 @@ class RedisFabric:
 
     durable = True
     is_shared = True
+    is_alone = False
 
     def __init__(
         self,
