@@ -69,7 +69,7 @@ class Queueing:
     async def counts(self, since: Instant = 0) -> dict[str, int]:
         """Whatever was counted and is not 0, but histograms."""
         sums = {
-            name: await self.store.read(lambda tx, of: tx.series.sum_since(of, since), name)
+            name: await self.store.read(lambda tx, of: tx.series.sum_since([of], since)[of], name)
             for name in METRICS
             if name not in ("queue.run", "queue.wait")
         }

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from ksana.base.clock import SystemClock, VirtualClock, until_beat
+from ksana.base.clock import SystemClock, VirtualClock
 from ksana.base.instant import HOUR, MILLISECOND, SECOND, Instant
 from ksana.engine.core.pump import AGAIN, Pump
 
@@ -365,43 +365,3 @@ async def test_pumps_at_rest_wake_together(clock: VirtualClock) -> None:
         start + 9 * SECOND + 700 * MILLISECOND,
     ]
     assert steps.calls[0] == 0
-
-
-def test_a_beat_is_never_so_near_that_a_timer_rings_twice() -> None:
-    beats = [until_beat(mono * MILLISECOND, SECOND) for mono in (0, 1, 400, 500, 501, 999)]
-    assert beats == [ms * MILLISECOND for ms in (1000, 999, 600, 500, 1499, 1001)]
-
-
-@pytest.mark.parametrize("clock_of", [SystemClock, VirtualClock])
-async def test_a_rest_ends_with_the_event_or_with_its_length(
-    clock_of: type[SystemClock | VirtualClock],
-) -> None:
-    resting, event = clock_of(), asyncio.Event()
-
-    async def advance(by_us: int) -> None:
-        if isinstance(resting, VirtualClock):
-            await resting.advance(by_us)
-
-    ended = asyncio.create_task(resting.rest(event, 20 * MILLISECOND))
-    await advance(20 * MILLISECOND)
-    assert await ended is False
-    ended = asyncio.create_task(resting.rest(event, HOUR))
-    await asyncio.sleep(0)
-    event.set()
-    assert await ended is True
-    event.clear()
-    ended = asyncio.create_task(resting.rest(event, HOUR))
-    await asyncio.sleep(0)
-    ended.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await ended
-
-
-async def test_a_step_of_the_wall_clock_does_not_end_a_rest(clock: VirtualClock) -> None:
-    resting = asyncio.create_task(clock.rest(asyncio.Event(), 10 * SECOND))
-    await clock.settle()
-    clock.step(HOUR)
-    await clock.advance(9 * SECOND)
-    assert not resting.done()
-    await clock.advance(SECOND)
-    assert await resting is False

@@ -57,8 +57,8 @@ def read_counts(tx: Any, since: int) -> tuple[Any, ...]:
         sum(number for _, number, _ in buckets),
         sum(total for _, _, total in buckets),
         len({at for at, _, _ in buckets}) == len(buckets),
-        tx.series.sum_since("queue.done", since),
-        tx.series.sum_since("queue.run", since),
+        tx.series.sum_since(["queue.done"], since)["queue.done"],
+        tx.series.sum_since(["queue.run"], since)["queue.run"],
         tx.gauges.read().queued,
     )
 

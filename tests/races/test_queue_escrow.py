@@ -148,7 +148,7 @@ async def test_the_sum_stays_below_the_total_while_one_instance_dies_and_one_fre
     assert set(ends) == {0}
     assert max(units for _, units in seen) <= TOTAL
     assert max(units for _, units in seen) > TOTAL // 2, "it was seen at work"
-    done = await fleet.store.read(lambda tx: tx.series.sum_since("queue.done", 0))
+    done = await fleet.store.read(lambda tx: tx.series.sum_since(["queue.done"], 0)["queue.done"])
     assert done == JOBS
     room = await fleet.store.read(lambda tx: tx.capacity.read(TOTAL))
     assert (room.used, room.active) == (0, 0)

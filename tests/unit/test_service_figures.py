@@ -1,6 +1,6 @@
 """Figures over tables in memory: which stretches are summed, and how they are bounded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,9 +34,11 @@ class Series:
                 found[start] = found.get(start, 0) + count
         return found
 
-    def sum_since(self, metric: str, since: int) -> int:
-        self.asked.append((metric, since))
-        return sum(count for at, count in self.counts.get(metric, {}).items() if at >= since)
+    def sum_since(self, metrics: Sequence[str], since: int) -> dict[str, int]:
+        return {
+            metric: sum(count for at, count in self.counts.get(metric, {}).items() if at >= since)
+            for metric in metrics
+        }
 
 
 def queue_tx(**counts: dict[int, int]) -> Any:

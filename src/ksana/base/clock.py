@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ksana.base.instant import Instant, Micros
 
@@ -25,11 +25,14 @@ NAP: Micros = 5_000_000
 look at the same moments: one waking for many costs an idle process next to nothing."""
 
 
-def until_beat(mono: Micros, every_us: Micros) -> Micros:
+N = TypeVar("N", int, float)
+
+
+def until_beat(mono: N, every: N) -> N:
     """How long it is from a monotonic time to a multiple of the interval: between half and one and
     a half of it away, so that a timer which rings a moment early does not ring again at once."""
-    rest_us = every_us - mono % every_us
-    return rest_us if rest_us >= every_us // 2 else rest_us + every_us
+    rest = every - mono % every
+    return rest if 2 * rest >= every else rest + every
 
 
 class Clock(Protocol):

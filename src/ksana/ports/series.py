@@ -29,8 +29,8 @@ class SeriesTable(Protocol):
         as `domain.histogram` says."""
         ...
 
-    def sum_since(self, metric: str, since: Instant) -> int:
-        """The sum of the minutes that began since then."""
+    def sum_since(self, metrics: Sequence[str], since: Instant) -> dict[str, int]:
+        """The sums of the minutes of some metrics that began since then."""
         ...
 
     def pack_minutes(self, metrics: Sequence[str], limit: int) -> int:

@@ -84,8 +84,13 @@ async def check(store: SqlStore, past: Counted, now: int) -> None:
                 past, metric, since, last + width, width
             ), minutes
     for since in (now - DAY, now - DAY - 1, now - 90 * MINUTE):
-        told = await store.read(lambda tx, since: tx.series.sum_since("queue.done", since), since)
-        assert told == sum(sums_of(past, "done", since, now + MINUTE, MINUTE).values())
+        told = await store.read(
+            lambda tx, since: tx.series.sum_since(["queue.done", "queue.never"], since), since
+        )
+        assert told == {
+            "queue.done": sum(sums_of(past, "done", since, now + MINUTE, MINUTE).values()),
+            "queue.never": 0,
+        }
 
 
 @pytest.mark.spec("Q15")

@@ -14,6 +14,7 @@ import uvicorn
 from ksana.api.core.connection_guard import ConnectionGuard
 from ksana.api.core.uvicorn_check import find_fastpath_changes, find_guard_changes
 from ksana.base import log
+from ksana.base.clock import until_beat
 
 KEEP_ALIVE_SEC: Final = 75
 CHECK_SEC: Final = 1.0
@@ -71,7 +72,7 @@ class Server(uvicorn.Server):
                 if check_deadlines is not None:  # uvicorn's own and sockets have none
                     check_deadlines(now)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_SEC):
+                async with asyncio.timeout(until_beat(now, CHECK_SEC)):
                     await self._stopping.wait()
 
     async def shutdown(self, sockets: Any = None) -> None:

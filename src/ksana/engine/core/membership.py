@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ksana.base import log
-from ksana.base.clock import Clock
+from ksana.base.clock import Clock, until_beat
 from ksana.base.errors import UnavailableError
 from ksana.base.instant import SECOND, Micros
 from ksana.ports.store import WHOLE, Instance, Share, Store, Tx
@@ -100,6 +100,8 @@ class Membership:
         saved."""
         while True:
             pause_us = self._every_us if await self._renew() else _RETRY_EVERY
+            if self._store.sole:
+                pause_us = until_beat(self._clock.monotonic(), pause_us)
             await self._clock.sleep_until(self._clock.now() + pause_us)
 
     async def leave(self) -> None:

@@ -30,6 +30,8 @@ _COUNTS: Final = {
 }
 _SPANS: Final = {"wait_seconds_p95": "queue.wait", "run_seconds_p95": "queue.run"}
 METRICS: Final = (*_GAUGES, *_COUNTS, *_SPANS)
+_LAST_DAY: Final = ("queue.failed", "queue.expired", "queue.timeout")
+"""What a snapshot counts of the last day."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -111,19 +113,16 @@ def _count_ready(tx: QueueTx) -> int:
 def read_snapshot(tx: QueueTx, total: int) -> Snapshot:
     """What is so now, and two counts of the last day."""
     capacity, gauges = tx.capacity.read(total), tx.gauges.read()
-    failed, expired, timed_out = (
-        tx.series.sum_since(metric, tx.now - DAY)
-        for metric in ("queue.failed", "queue.expired", "queue.timeout")
-    )
+    sums = tx.series.sum_since(_LAST_DAY, tx.now - DAY)
     return Snapshot(
         {"total": total, "used": capacity.used, "reserved": capacity.reserved(tx.now)},
         {
             "queued": gauges.queued,
             "running": gauges.running,
-            "failed_last_24h": failed,
-            "timeout_last_24h": timed_out,
+            "failed_last_24h": sums["queue.failed"],
+            "timeout_last_24h": sums["queue.timeout"],
         },
-        {"active": capacity.active, "expired_last_24h": expired},
+        {"active": capacity.active, "expired_last_24h": sums["queue.expired"]},
     )
 
 

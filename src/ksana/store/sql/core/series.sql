@@ -11,6 +11,16 @@ WHERE metric = :metric AND hour_at > :since AND hour_at < :until AND sums IS NOT
 SELECT bucket_at, entry, n FROM rollups
 WHERE metric = :metric AND minutes = 1 AND bucket_at >= :since AND bucket_at < :until
 
+-- name: list_hours_of
+-- Hours of some metrics that begin after an instant and before another.
+SELECT metric, hour_at, sums FROM queue_hours
+WHERE metric {in metrics} AND hour_at > :since AND hour_at < :until AND sums IS NOT NULL
+
+-- name: list_minutes_of
+-- Their minutes that were not moved to their hours yet.
+SELECT metric, entry, n FROM rollups
+WHERE metric {in metrics} AND minutes = 1 AND bucket_at >= :since AND bucket_at < :until
+
 -- name: first_past_minute
 -- The oldest of them that is over.
 SELECT MIN(bucket_at) FROM rollups WHERE metric = :metric AND minutes = 1 AND bucket_at < :before

@@ -136,9 +136,21 @@ class SqlSeries:
             sums[start] = sums.get(start, 0) + (count << _shift_of(entry))
         return sums
 
-    def sum_since(self, metric: str, since: Instant) -> int:
+    def sum_since(self, metrics: Sequence[str], since: Instant) -> dict[str, int]:
         until = self._now + MINUTE
-        return sum(self.sum_stretches(metric, since, until, until - until % MINUTE).values())
+        whole = until - until % MINUTE
+        sums: dict[str, dict[Instant, int]] = {metric: {} for metric in metrics}
+        span = {"metrics": list(metrics), "until": until}
+        for metric, hour_at, packed in self._session.all(
+            "series.list_hours_of", since=since - HOUR, **span
+        ):
+            hours.add_stretches(sums[metric], hour_at, packed, since, until, whole)
+        totals = {metric: sum(found.values()) for metric, found in sums.items()}
+        for metric, entry, count in self._session.all(
+            "series.list_minutes_of", since=since, **span
+        ):
+            totals[metric] += count << _shift_of(entry)
+        return totals
 
     def pack_minutes(self, metrics: Sequence[str], limit: int) -> int:
         before = self._now - self._now % MINUTE
