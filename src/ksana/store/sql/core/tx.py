@@ -13,7 +13,7 @@ from ksana.domain.histogram import BUCKET_BITS
 from ksana.ports.store import Committed
 from ksana.store.sql.core import hours
 from ksana.store.sql.core.events import SqlEvents
-from ksana.store.sql.core.packages import find_tables
+from ksana.store.sql.core.packages import TableFactory, find_tables
 from ksana.store.sql.core.session import MANY_SHARES, Row, Session
 
 _BUCKET: Final = ("metric", "entry", "minutes", "bucket_at", "count", "total")
@@ -255,11 +255,18 @@ class SqlRowCounts:
 _FLUSH_ORDER: Final = attrgetter("flush_order")
 
 
-@lru_cache(maxsize=256)
-def _gathers(table: Any) -> bool:
-    """Whether a kind of table gathers writes. Remembered: to look for what is not there makes an
-    exception, for each table of each transaction."""
-    return hasattr(table, "flush")
+class _Table:
+    """A table of a surface as an attribute of transactions, where each finds its own from then on.
+    To look for what is not there would make an exception, for each table of each transaction."""
+
+    __slots__ = ("_factory", "_gathers", "_name")
+
+    def __init__(self, name: str, factory: TableFactory) -> None:
+        self._name, self._factory = name, factory
+        self._gathers = hasattr(factory, "flush")
+
+    def __get__(self, tx: "SqlTx | None", _: Any = None) -> Any:
+        return self if tx is None else tx.make(self._name, self._factory, gathers=self._gathers)
 
 
 class SqlTx:
@@ -282,12 +289,18 @@ class SqlTx:
         self.sums = [self.rollups.sums]
 
     def __getattr__(self, name: str) -> Any:
-        """Make a table on first use and keep it on the instance."""
-        factory = find_tables().get(name)
-        if factory is None:
+        """The first time a table is asked for in this process: from now on all are known."""
+        tables = find_tables()
+        if name not in tables:
             raise AttributeError(name)
+        for each, factory in tables.items():
+            setattr(SqlTx, each, _Table(each, factory))
+        return getattr(self, name)
+
+    def make(self, name: str, factory: TableFactory, *, gathers: bool) -> Any:
+        """Make a table and keep it on the instance."""
         made = self.__dict__[name] = factory(self._session, self)
-        if _gathers(factory):
+        if gathers:
             self._gathering.append(made)
             self._gathering.sort(key=_FLUSH_ORDER)
         return made
