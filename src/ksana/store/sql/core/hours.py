@@ -62,6 +62,17 @@ def unpack(packed: bytes | None) -> list[int]:
     return [after - before for before, after in pairwise((0, *sums))]
 
 
+def sum_between(hour_at: Instant, packed: bytes, since: Instant, until: Instant) -> int:
+    """The minutes of one hour that begin in [since, until), summed. Of a whole hour of plain counts
+    it is the last of its numbers."""
+    first, count, size = packed[0], packed[1], packed[2]
+    if count == 1 and since <= hour_at and hour_at + HOUR <= until:
+        return _from_bytes(packed[-size:], "little", signed=True) << first * BUCKET_BITS
+    sums: dict[Instant, int] = {}
+    add_stretches(sums, hour_at, packed, since, until, MINUTE * MINUTES)
+    return sum(sums.values())
+
+
 def add_stretches(
     into: dict[Instant, int],
     hour_at: Instant,

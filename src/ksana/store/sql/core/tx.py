@@ -138,19 +138,16 @@ class SqlSeries:
 
     def sum_since(self, metrics: Sequence[str], since: Instant) -> dict[str, int]:
         until = self._now + MINUTE
-        whole = until - until % MINUTE
-        sums: dict[str, dict[Instant, int]] = {metric: {} for metric in metrics}
         span = {"metrics": list(metrics), "until": until}
-        for metric, hour_at, packed in self._session.all(
-            "series.list_hours_of", since=since - HOUR, **span
-        ):
-            hours.add_stretches(sums[metric], hour_at, packed, since, until, whole)
-        totals = {metric: sum(found.values()) for metric, found in sums.items()}
+        sums = dict.fromkeys(metrics, 0)
+        packed_hours = self._session.all("series.list_hours_of", since=since - HOUR, **span)
+        for metric, hour_at, packed in packed_hours:
+            sums[metric] += hours.sum_between(hour_at, packed, since, until)
         for metric, entry, count in self._session.all(
             "series.list_minutes_of", since=since, **span
         ):
-            totals[metric] += count << _shift_of(entry)
-        return totals
+            sums[metric] += count << _shift_of(entry)
+        return sums
 
     def pack_minutes(self, metrics: Sequence[str], limit: int) -> int:
         before = self._now - self._now % MINUTE
