@@ -55,15 +55,22 @@ class _Batch(Generic[Item, Made]):
         "stirred",
     )
 
-    def __init__(self, batcher: "Batcher[Item, Made]") -> None:
+    def __init__(
+        self,
+        batcher: "Batcher[Item, Made]",
+        item: Item,
+        future: "asyncio.Future[Made]",
+        weight: int,
+        until: Instant | None,
+    ) -> None:
         self._batcher = batcher
-        self.items: list[Item] = []
-        self.futures: list[asyncio.Future[Made]] = []
+        self.items = [item]
+        self.futures = [future]
         self.is_open = True
         self.lock = threading.Lock()
-        self._weight = 0
-        self._untils: dict[asyncio.Future[Made], Instant] = {}
-        self.first_until: Instant | None = None
+        self._weight = weight
+        self._untils = {} if until is None else {future: until}
+        self.first_until = until
         """When the first of those who wait no longer than that gives up."""
         self.has_turn = False
         self.stirred: asyncio.Event | None = None
@@ -212,8 +219,7 @@ class Batcher(Generic[Item, Made]):
             self._line.clear()
         future: asyncio.Future[Made] = loop.create_future()
         if self._batch is None or not self._batch.add(item, future, weight, until):
-            batch = self._batch = _Batch(self)
-            batch.add(item, future, weight, until)
+            batch = self._batch = _Batch(self, item, future, weight, until)
             if self._free:
                 self._free -= 1
                 loop.call_soon(self._fill, batch, self._expected, TURNS)

@@ -51,12 +51,14 @@ class ReleaseEntry(NamedTuple):
     @property
     def weight(self) -> int:
         """How much of a set it takes up: what it releases, and what it may claim."""
-        wanted = sum([one.claim.limit for one in self.waiting])
-        return weigh(self.items) + wanted + (0 if self.own is None else self.own.limit)
+        weight = weigh(self.items)
+        if self.waiting:
+            weight += sum([one.claim.limit for one in self.waiting])
+        return weight if self.own is None else weight + self.own.limit
 
     def list_likely(self) -> list[Claim]:
         """The claims that are served if nothing comes between."""
-        likely = [one.claim for one in self.waiting if one.is_here]
+        likely = [one.claim for one in self.waiting if one.is_here] if self.waiting else []
         return likely if self.own is None or self.is_gone() else [*likely, self.own]
 
     def list_claims(self, answers: Sequence[object]) -> list[Claim | None]:
@@ -83,6 +85,8 @@ class Exchanged(NamedTuple, Generic[Answer]):
     @property
     def granted(self) -> int:
         """Units that were leased."""
+        if not self.claimed:
+            return 0
         leased = [job for one in self.claimed if one.has_leases for job in one.taken]
         return sum([job.cost_units for job in leased])
 
@@ -96,6 +100,8 @@ def release_and_claim(
 ) -> list[Exchanged[Answer]]:
     """End the leases of a set, then serve its claims. `expect` is told before which these will be,
     unless something comes between."""
+    if not any(entry.waiting or entry.own is not None for entry in entries):
+        return [Exchanged(one) for one in release(tx, [entry.items for entry in entries])]
     if expect is not None:
         likely = [claim for entry in entries for claim in entry.list_likely()]
         if likely:
@@ -186,13 +192,16 @@ class ReleaseBatches:
     def _enter(
         self, items: Sequence[Release], own: Claim | None, is_gone: Callable[[], bool]
     ) -> ReleaseEntry:
-        waiting = pick_short(self._poll, len(items), None if own is None else own.wants)
+        waiting: Sequence[WaitingClaim] = ()
+        if self._poll.waiters:
+            waiting = pick_short(self._poll, len(items), None if own is None else own.wants)
         return ReleaseEntry(items, waiting, own, is_gone)
 
     def _released(self, entries: Sequence[ReleaseEntry], made: Sequence[Exchanged[Any]]) -> None:
         for entry, one in zip(entries, made, strict=True):
-            for waiting, claimed in zip(entry.waiting, one.claimed, strict=False):
-                waiting.hand(claimed)
+            if entry.waiting:
+                for waiting, claimed in zip(entry.waiting, one.claimed, strict=False):
+                    waiting.hand(claimed)
         self._notify(made)
 
 

@@ -72,6 +72,8 @@ def release_wholes(tx: QueueTx, sets: Sequence[Sequence[Release]]) -> list[Relea
 def _hand_out(
     sets: Sequence[Sequence[Release]], released: ReleasedSet[Answer]
 ) -> list[ReleasedSet[Answer]]:
+    if len(sets) == 1:
+        return [released]
     answers: list[ReleasedSet[Answer]] = []
     left = iter(released.answers)
     for items in sets:

@@ -346,10 +346,12 @@ class QueueService:
         return (await self._releases.release_compactly(items)).released.answers
 
     def _notify_released(self, made: Sequence[Exchanged[Any]]) -> None:
-        self._notify_claimed((), [claimed for one in made for claimed in one.claimed])
+        claimed = [each for one in made for each in one.claimed]
+        if claimed:
+            self._notify_claimed((), claimed)
         changes = [change for one in made for change in one.released.changes]
         wake = wake_after(changes)
-        notify_of(self.poll, wake, sum([one.granted for one in made]))
+        notify_of(self.poll, wake, sum([one.granted for one in made]) if claimed else 0)
         self._notify_handed_over(changes)
         if wake.next_due is not None:
             self.leasing.note_due(wake.next_due)
