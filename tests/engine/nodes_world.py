@@ -1,6 +1,7 @@
 """Instances of the nodes surface without their loops: a test takes each step itself, on the virtual
 clock, over a fabric in memory that fails where it is told to and answers what it is told to."""
 
+import asyncio
 import copy
 import inspect
 from collections import deque
@@ -235,6 +236,14 @@ class NodesWorld:
     async def close(self) -> None:
         for instance in self.instances:
             await instance.engine.background.close(0)
+
+
+async def count_steps(pump: Pump, clock: VirtualClock, within_us: int) -> int:
+    """How often a pump steps in this time."""
+    running = asyncio.create_task(pump.run())
+    await clock.advance(within_us)
+    running.cancel()
+    return pump.steps
 
 
 async def step(pump: Pump) -> Instant | None:

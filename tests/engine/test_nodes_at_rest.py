@@ -4,7 +4,8 @@ import asyncio
 
 from ksana.base.clock import VirtualClock
 from ksana.base.instant import SECOND
-from tests.engine.nodes_world import Instance
+from ksana.engine.nodes.parameters import NodeParameters
+from tests.engine.nodes_world import Instance, NodesWorld, count_steps
 
 
 async def test_where_nobody_is_nothing_is_read_until_somebody_comes(
@@ -33,16 +34,16 @@ async def test_where_nobody_is_nothing_is_read_until_somebody_comes(
 async def test_where_others_may_come_they_are_looked_for_all_the_time(
     one: Instance, clock: VirtualClock
 ) -> None:
-    running = asyncio.create_task(one.engine.upkeep.view.run())
-    await clock.advance(10 * SECOND)
-    running.cancel()
+    assert await count_steps(one.engine.upkeep.view, clock, 10 * SECOND) == 11
     assert one.fabric.count("snapshots.read_changes") == 11
+
+
+async def test_they_are_looked_for_no_more_often_than_was_set(cluster: NodesWorld) -> None:
+    one = await cluster.start("slow", NodeParameters(refresh_us=20 * SECOND))
+    assert await count_steps(one.engine.upkeep.view, cluster.clock, 40 * SECOND) == 3
 
 
 async def test_silence_is_looked_for_three_times_a_heartbeat(
     one: Instance, clock: VirtualClock
 ) -> None:
-    running = asyncio.create_task(one.engine.upkeep.silence.run())
-    await clock.advance(15 * SECOND)
-    running.cancel()
-    assert one.engine.upkeep.silence.steps == 4
+    assert await count_steps(one.engine.upkeep.silence, clock, 15 * SECOND) == 4

@@ -1,8 +1,6 @@
 """What an instance does again and again: say that it lives, write and read nodes, find the
 silent."""
 
-import asyncio
-
 import pytest
 
 from ksana.base.clock import VirtualClock
@@ -12,10 +10,17 @@ from ksana.domain.nodes.choice import Wanted
 from ksana.domain.nodes.frames import Ping
 from ksana.domain.nodes.records import InstanceInfo
 from ksana.domain.nodes.waiting import WaitingJob
-from ksana.engine.core.pump import Pump
 from ksana.engine.nodes.parameters import NodeParameters
 from tests.engine.nodes_desk import Desk, finished
-from tests.engine.nodes_world import Instance, NodesWorld, a_node, a_request, is_signalled, step
+from tests.engine.nodes_world import (
+    Instance,
+    NodesWorld,
+    a_node,
+    a_request,
+    count_steps,
+    is_signalled,
+    step,
+)
 from tests.ground.logs import capture_logs
 
 TTL = 45 * SECOND
@@ -26,13 +31,6 @@ SETTLE = 31 * SECOND
 async def renew(*instances: Instance) -> None:
     for instance in instances:
         await step(instance.engine.upkeep.life)
-
-
-async def count_steps(pump: Pump, clock: VirtualClock, within_us: int) -> int:
-    running = asyncio.create_task(pump.run())
-    await clock.advance(within_us)
-    running.cancel()
-    return pump.steps
 
 
 # ---- how often ----

@@ -70,7 +70,8 @@ class Upkeep:
         self.life = Pump("node-presence", clock, self._renew, poll_us=renew_us)
         self._is_calm = False
         """Whether nobody was here or elsewhere when we last looked."""
-        self.view = Pump("node-view", clock, self.refresh, poll_us=_CALM_EVERY)
+        rest_us = max(settings.refresh_us, _CALM_EVERY)
+        self.view = Pump("node-view", clock, self.refresh, poll_us=rest_us)
         hosting.on_enter = sessions.on_enter = self._stir
         self.silence = Pump(
             "node-silence", clock, self._find_silent, poll_us=settings.heartbeat_us // 3

@@ -58,7 +58,7 @@ class ReleaseEntry(NamedTuple):
 
     def list_likely(self) -> list[Claim]:
         """The claims that are served if nothing comes between."""
-        likely = [one.claim for one in self.waiting if one.is_here] if self.waiting else []
+        likely = [one.claim for one in self.waiting if one.is_here]
         return likely if self.own is None or self.is_gone() else [*likely, self.own]
 
     def list_claims(self, answers: Sequence[object]) -> list[Claim | None]:
@@ -85,8 +85,6 @@ class Exchanged(NamedTuple, Generic[Answer]):
     @property
     def granted(self) -> int:
         """Units that were leased."""
-        if not self.claimed:
-            return 0
         leased = [job for one in self.claimed if one.has_leases for job in one.taken]
         return sum([job.cost_units for job in leased])
 
